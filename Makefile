@@ -1,0 +1,43 @@
+# Each target makes the virtual environment that it needs from a bare Python (3.11 or newer) and
+# re-uses it until pyproject.toml changes. `make PYTHON=python3.12 test` picks another Python.
+
+PYTHON ?= python3
+VENV   := .venv
+BENCH  := .venv-bench
+ARGS   ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help venv test test-slow lint bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(VENV)/.stamp ## only set up the environment of test and lint
+
+test: $(VENV)/.stamp ## the tests, without the slow ones (ARGS="-k name" picks some)
+	$(VENV)/bin/python -m pytest -m "not slow" $(ARGS) tests
+
+test-slow: $(VENV)/.stamp ## the tests marked slow
+	$(VENV)/bin/python -m pytest -m slow $(ARGS) tests
+
+lint: $(VENV)/.stamp ## formatting, lint rules and types
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+
+bench: $(BENCH)/.stamp ## timings, against bare LAPACK and against GPyTorch
+	$(BENCH)/bin/python -m bench $(ARGS)
+
+clean: ## remove environments, caches and build outputs
+	rm -rf $(VENV) $(BENCH) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.stamp: EXTRAS := test
+$(BENCH)/.stamp: EXTRAS := bench
+$(VENV)/.stamp $(BENCH)/.stamp: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
+	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	@echo "installing pfedhgp[$(EXTRAS)] into $(@D)"
+	@$(@D)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[$(EXTRAS)]'
+	@touch $@

@@ -1,0 +1,52 @@
+"""Personalized federated hierarchical Gaussian processes.
+
+Public names are imported when they are first used, so that `import pfedhgp` and the command line
+start without JAX.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from pfedhgp.estimator import FederatedGP
+    from pfedhgp.kernels import RBF, Matern12, Matern32, Matern52, Periodic, RationalQuadratic
+
+__all__ = [
+    "RBF",
+    "FederatedGP",
+    "Matern12",
+    "Matern32",
+    "Matern52",
+    "Periodic",
+    "RationalQuadratic",
+    "__version__",
+]
+
+# A public name and the module that defines it; keep in step with the imports above.
+_MODULE_OF = {
+    "FederatedGP": "pfedhgp.estimator",
+    "Matern12": "pfedhgp.kernels",
+    "Matern32": "pfedhgp.kernels",
+    "Matern52": "pfedhgp.kernels",
+    "Periodic": "pfedhgp.kernels",
+    "RBF": "pfedhgp.kernels",
+    "RationalQuadratic": "pfedhgp.kernels",
+}
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        module = _MODULE_OF[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    value = getattr(importlib.import_module(module), name)
+    globals()[name] = value  # the next access does not come here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULE_OF})

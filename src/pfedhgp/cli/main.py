@@ -1,0 +1,78 @@
+"""Entry point of the `pfedhgp` command: its options, and how errors become exit codes.
+
+0 fine; 2 the user's input is wrong (one line, no traceback); 130 Ctrl-C; 1 our fault or the
+machine's. Nothing heavy is imported here: `pfedhgp --help` must not wait for JAX.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import click
+import typer
+
+from pfedhgp import __version__
+from pfedhgp.errors import InputError
+
+OK, FAILURE, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+app = typer.Typer(
+    name="pfedhgp",
+    add_completion=False,
+    pretty_exceptions_show_locals=False,  # a client's rows must not land in a traceback
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"pfedhgp {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Personalized federated hierarchical Gaussian processes."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line on `arguments` (default: the program's own); returns the exit code."""
+    try:
+        # Not `app()`: that installs an exception hook and ends the process by itself.
+        code = typer.main.get_command(app).main(
+            args=arguments, prog_name="pfedhgp", standalone_mode=False
+        )
+    except click.ClickException as error:
+        return _complain(f"{error.format_message().rstrip('.')} (see `pfedhgp --help`)")
+    except InputError as error:
+        return _complain(str(error))
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except Exception:
+        import traceback
+
+        traceback.print_exc()
+        return FAILURE
+    return code if isinstance(code, int) else OK
+
+
+def _complain(message: str) -> int:
+    """Prints the user's mistake as a single line."""
+    print("pfedhgp: error:", " ".join(message.split()), file=sys.stderr)
+    return USAGE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

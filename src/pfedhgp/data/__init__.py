@@ -1,0 +1,1 @@
+"""Tables in, validation, and the scaling that clients agree on."""

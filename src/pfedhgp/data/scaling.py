@@ -1,0 +1,36 @@
+"""Inputs to the unit box and outputs to zero mean and unit variance, agreed from sums alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """x → (x − lower)/(upper − lower), y → (y − centre)/spread; one spread for all outputs, or one each."""
+
+    lower: np.ndarray
+    upper: np.ndarray
+    centre: np.ndarray
+    spread: np.ndarray
+
+    @property
+    def extent(self) -> np.ndarray:
+        """upper − lower, with 1 where an input does not vary."""
+        width = self.upper - self.lower
+        return np.where(width > 0, width, 1.0)
+
+    def inputs(self, X: np.ndarray) -> np.ndarray:
+        return (X - self.lower) / self.extent
+
+    def outputs(self, Y: np.ndarray) -> np.ndarray:
+        return (Y - self.centre) / self.spread
+
+    def mean_back(self, mean: np.ndarray) -> np.ndarray:
+        return mean * self.spread + self.centre
+
+    def covariance_back(self, cov: np.ndarray) -> np.ndarray:
+        """Covariance blocks (..., Q, Q) in the data's units."""
+        return cov * self.spread[:, None] * self.spread[None, :]

@@ -1,0 +1,84 @@
+"""Errors and warnings that pfedhgp raises, all under `PFedHGPError` and `PFedHGPWarning`."""
+
+from __future__ import annotations
+
+__all__ = [
+    "BudgetWarning",
+    "ExtrapolationWarning",
+    "InputError",
+    "MessageError",
+    "ModelFileError",
+    "NonFiniteError",
+    "NotFittedError",
+    "NumericsError",
+    "NumericsWarning",
+    "PFedHGPError",
+    "PFedHGPWarning",
+]
+
+
+class PFedHGPError(Exception):
+    """Base of every error that pfedhgp raises on purpose."""
+
+
+class InputError(PFedHGPError, ValueError):
+    """The caller's data or arguments are wrong; the message names them and says what to do."""
+
+
+class NotFittedError(InputError, AttributeError):
+    """A fitted model is needed: call `fit` or `load` first.
+
+    It is both a `ValueError` and an `AttributeError`, as scikit-learn's is, so that `hasattr` on a
+    fitted attribute works.
+    """
+
+
+class ModelFileError(InputError):
+    """A model file is corrupted, incomplete, or of a newer format than this version reads."""
+
+
+class NumericsError(PFedHGPError):
+    """A factorisation failed at the largest jitter, for the `matrix` of `client` that it names.
+
+    Both are `None` where they do not apply; a matrix of the global block has no client.
+    """
+
+    def __init__(
+        self, message: str, *, client: str | None = None, matrix: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.client = client
+        self.matrix = matrix
+
+    def __str__(self) -> str:
+        where = [
+            f"{word} {name!r}"
+            for word, name in (("client", self.client), ("matrix", self.matrix))
+            if name is not None
+        ]
+        message = super().__str__()
+        return f"{message} ({', '.join(where)})" if where else message
+
+
+class NonFiniteError(NumericsError):
+    """A NaN or an infinity appeared in a computation, where more jitter would not help."""
+
+
+class MessageError(PFedHGPError):
+    """A message breaks the protocol: wrong schema, round, global hash, name, shape or dtype."""
+
+
+class PFedHGPWarning(UserWarning):
+    """Base of every warning that pfedhgp gives."""
+
+
+class NumericsWarning(PFedHGPWarning):
+    """A factorisation needed more jitter than was asked for."""
+
+
+class BudgetWarning(PFedHGPWarning):
+    """The inducing budget was changed (fewer rows than points), or is too small for the data."""
+
+
+class ExtrapolationWarning(PFedHGPWarning):
+    """A prediction was asked for far outside the data, where only the prior speaks."""

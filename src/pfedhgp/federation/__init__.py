@@ -1,0 +1,1 @@
+"""Who talks to whom: messages, and the engines that carry them."""

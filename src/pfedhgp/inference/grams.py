@@ -1,0 +1,123 @@
+"""A client's rows, reduced to sums: everything the bound, the messages and the posterior need.
+
+Given the weights w = [v_g | v_δ | v_l] of its layers, a client's observations are linear in them,
+y = H w + ε, and its log-likelihood is −½(N log 2π + log|Σ| + yᵀΣ⁻¹y) + ηᵀw − ½ wᵀΛw with
+Λ = HᵀΣ⁻¹H and η = HᵀΣ⁻¹y. H is never formed: block (r, s) of Λ is A_r (w_rs ⊙ A_s)ᵀ with the row weights
+w_rs(n) = b_rᵀ P_n b_s, which is exact with missing cells and any noise.
+"""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from pfedhgp.features import Basis
+from pfedhgp.model.blocks import Rows
+from pfedhgp.model.noise import Noise
+
+LOG_2PI = float(np.log(2.0 * np.pi))
+
+
+class Design(eqx.Module):
+    """What turns rows into sums: the two bases, the three loadings and the noise."""
+
+    shared: Basis
+    local: Basis
+    B_g: Float[Array, "Q R"]
+    B_dev: Float[Array, "Q Rd"]
+    B_loc: Float[Array, "Q Rl"]
+    noise: Noise
+    turn: Float[Array, "R M M"] | None = None
+    """Optional change of the global weights' coordinates: features become turn · a(x)."""
+
+
+class Grams(eqx.Module):
+    """Λ, η and the scalars of one client's log-likelihood, weights ordered global, deviation, local."""
+
+    precision: Float[Array, "K K"]
+    linear: Float[Array, " K"]
+    constant: Array
+    """−½(N log 2π + log|Σ| + yᵀΣ⁻¹y)"""
+    residual: Array
+    """Σ over cells and layers of res/σ²: the variance that the inducing inputs do not carry"""
+    shared_residual: Float[Array, "R Q Q"]
+    """Σ_n res_g,r(n) P_n, from which the global layer's part of `residual` follows for any B_g"""
+
+
+def accumulate(rows: Rows, design: Design, *, unloaded: bool = False, chunk: int = 4096) -> Grams:
+    """Λ, η and scalars over all rows, at most `chunk` of them at a time.
+
+    With `unloaded`, the global layer is E = I_Q ⊗ a_g: its weights are ordered (latent, output, inducing
+    input), and B_g is not used.
+    """
+    n = rows.X.shape[0]
+    if n <= chunk:
+        return _one_chunk(rows, design, unloaded)
+    pieces = -(-n // chunk)
+    padded = jax.tree.map(lambda a: _pad_rows(a, pieces * chunk).reshape(pieces, chunk, -1), rows)
+    part = jax.checkpoint(lambda piece: _one_chunk(piece, design, unloaded))
+    zero = jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
+        jax.eval_shape(part, jax.tree.map(lambda a: a[0], padded)),
+    )
+    total, _ = jax.lax.scan(
+        lambda sums, piece: (jax.tree.map(jnp.add, sums, part(piece)), None), zero, padded
+    )
+    return total
+
+
+def _pad_rows(array: Array, length: int) -> Array:
+    """Repeats the last row; the mask's padding is zero because Rows pads it so."""
+    return jnp.pad(array, ((0, length - array.shape[0]), (0, 0)))
+
+
+def _one_chunk(rows: Rows, design: Design, unloaded: bool) -> Grams:
+    P = design.noise.rows(rows.mask)
+    A_g, A_l = design.shared.features(rows.X), design.local.features(rows.X)
+    res_g, res_l = design.shared.residual(A_g), design.local.residual(A_l)
+    A_d, B_d = A_g[: design.B_dev.shape[1]], design.B_dev
+    if design.turn is not None:
+        A_g = design.turn @ A_g
+    outputs = rows.Y.shape[1]
+    eye = jnp.eye(outputs, dtype=rows.Y.dtype)
+    B_g = design.B_g
+    if unloaded:
+        B_g = jnp.tile(eye, (1, A_g.shape[0]))
+        A_g = jnp.repeat(A_g, outputs, axis=0)
+    layers = [(A_g, B_g), (A_d, B_d), (A_l, design.B_loc)]
+    precision = _symmetric(
+        [[_cross(A, P.weigh(B, C), D) for D, C in layers[i:]] for i, (A, B) in enumerate(layers)]
+    )
+    weighted = P.apply(rows.Y)
+    linear = jnp.concatenate([_project(A, weighted @ B) for A, B in layers])
+    unit = P.weigh(eye, eye)
+    constant = -0.5 * (
+        jnp.sum(rows.mask) * LOG_2PI + P.log_determinant + jnp.sum(weighted * rows.Y)
+    )
+    shared_residual = jnp.einsum("rn,qpn->rqp", res_g, unit)
+    residual = jnp.einsum("qr,rqp,pr->", design.B_g, shared_residual, design.B_g)
+    residual += jnp.einsum("qr,rqp,pr->", B_d, shared_residual[: B_d.shape[1]], B_d)
+    residual += jnp.einsum("qr,rn,qpn,pr->", design.B_loc, res_l, unit, design.B_loc)
+    return Grams(precision, linear, constant, residual, shared_residual)
+
+
+def _cross(A: Float[Array, "Ra Ma n"], w: Float[Array, "Ra Rb n"], B: Float[Array, "Rb Mb n"]) -> Array:
+    """Blocks A_a (w_ab ⊙ B_b)ᵀ, as a (Ra·Ma) × (Rb·Mb) matrix."""
+    weighted = w[:, :, None, :] * B[None]
+    stacked = weighted.reshape(A.shape[0], B.shape[0] * B.shape[1], A.shape[2])
+    return jnp.einsum("amn,akn->amk", A, stacked).reshape(A.shape[0] * A.shape[1], stacked.shape[1])
+
+
+def _project(A: Float[Array, "R M n"], t: Float[Array, "n R"]) -> Float[Array, " RM"]:
+    """A_r t_r, stacked over latents."""
+    return jnp.einsum("rmn,nr->rm", A, t).reshape(-1)
+
+
+def _symmetric(upper: list[list[Array]]) -> Array:
+    """The symmetric matrix whose block (i, j ≥ i) is upper[i][j − i]."""
+    size = len(upper)
+    full = [[upper[i][j - i] if j >= i else upper[j][i - j].T for j in range(size)] for i in range(size)]
+    return jnp.block(full)

@@ -1,0 +1,134 @@
+"""L-BFGS as a state machine that evaluates the objective exactly once per turn.
+
+Library versions nest a line search inside an iteration; under vmap every client then waits for the
+slowest line search of the batch. Here one turn is one evaluation: a trial point is accepted (Armijo)
+and a new direction taken, or the step is shortened. A batch of clients does equal work, and a budget
+of evaluations is met exactly. NaN counts as a failed trial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+Vector = Float[Array, " D"]
+
+
+class Result(NamedTuple):
+    """Where the search ended, and what it saw."""
+
+    x: Vector
+    value: Array
+    gradient: Vector
+    first_value: Array
+    accepted: Array
+
+
+class _State(NamedTuple):
+    x: Vector
+    value: Array
+    gradient: Vector
+    direction: Vector
+    step: Array
+    S: Float[Array, "h D"]
+    Y: Float[Array, "h D"]
+    curvature: Float[Array, " h"]
+    accepted: Array
+
+
+def minimize(
+    objective: Callable[[Vector], Array], start: Vector, *, evaluations: int, movable: Vector, history: int = 10
+) -> Result:
+    """Minimises `objective` from `start` with `evaluations` calls of it and its gradient.
+
+    Coordinates whose `movable` is 0 stay where they are.
+    """
+    value_and_grad = jax.value_and_grad(objective)
+    value, gradient = value_and_grad(start)
+    gradient = gradient * movable
+    empty = jnp.zeros((history, start.shape[0]), start.dtype)
+    state = _State(
+        x=start,
+        value=value,
+        gradient=gradient,
+        direction=-gradient,
+        step=_first_step(gradient),
+        S=empty,
+        Y=empty,
+        curvature=jnp.zeros(history, start.dtype),
+        accepted=jnp.zeros((), jnp.int32),
+    )
+
+    def turn(state: _State, _: None) -> tuple[_State, None]:
+        x = state.x + state.step * state.direction
+        value, gradient = value_and_grad(x)
+        gradient = gradient * movable
+        slope = jnp.dot(state.gradient, state.direction)
+        finite = jnp.isfinite(value) & jnp.all(jnp.isfinite(gradient))
+        good = finite & (value <= state.value + 1e-4 * state.step * slope)
+        accepted = _accept(state, x, value, gradient)
+        refused = _refuse(state, value, slope, finite)
+        return jax.tree.map(lambda a, b: jnp.where(good, a, b), accepted, refused), None
+
+    last, _ = jax.lax.scan(turn, state, None, length=max(evaluations - 1, 0))
+    return Result(last.x, last.value, last.gradient, value, last.accepted)
+
+
+def _first_step(gradient: Vector) -> Array:
+    return jnp.minimum(1.0, 1.0 / jnp.maximum(jnp.linalg.norm(gradient), 1e-12))
+
+
+def _accept(state: _State, x: Vector, value: Array, gradient: Vector) -> _State:
+    s, y = x - state.x, gradient - state.gradient
+    sy = jnp.dot(s, y)
+    useful = sy > 1e-10 * jnp.dot(y, y)
+    S = jnp.where(useful, jnp.concatenate([state.S[1:], s[None]]), state.S)
+    Y = jnp.where(useful, jnp.concatenate([state.Y[1:], y[None]]), state.Y)
+    kept = jnp.concatenate([state.curvature[1:], jnp.where(useful, sy, 1.0)[None]])
+    curvature = jnp.where(useful, kept, state.curvature)
+    direction = -_two_loop(gradient, S, Y, curvature)
+    downhill = jnp.dot(direction, gradient) < 0.0
+    direction = jnp.where(downhill, direction, -gradient)
+    known = downhill & jnp.any(curvature > 0.0)
+    step = jnp.where(known, 1.0, _first_step(gradient))
+    return _State(x, value, gradient, direction, step, S, Y, curvature, state.accepted + 1)
+
+
+def _refuse(state: _State, value: Array, slope: Array, finite: Array) -> _State:
+    """Shortens the step by quadratic interpolation; forgets the curvature when that runs dry."""
+    drop = value - state.value - state.step * slope
+    guess = -0.5 * slope * state.step**2 / jnp.where(drop > 0.0, drop, 1.0)
+    step = jnp.where(finite & (drop > 0.0), jnp.clip(guess, 0.1 * state.step, 0.5 * state.step), 0.1 * state.step)
+    dry = step < 1e-8
+    return state._replace(
+        step=jnp.where(dry, _first_step(state.gradient) * 1e-3, step),
+        direction=jnp.where(dry, -state.gradient, state.direction),
+        curvature=jnp.where(dry, 0.0, state.curvature),
+        S=jnp.where(dry, 0.0, state.S),
+        Y=jnp.where(dry, 0.0, state.Y),
+    )
+
+
+def _two_loop(gradient: Vector, S: Array, Y: Array, curvature: Array) -> Vector:
+    """The inverse-Hessian product of L-BFGS; slots with curvature 0 are empty."""
+    filled = curvature > 0.0
+    rho = jnp.where(filled, 1.0 / jnp.where(filled, curvature, 1.0), 0.0)
+
+    def down(q: Vector, slot: tuple) -> tuple[Vector, Array]:
+        s, y, r = slot
+        alpha = r * jnp.dot(s, q)
+        return q - alpha * y, alpha
+
+    def up(q: Vector, slot: tuple) -> tuple[Vector, None]:
+        s, y, r, alpha = slot
+        return q + s * (alpha - r * jnp.dot(y, q)), None
+
+    q, alphas = jax.lax.scan(down, gradient, (S, Y, rho), reverse=True)
+    newest = jnp.dot(Y[-1], Y[-1])
+    gamma = jnp.where(filled[-1], curvature[-1] / jnp.where(newest > 0.0, newest, 1.0), 1.0)
+    q, _ = jax.lax.scan(up, gamma * q, (S, Y, rho, alphas))
+    return q

@@ -1,0 +1,65 @@
+"""The server's step: maximise the surrogate over B_g and θ_g inside a trust region, then set φ."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from pfedhgp.inference import lbfgs
+from pfedhgp.inference.coordinates import theta_of, with_theta
+from pfedhgp.inference.surrogate import Surrogate
+from pfedhgp.model.blocks import GlobalBlock, Structure
+
+
+class ServerOptions(NamedTuple):
+    structure: Structure
+    evaluations: int = 60
+
+
+@partial(jax.jit, static_argnums=0)
+def improve(
+    options: ServerOptions, surrogate: Surrogate, anchor: Array, radius: Array, jitter: Array
+) -> tuple[GlobalBlock, Array]:
+    """The next block and the gain that the model of the bound promises; radius 0 freezes θ_g."""
+    structure, block = options.structure, surrogate.block
+    gradient, hessian = surrogate.derivatives(structure, jitter)
+    theta = theta_of(structure, block)
+    gradient = gradient - 0.25 * (theta - anchor)
+    hessian = hessian - 0.25 * jnp.eye(theta.shape[0], dtype=theta.dtype)
+    delta, gain = newton_in_box(gradient, hessian, radius)
+    new = with_theta(structure, block, theta + delta)
+    if structure.tied:
+        return new, gain
+
+    def objective(z: Array) -> Array:
+        return 0.5 * jnp.sum(z**2) - surrogate.value(structure, z.reshape(block.loadings.shape))
+
+    start = block.loadings.reshape(-1)
+    found = lbfgs.minimize(objective, start, evaluations=options.evaluations, movable=jnp.ones_like(start))
+    new = eqx.tree_at(lambda b: b.loadings, new, found.x.reshape(block.loadings.shape))
+    return new, gain + found.first_value - found.value
+
+
+def newton_in_box(gradient: Array, hessian: Array, radius: Array) -> tuple[Array, Array]:
+    """argmax of gᵀΔ + ½ΔᵀHΔ with H made negative definite, and the whole step shortened into |Δ| ≤ radius."""
+    values, vectors = jnp.linalg.eigh(0.5 * (hessian + hessian.T))
+    concave = -jnp.maximum(jnp.abs(values), 1e-6)
+    delta = -vectors @ ((vectors.T @ gradient) / concave)
+    largest = jnp.max(jnp.abs(delta), initial=0.0)
+    delta = delta * jnp.minimum(1.0, radius / jnp.maximum(largest, 1e-300))
+    return delta, jnp.dot(gradient, delta) + 0.5 * jnp.dot(delta, hessian @ delta)
+
+
+def scale_of_deviations(power: Array, count: Array, width: float = 2.0) -> Array:
+    """argmax over φ of N(B̃; 0, φ) for all clients' entries and log φ ~ N(0, width²): Newton in log φ."""
+    def turn(_: int, log_phi: Array) -> Array:
+        ratio = 0.5 * power * jnp.exp(-log_phi)
+        gradient = ratio - 0.5 * count - log_phi / width**2
+        return log_phi + jnp.clip(gradient / (ratio + 1.0 / width**2), -1.0, 1.0)
+    start = jnp.log(jnp.maximum(power, 1e-6) / jnp.maximum(count, 1.0))
+    return jnp.exp(jax.lax.fori_loop(0, 30, turn, start))

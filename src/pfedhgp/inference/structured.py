@@ -1,0 +1,161 @@
+"""The structured solver's mathematics for one client: its weights are integrated out exactly.
+
+Given v_g, y_i ~ N(H_g v_g, C_i) with C_i = H_c H_cᵀ + Σ_i, so that a client is summed up by
+    J_i = H_gᵀ C_i⁻¹ H_g,  h_i = H_gᵀ C_i⁻¹ y_i,  c_i = log N(y_i; 0, C_i) − ½ Σ res/σ²
+and   ELBO = Σ c_i + ½ hᵀ S h − ½ log|I + Σ J_i|,  S⁻¹ = I + Σ J_i.
+"""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from pfedhgp import linalg
+from pfedhgp.features import Basis
+from pfedhgp.inference.coordinates import Theta, theta_of, with_theta
+from pfedhgp.inference.grams import Design, Grams, accumulate
+from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, Structure, deviation_loadings
+
+
+class Statistics(eqx.Module):
+    """What a client sends after its step, at the broadcast θ_g; sums over clients mean the same.
+
+    `U` and `y` are EᵀC⁻¹E and EᵀC⁻¹y with E = I_Q ⊗ a_g, ordered (latent, output, inducing input), from
+    which J and h follow for any B_g. Derivatives are in θ_g with the shared function's values at Z_g
+    held fixed.
+    """
+
+    evidence: Array
+    U: Float[Array, "RQM RQM"]
+    y: Float[Array, " RQM"]
+    shared_residual: Float[Array, "R Q Q"]
+    d_evidence: Float[Array, " P"]
+    d_h: Float[Array, "P RM"]
+    d_J: Float[Array, "P RM RM"]
+    curvature: Float[Array, "P P"]
+    deviation_power: Float[Array, "Q Q"]
+    local_power: Float[Array, "Q Q"]
+    noise: Float[Array, "Q Q"]
+    clients: Array
+    residual: Array
+
+
+def design_of(
+    structure: Structure, shared: GlobalBlock, basis: Basis, client: ClientBlock, jitter: Array | float
+) -> Design:
+    """The client's linear model at the current parameters."""
+    return Design(
+        shared=basis,
+        local=client.basis(jitter),
+        B_g=shared.loadings,
+        B_dev=deviation_loadings(structure, shared, client),
+        B_loc=client.loadings,
+        noise=client.noise,
+    )
+
+
+def cavity_bound(grams: Grams, J_rest: Array, h_rest: Array) -> Array:
+    """The ELBO as this client sees it: the others' J and h fixed, its own part integrated exactly.
+
+    (Up to the other clients' constants.) One integral over its own and the global weights together.
+    """
+    k = J_rest.shape[0]
+    precision = grams.precision.at[:k, :k].add(J_rest)
+    linear = grams.linear.at[:k].add(h_rest)
+    return grams.constant - 0.5 * grams.residual + linalg.log_partition(precision, linear)
+
+
+def summary(grams: Grams, k: int) -> tuple[Array, Array, Array]:
+    """(c, h, J) of one client from its Grams; the first `k` weights are the global layer's."""
+    cc, cg, gg = grams.precision[k:, k:], grams.precision[k:, :k], grams.precision[:k, :k]
+    eta_c, eta_g = grams.linear[k:], grams.linear[:k]
+    factor = jnp.linalg.cholesky(cc + jnp.eye(cc.shape[0], dtype=cc.dtype))
+    white = linalg.solve_lower(factor, jnp.concatenate([cg, eta_c[:, None]], axis=1))
+    J = gg - white[:, :k].T @ white[:, :k]
+    h = eta_g - white[:, :k].T @ white[:, k]
+    log_evidence = 0.5 * jnp.dot(white[:, k], white[:, k]) - jnp.sum(jnp.log(jnp.diagonal(factor)))
+    return grams.constant - 0.5 * grams.residual + log_evidence, h, J
+
+
+def at_fixed_function(
+    theta: Theta,
+    structure: Structure,
+    shared: GlobalBlock,
+    basis: Basis,
+    client: ClientBlock,
+    rows: Rows,
+    jitter: Array | float,
+    chunk: int,
+) -> tuple[Array, Array, Array]:
+    """(c, h, J) at another θ_g, for the weights v₀ of the reference basis: u = L₀ v₀ stays what it is."""
+    moved = with_theta(structure, shared, theta)
+    new = moved.basis(jitter)
+    turn = jnp.swapaxes(basis.carry_from(new), 1, 2)
+    if structure.tied:
+        turn = turn * (shared.loadings / moved.loadings)[None]
+    design = design_of(structure, moved, new, client, jitter)
+    design = eqx.tree_at(lambda d: d.turn, design, turn, is_leaf=lambda v: v is None)
+    return summary(accumulate(rows, design, chunk=chunk), basis.factor.shape[0] * basis.factor.shape[1])
+
+
+def statistics(
+    structure: Structure,
+    shared: GlobalBlock,
+    basis: Basis,
+    client: ClientBlock,
+    rows: Rows,
+    J_rest: Array,
+    h_rest: Array,
+    jitter: Array | float,
+    chunk: int,
+) -> Statistics:
+    """What the client sends: see `Statistics`."""
+    latents, size = basis.factor.shape[:2]
+    outputs = shared.loadings.shape[0]
+    design = design_of(structure, shared, basis, client, jitter)
+    grams = accumulate(rows, design, unloaded=True, chunk=chunk)
+    evidence, y, U = summary(grams, latents * outputs * size)
+    theta = theta_of(structure, shared)
+
+    def pieces(value: Theta) -> tuple[Array, Array, Array]:
+        return at_fixed_function(value, structure, shared, basis, client, rows, jitter, chunk)
+
+    J, h = load(U, y, shared.loadings, latents)
+    mean, covariance = linalg.posterior_moments(J + J_rest, h + h_rest)
+    second = covariance + mean[:, None] * mean[None, :]
+
+    def expected(value: Theta) -> Array:
+        c, h, J = pieces(value)
+        return c + jnp.dot(h, mean) - 0.5 * jnp.sum(J * second)
+
+    d_c, d_h, d_J = jax.jacfwd(pieces)(theta)
+    curvature = jax.jacfwd(jax.grad(expected))(theta)
+    B_dev, B_loc = design.B_dev, design.B_loc
+    return Statistics(
+        evidence=evidence,
+        U=U,
+        y=y,
+        shared_residual=grams.shared_residual,
+        d_evidence=d_c,
+        d_h=jnp.moveaxis(d_h, -1, 0),
+        d_J=jnp.moveaxis(d_J, -1, 0),
+        curvature=curvature,
+        deviation_power=B_dev @ B_dev.T,
+        local_power=B_loc @ B_loc.T,
+        noise=client.noise.covariance(outputs),
+        clients=jnp.ones(()),
+        residual=grams.residual,
+    )
+
+
+def load(U: Array, y: Array, B: Float[Array, "Q R"], latents: int) -> tuple[Array, Array]:
+    """J and h for loadings B from the unloaded U and y."""
+    outputs = B.shape[0]
+    M = y.shape[0] // max(latents * outputs, 1)
+    U6 = U.reshape(latents, outputs, M, latents, outputs, M)
+    half = jnp.einsum("qr,rqmspk->rmspk", B, U6)
+    J = jnp.einsum("ps,rmspk->rmsk", B, half).reshape(latents * M, latents * M)
+    h = jnp.einsum("qr,rqm->rm", B, y.reshape(latents, outputs, M)).reshape(-1)
+    return J, h

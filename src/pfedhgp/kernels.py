@@ -1,0 +1,241 @@
+"""Covariance functions of unit variance, their sums and products, and a scale around them.
+
+A kernel is one small frozen module whose `evaluate` takes two points; calling it with two sets of
+points gives the matrix. Every kernel has k(x, x) = 1 except `Scaled`, which the algebra always keeps
+outermost, so that the one variance of a layer can be told from its shape:
+
+    0.65 * RBF(2.0) + 0.35 * Periodic(0.8, period=3.0)   is   Scaled(Sum((RBF, Periodic)), 1.0)
+
+All array leaves of a kernel are positive numbers. `None` as a lengthscale means "start from the
+data"; the model fills it in before anything is computed.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from pfedhgp.errors import InputError
+
+Point = Float[Array, " d"]
+Parameter = Any  # a positive float, a sequence of them, or None: "start from the data"
+
+
+def _positive(value: Parameter, name: str) -> Any:
+    """Returns `value` as float64, or None; refuses what is not positive and finite."""
+    if value is None or isinstance(value, jax.Array) or not isinstance(value, int | float | list | tuple | np.ndarray | np.generic):
+        return value
+    array = np.asarray(value, dtype=np.float64)
+    if not np.all(np.isfinite(array)) or np.any(array <= 0):
+        raise InputError(f"`{name}` must be positive and finite, got {value!r}")
+    return array
+
+
+def _safe_sqrt(squared: Array) -> Array:
+    """sqrt with gradient zero at zero (a plain sqrt makes NaN on a kernel's diagonal)."""
+    zero = squared == 0.0
+    return jnp.where(zero, 0.0, jnp.sqrt(jnp.where(zero, 1.0, squared)))
+
+
+class Kernel(eqx.Module):
+    """k(x, z): subclasses say what it is for two points."""
+
+    @abstractmethod
+    def evaluate(self, x: Point, z: Point) -> Array:
+        """k(x, z) for one pair of points."""
+
+    def __call__(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
+        return jax.vmap(lambda x: jax.vmap(lambda z: self.evaluate(x, z))(Z))(X)
+
+    def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """k(x, x) for each row; one for all kernels but `Scaled`."""
+        return jnp.ones(X.shape[0], X.dtype)
+
+    def __add__(self, other: Kernel) -> Kernel:
+        if not isinstance(other, Kernel):
+            return NotImplemented
+        (a, k), (b, j) = split_scale(self), split_scale(other)
+        return Scaled(Sum.of([k, j], [a, b]), a + b)
+
+    def __mul__(self, other: Kernel | float) -> Kernel:
+        if isinstance(other, Kernel):
+            (a, k), (b, j) = split_scale(self), split_scale(other)
+            product = Product((*_factors(k), *_factors(j)))
+            plain = not isinstance(self, Scaled) and not isinstance(other, Scaled)
+            return product if plain else Scaled(product, a * b)
+        a, k = split_scale(self)
+        return Scaled(k, a * _positive(other, "variance"))
+
+    __rmul__ = __mul__
+
+
+class _Stationary(Kernel):
+    """A kernel of x − z with one lengthscale per dimension."""
+
+    lengthscale: Any = eqx.field(default=None, converter=lambda v: _positive(v, "lengthscale"))
+    dims: tuple[int, ...] | None = eqx.field(default=None, static=True, kw_only=True)
+
+    def _select(self, x: Point) -> Point:
+        return x if self.dims is None else x[np.asarray(self.dims)]
+
+    def _scaled_squared(self, x: Point, z: Point) -> Array:
+        """|(x − z)/ℓ|²"""
+        return jnp.sum(((self._select(x) - self._select(z)) / self.lengthscale) ** 2)
+
+
+class RBF(_Stationary):
+    r"""exp(−½ r²), r = |(x − z)/ℓ|"""
+
+    def evaluate(self, x: Point, z: Point) -> Array:
+        return jnp.exp(-0.5 * self._scaled_squared(x, z))
+
+
+class Matern12(_Stationary):
+    r"""exp(−r), r = |(x − z)/ℓ|"""
+
+    def evaluate(self, x: Point, z: Point) -> Array:
+        return jnp.exp(-_safe_sqrt(self._scaled_squared(x, z)))
+
+
+class Matern32(_Stationary):
+    r"""(1 + √3 r) exp(−√3 r), r = |(x − z)/ℓ|"""
+
+    def evaluate(self, x: Point, z: Point) -> Array:
+        r = math.sqrt(3.0) * _safe_sqrt(self._scaled_squared(x, z))
+        return (1.0 + r) * jnp.exp(-r)
+
+
+class Matern52(_Stationary):
+    r"""(1 + √5 r + 5r²/3) exp(−√5 r), r = |(x − z)/ℓ|"""
+
+    def evaluate(self, x: Point, z: Point) -> Array:
+        r = math.sqrt(5.0) * _safe_sqrt(self._scaled_squared(x, z))
+        return (1.0 + r + r * r / 3.0) * jnp.exp(-r)
+
+
+class RationalQuadratic(_Stationary):
+    r"""(1 + r²/2α)^(−α), r = |(x − z)/ℓ|"""
+
+    alpha: Any = eqx.field(default=1.0, converter=lambda v: _positive(v, "alpha"))
+
+    def evaluate(self, x: Point, z: Point) -> Array:
+        return (1.0 + 0.5 * self._scaled_squared(x, z) / self.alpha) ** (-self.alpha)
+
+
+class Periodic(_Stationary):
+    r"""exp(−2 Σ_j sin²(π (x_j − z_j)/p_j)/ℓ_j²); ℓ is relative to the wave, not to the inputs."""
+
+    lengthscale: Any = eqx.field(default=1.0, converter=lambda v: _positive(v, "lengthscale"))
+    period: Any = eqx.field(default=1.0, kw_only=True, converter=lambda v: _positive(v, "period"))
+
+    def evaluate(self, x: Point, z: Point) -> Array:
+        wave = jnp.sin(jnp.pi * (self._select(x) - self._select(z)) / self.period)
+        return jnp.exp(-2.0 * jnp.sum((wave / self.lengthscale) ** 2))
+
+
+class Sum(Kernel):
+    r"""Σ_s w_s k_s with weights on the simplex: w ∝ [1, ratios]."""
+
+    kernels: tuple[Kernel, ...]
+    ratios: Any
+
+    @staticmethod
+    def of(kernels: Sequence[Kernel], weights: Sequence[Any]) -> Sum:
+        """The sum of `kernels` with `weights` up to scale; sums inside it are spliced in."""
+        flat: list[Kernel] = []
+        scale: list[Any] = []
+        for kernel, weight in zip(kernels, weights, strict=True):
+            if isinstance(kernel, Sum):
+                flat += kernel.kernels
+                scale += list(weight * kernel.weights)
+            else:
+                flat.append(kernel)
+                scale.append(weight)
+        return Sum(tuple(flat), np.asarray(scale[1:], np.float64) / scale[0])
+
+    @property
+    def weights(self) -> Any:
+        """The S weights, which add up to one."""
+        xp = np if isinstance(self.ratios, np.ndarray) else jnp
+        raw = xp.concatenate([xp.ones_like(self.ratios[:1]), self.ratios])
+        return raw / raw.sum()
+
+    def evaluate(self, x: Point, z: Point) -> Array:
+        parts = jnp.stack([kernel.evaluate(x, z) for kernel in self.kernels])
+        return jnp.dot(jnp.asarray(self.weights), parts)
+
+
+class Product(Kernel):
+    r"""Π_s k_s"""
+
+    kernels: tuple[Kernel, ...]
+
+    def evaluate(self, x: Point, z: Point) -> Array:
+        value = self.kernels[0].evaluate(x, z)
+        for kernel in self.kernels[1:]:
+            value = value * kernel.evaluate(x, z)
+        return value
+
+
+class Scaled(Kernel):
+    r"""variance · k"""
+
+    kernel: Kernel
+    variance: Any
+
+    def evaluate(self, x: Point, z: Point) -> Array:
+        return self.variance * self.kernel.evaluate(x, z)
+
+    def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
+        return self.variance * self.kernel.diagonal(X)
+
+
+def split_scale(kernel: Kernel) -> tuple[Any, Kernel]:
+    """(variance, unit kernel) of any kernel."""
+    if isinstance(kernel, Scaled):
+        return kernel.variance, kernel.kernel
+    return np.float64(1.0), kernel
+
+
+def _factors(kernel: Kernel) -> tuple[Kernel, ...]:
+    return kernel.kernels if isinstance(kernel, Product) else (kernel,)
+
+
+def leaves_of(kernel: Kernel) -> list[_Stationary]:
+    """The base kernels of a tree, left to right."""
+    if isinstance(kernel, Scaled):
+        return leaves_of(kernel.kernel)
+    if isinstance(kernel, Sum | Product):
+        return [leaf for part in kernel.kernels for leaf in leaves_of(part)]
+    assert isinstance(kernel, _Stationary)
+    return [kernel]
+
+
+def map_leaves(change: Callable[[_Stationary], _Stationary], kernel: Kernel) -> Kernel:
+    """The same tree with each base kernel replaced by `change(base)`."""
+    if isinstance(kernel, Scaled):
+        return Scaled(map_leaves(change, kernel.kernel), kernel.variance)
+    if isinstance(kernel, Sum):
+        return Sum(tuple(map_leaves(change, part) for part in kernel.kernels), kernel.ratios)
+    if isinstance(kernel, Product):
+        return Product(tuple(map_leaves(change, part) for part in kernel.kernels))
+    assert isinstance(kernel, _Stationary)
+    return change(kernel)
+
+
+def stack(kernels: Sequence[Kernel]) -> Kernel:
+    """One kernel with a leading axis on every leaf: the R latents of a layer."""
+    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(v) for v in leaves]), *kernels)
+
+
+def unstack(kernels: Kernel, index: int) -> Kernel:
+    """Latent `index` of a stacked kernel."""
+    return jax.tree.map(lambda leaf: leaf[index], kernels)

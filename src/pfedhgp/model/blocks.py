@@ -1,0 +1,82 @@
+"""What the server owns, what a client owns, and what a client observes.
+
+Scalar models and models with loadings are one case. With loadings, each client learns its own
+B̃_i = √φ B_δ,i. Without them (`tied`), a loading is the layer's standard deviation: B_g = [[τ]], and the
+deviation is the same for all, B̃ = √φ τ, which is k_δ = φ k_g.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from pfedhgp.features import Basis
+from pfedhgp.kernels import Kernel
+from pfedhgp.model.noise import Noise
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What a compiled function may branch on; the number of latents is in the arrays' shapes."""
+
+    deviation: bool = True
+    tied: bool = False
+
+
+class GlobalBlock(eqx.Module):
+    """Kernel hyperparameters, inducing inputs, loadings and φ: what all clients share."""
+
+    kernels: Kernel
+    inputs: Float[Array, "M d"]
+    loadings: Float[Array, "Q R"]
+    phi: Float[Array, ""]
+
+    def basis(self, jitter: Array | float) -> Basis:
+        return Basis.build(self.kernels, self.inputs, jitter)
+
+
+class ClientBlock(eqx.Module):
+    """What never leaves the client: its loadings, its local kernels and inputs, its noise."""
+
+    kernels: Kernel
+    inputs: Float[Array, "Mi d"]
+    active: Float[Array, " Mi"]
+    deviation: Float[Array, "Q R"]
+    loadings: Float[Array, "Q Rl"]
+    noise: Noise
+
+    def basis(self, jitter: Array | float) -> Basis:
+        return Basis.build(self.kernels, self.inputs, jitter, self.active)
+
+
+class Rows(eqx.Module):
+    """A client's observations; `mask` is 1 where a cell was observed, and Y is 0 where it was not."""
+
+    X: Float[Array, "n d"]
+    Y: Float[Array, "n Q"]
+    mask: Float[Array, "n Q"]
+
+
+def deviation_loadings(
+    structure: Structure, shared: GlobalBlock, client: ClientBlock
+) -> Float[Array, "Q R"]:
+    """B̃_i: the client's own, or √φ B_g in a model without loadings; no columns without the layer."""
+    if not structure.deviation:
+        return shared.loadings[:, :0]
+    if structure.tied:
+        return jnp.sqrt(shared.phi) * shared.loadings
+    return client.deviation
+
+
+def to_free(block: ClientBlock) -> ClientBlock:
+    """The block in coordinates that may take any value: logarithms of kernel parameters."""
+    return eqx.tree_at(lambda b: b.kernels, block, jax.tree.map(jnp.log, block.kernels))
+
+
+def from_free(free: ClientBlock) -> ClientBlock:
+    """The inverse of `to_free`."""
+    return eqx.tree_at(lambda b: b.kernels, free, jax.tree.map(jnp.exp, free.kernels))

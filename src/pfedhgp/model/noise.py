@@ -1,0 +1,105 @@
+"""Observation noise N(0, Σ): per row, only the observed cells' block of Σ counts."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+Loadings = Float[Array, "Q R"]
+Mask = Float[Array, "n Q"]
+
+
+class RowPrecision(eqx.Module):
+    """P_n, the inverse of the observed block of Σ for each row, zero elsewhere."""
+
+    log_determinant: eqx.AbstractVar[Array]
+
+    @abstractmethod
+    def weigh(self, a: Loadings, b: Loadings) -> Float[Array, "Ra Rb n"]:
+        """w_ab(n) = a_aᵀ P_n b_b"""
+
+    @abstractmethod
+    def apply(self, Y: Float[Array, "n Q"]) -> Float[Array, "n Q"]:
+        """P_n y_n"""
+
+
+class DiagonalRows(RowPrecision):
+    """P_n = diag(mask_n/σ²)"""
+
+    log_determinant: Array
+    precision: Float[Array, "n Q"]
+
+    def weigh(self, a: Loadings, b: Loadings) -> Float[Array, "Ra Rb n"]:
+        pairs = a[:, :, None] * b[:, None, :]
+        return jnp.einsum("nq,qab->abn", self.precision, pairs)
+
+    def apply(self, Y: Float[Array, "n Q"]) -> Float[Array, "n Q"]:
+        return self.precision * Y
+
+
+class FullRows(RowPrecision):
+    """P_n = the inverse of Σ's observed block"""
+
+    log_determinant: Array
+    precision: Float[Array, "n Q Q"]
+
+    def weigh(self, a: Loadings, b: Loadings) -> Float[Array, "Ra Rb n"]:
+        return jnp.einsum("qa,nqp,pb->abn", a, self.precision, b)
+
+    def apply(self, Y: Float[Array, "n Q"]) -> Float[Array, "n Q"]:
+        return jnp.einsum("nqp,np->nq", self.precision, Y)
+
+
+class Noise(eqx.Module):
+    """Σ in unconstrained coordinates, so that an optimiser may move its leaves freely."""
+
+    @abstractmethod
+    def covariance(self, outputs: int) -> Float[Array, "Q Q"]:
+        """Σ"""
+
+    @abstractmethod
+    def rows(self, mask: Mask) -> RowPrecision:
+        """P_n for each row of a mask (1 observed, 0 missing)."""
+
+
+class DiagonalNoise(Noise):
+    """Σ = diag(floor + exp(s)); one `s` for all outputs, or one each."""
+
+    log_variance: Float[Array, " K"]
+    floor: float = eqx.field(static=True, default=1e-8)
+
+    def variances(self, outputs: int) -> Float[Array, " Q"]:
+        return jnp.broadcast_to(self.floor + jnp.exp(self.log_variance), (outputs,))
+
+    def covariance(self, outputs: int) -> Float[Array, "Q Q"]:
+        return jnp.diag(self.variances(outputs))
+
+    def rows(self, mask: Mask) -> DiagonalRows:
+        variance = self.variances(mask.shape[1])
+        return DiagonalRows(jnp.sum(mask * jnp.log(variance)[None, :]), mask / variance[None, :])
+
+
+class FullNoise(Noise):
+    """Σ = L Lᵀ + floor·I, L lower triangular with exp on its diagonal."""
+
+    log_factor: Float[Array, "Q Q"]
+    floor: float = eqx.field(static=True, default=1e-8)
+
+    def covariance(self, outputs: int) -> Float[Array, "Q Q"]:
+        raw = self.log_factor
+        factor = jnp.tril(raw, -1) + jnp.diag(jnp.exp(jnp.diagonal(raw)))
+        return factor @ factor.T + self.floor * jnp.eye(outputs, dtype=raw.dtype)
+
+    def rows(self, mask: Mask) -> FullRows:
+        outputs = mask.shape[1]
+        seen = mask[:, :, None] * mask[:, None, :]
+        eye = jnp.eye(outputs, dtype=mask.dtype)
+        block = self.covariance(outputs)[None] * seen + eye[None] * (1.0 - mask)[:, :, None]
+        factor = jnp.linalg.cholesky(block)
+        half = jnp.linalg.inv(factor)
+        precision = jnp.einsum("nkq,nkp->nqp", half, half) * seen
+        log_det = 2.0 * jnp.sum(jnp.log(jnp.diagonal(factor, axis1=1, axis2=2)))
+        return FullRows(log_det, precision)

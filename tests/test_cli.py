@@ -1,0 +1,145 @@
+"""The command line's options, its exit codes, and that it starts without heavy imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import typer
+
+import pfedhgp
+from pfedhgp import errors
+from pfedhgp.cli import main as cli
+
+HEAVY = {"jax", "jaxlib", "numpy", "scipy", "equinox", "optax", "pandas", "polars", "narwhals"}
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """An app with one command, `fail`, which raises what it is given."""
+
+    def run(error: BaseException) -> int:
+        app = typer.Typer()
+
+        @app.callback()
+        def root() -> None: ...
+
+        @app.command()
+        def fail() -> None:
+            secret_rows = [41.25, 43.75]
+            if secret_rows:
+                raise error
+
+        monkeypatch.setattr(cli, "app", app)
+        return cli.main(["fail"])
+
+    return run
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], []])
+def test_help_lists_the_options(arguments, capsys):
+    assert cli.main(arguments) == 0
+    out, err = capsys.readouterr()
+    assert "Usage: pfedhgp" in out
+    assert "--version" in out
+    assert err == ""
+
+
+def test_version_is_the_packages_own(capsys):
+    from importlib.metadata import version
+
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"pfedhgp {pfedhgp.__version__}\n"
+    assert version("pfedhgp") == pfedhgp.__version__
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [(["--nonsense"], "--nonsense"), (["no-such-command"], "no-such-command")],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(arguments, named, capsys):
+    assert cli.main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("pfedhgp: error: ")
+    assert err.count("\n") == 1
+    assert named in err
+
+
+@pytest.mark.parametrize("kind", [errors.InputError, errors.ModelFileError, errors.NotFittedError])
+def test_input_errors_are_one_line_and_exit_code_2(kind, failing, capsys):
+    assert failing(kind("column 'pm25' of a.csv\nis not a number")) == 2
+    assert capsys.readouterr().err == "pfedhgp: error: column 'pm25' of a.csv is not a number\n"
+
+
+def test_parameters_that_a_command_refuses_are_exit_code_2(failing, capsys):
+    assert failing(typer.BadParameter("must be positive")) == 2
+    assert "must be positive" in capsys.readouterr().err
+
+
+def test_an_interrupt_is_exit_code_130(failing, capsys):
+    assert failing(KeyboardInterrupt()) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("a bug"), MemoryError("a bug"), errors.NumericsError("a bug"), OSError("a bug")],
+)
+def test_other_errors_are_exit_code_1_with_a_traceback_without_values(error, failing, capsys):
+    assert failing(error) == 1
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert "a bug" in err
+    assert "41.25" not in err
+
+
+def test_a_commands_own_exit_code_is_kept(failing):
+    assert failing(typer.Exit(2)) == 2
+    assert failing(typer.Exit(0)) == 0
+
+
+def in_a_fresh_python(code: str) -> set[str]:
+    """The heavy modules that are loaded after `code`."""
+    report = f"import sys\nprint(*({HEAVY!r} & sys.modules.keys()), file=sys.stderr)"
+    run = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{report}"], capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    return set(run.stderr.split())
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pfedhgp",
+        "import pfedhgp.errors",
+        "from pfedhgp.cli.main import main; assert main(['--help']) == 0",
+        "from pfedhgp.cli.main import main; assert main(['--version']) == 0",
+    ],
+)
+def test_starting_imports_nothing_heavy(code):
+    assert in_a_fresh_python(code) == set()
+
+
+def test_heavy_modules_are_noticed():
+    assert "numpy" in in_a_fresh_python("import numpy")
+
+
+def test_the_script_and_the_module_are_the_same_program():
+    run = subprocess.run(
+        [sys.executable, "-m", "pfedhgp.cli.main", "--version"], capture_output=True, text=True
+    )
+    assert (run.returncode, run.stdout) == (0, f"pfedhgp {pfedhgp.__version__}\n")
+
+
+@pytest.mark.parametrize("name", sorted(set(pfedhgp.__all__) - {"__version__"}))
+def test_public_names_are_found_when_used(name):
+    assert name in dir(pfedhgp)
+    assert getattr(pfedhgp, name).__name__ == name
+
+
+def test_unknown_names_are_attribute_errors():
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = pfedhgp.no_such_name
