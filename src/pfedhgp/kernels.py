@@ -31,12 +31,27 @@ Parameter = Any  # a positive float, a sequence of them, or None: "start from th
 
 def _positive(value: Parameter, name: str) -> Any:
     """Returns `value` as float64, or None; refuses what is not positive and finite."""
-    if value is None or isinstance(value, jax.Array) or not isinstance(value, int | float | list | tuple | np.ndarray | np.generic):
+    if value is None or isinstance(value, jax.Array):
         return value
-    array = np.asarray(value, dtype=np.float64)
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"`{name}` must be a positive number, got {value!r}") from None
     if not np.all(np.isfinite(array)) or np.any(array <= 0):
         raise InputError(f"`{name}` must be positive and finite, got {value!r}")
     return array
+
+
+def _columns(dims: Any) -> tuple[int, ...] | None:
+    """Returns `dims` as a tuple of different column numbers, or None for all columns."""
+    if dims is None:
+        return None
+    listed = isinstance(dims, Sequence | np.ndarray) and not isinstance(dims, str)
+    if not listed or not all(isinstance(v, int | np.integer) and v >= 0 for v in dims):
+        raise InputError(f"`dims` must be column numbers like (0, 2), got {dims!r}")
+    if len(dims) == 0 or len(set(dims)) != len(dims):
+        raise InputError(f"`dims` must be different columns, and at least one, got {dims!r}")
+    return tuple(int(v) for v in dims)
 
 
 def _safe_sqrt(squared: Array) -> Array:
@@ -71,8 +86,11 @@ class Kernel(eqx.Module):
             product = Product((*_factors(k), *_factors(j)))
             plain = not isinstance(self, Scaled) and not isinstance(other, Scaled)
             return product if plain else Scaled(product, a * b)
+        variance = _positive(other, "variance")
+        if variance is None or np.ndim(variance) != 0:
+            raise InputError(f"a kernel is scaled by one positive number, got {other!r}")
         a, k = split_scale(self)
-        return Scaled(k, a * _positive(other, "variance"))
+        return Scaled(k, a * variance)
 
     __rmul__ = __mul__
 
@@ -81,14 +99,32 @@ class _Stationary(Kernel):
     """A kernel of x − z with one lengthscale per dimension."""
 
     lengthscale: Any = eqx.field(default=None, converter=lambda v: _positive(v, "lengthscale"))
-    dims: tuple[int, ...] | None = eqx.field(default=None, static=True, kw_only=True)
+    dims: tuple[int, ...] | None = eqx.field(
+        default=None, static=True, kw_only=True, converter=_columns
+    )
 
-    def _select(self, x: Point) -> Point:
-        return x if self.dims is None else x[np.asarray(self.dims)]
+    def _difference(self, x: Point, z: Point) -> Point:
+        """x − z in the kernel's own columns."""
+        if self.dims is None:
+            return x - z
+        if max(self.dims) >= x.shape[0]:  # jax would clamp the index, and say nothing
+            raise InputError(f"`dims` is {self.dims}, but the inputs have {x.shape[0]} columns")
+        columns = np.asarray(self.dims)
+        return x[columns] - z[columns]
+
+    def _over(self, difference: Point, name: str) -> Point:
+        """The difference divided by parameter `name`: one number, or one per column."""
+        parameter = getattr(self, name)
+        if parameter is None:
+            raise InputError(f"`{name}` is not set: give a number, or fit the model")
+        if np.shape(parameter) not in ((), difference.shape):  # or one column would broadcast
+            count, columns = np.shape(parameter), difference.shape[0]
+            raise InputError(f"`{name}` has shape {count}, but the kernel sees {columns} columns")
+        return difference / parameter
 
     def _scaled_squared(self, x: Point, z: Point) -> Array:
         """|(x − z)/ℓ|²"""
-        return jnp.sum(((self._select(x) - self._select(z)) / self.lengthscale) ** 2)
+        return jnp.sum(self._over(self._difference(x, z), "lengthscale") ** 2)
 
 
 class RBF(_Stationary):
@@ -127,7 +163,8 @@ class RationalQuadratic(_Stationary):
     alpha: Any = eqx.field(default=1.0, converter=lambda v: _positive(v, "alpha"))
 
     def evaluate(self, x: Point, z: Point) -> Array:
-        return (1.0 + 0.5 * self._scaled_squared(x, z) / self.alpha) ** (-self.alpha)
+        # By log1p: a power of 1 + tiny has an error of α times the rounding, and K is then not PSD.
+        return jnp.exp(-self.alpha * jnp.log1p(0.5 * self._scaled_squared(x, z) / self.alpha))
 
 
 class Periodic(_Stationary):
@@ -137,15 +174,18 @@ class Periodic(_Stationary):
     period: Any = eqx.field(default=1.0, kw_only=True, converter=lambda v: _positive(v, "period"))
 
     def evaluate(self, x: Point, z: Point) -> Array:
-        wave = jnp.sin(jnp.pi * (self._select(x) - self._select(z)) / self.period)
-        return jnp.exp(-2.0 * jnp.sum((wave / self.lengthscale) ** 2))
+        wave = jnp.sin(jnp.pi * self._over(self._difference(x, z), "period"))
+        return jnp.exp(-2.0 * jnp.sum(self._over(wave, "lengthscale") ** 2))
 
 
 class Sum(Kernel):
     r"""Σ_s w_s k_s with weights on the simplex: w ∝ [1, ratios]."""
 
     kernels: tuple[Kernel, ...]
-    ratios: Any
+    ratios: Any = eqx.field(converter=lambda v: _positive(v, "ratios"))
+
+    def __check_init__(self) -> None:
+        _refuse_scales(self.kernels)
 
     @staticmethod
     def of(kernels: Sequence[Kernel], weights: Sequence[Any]) -> Sum:
@@ -178,6 +218,9 @@ class Product(Kernel):
 
     kernels: tuple[Kernel, ...]
 
+    def __check_init__(self) -> None:
+        _refuse_scales(self.kernels)
+
     def evaluate(self, x: Point, z: Point) -> Array:
         value = self.kernels[0].evaluate(x, z)
         for kernel in self.kernels[1:]:
@@ -189,13 +232,22 @@ class Scaled(Kernel):
     r"""variance · k"""
 
     kernel: Kernel
-    variance: Any
+    variance: Any = eqx.field(converter=lambda v: _positive(v, "variance"))
+
+    def __check_init__(self) -> None:
+        _refuse_scales((self.kernel,))
 
     def evaluate(self, x: Point, z: Point) -> Array:
         return self.variance * self.kernel.evaluate(x, z)
 
     def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
         return self.variance * self.kernel.diagonal(X)
+
+
+def _refuse_scales(kernels: Sequence[Kernel]) -> None:
+    """A scale inside a sum, a product or a scale would make k(x, x) other than one there."""
+    if any(isinstance(kernel, Scaled) for kernel in kernels):
+        raise InputError("`Scaled` must be outermost: combine kernels with + and *")
 
 
 def split_scale(kernel: Kernel) -> tuple[Any, Kernel]:

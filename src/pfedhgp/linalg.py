@@ -60,4 +60,5 @@ def _factor(precision: Array) -> Array:
 
 
 def _eye_like(K: Array) -> Array:
-    return jnp.eye(K.shape[-1], dtype=K.dtype)
+    """The identity, with as many axes as K."""
+    return jnp.eye(K.shape[-1], dtype=K.dtype).reshape((1,) * (K.ndim - 2) + K.shape[-2:])

@@ -1,4 +1,4 @@
-"""The client's step: L-BFGS on its cavity bound, then the sums that it sends."""
+"""The client's step of the structured solver: L-BFGS on its cavity bound, then the sums that it sends."""
 
 from __future__ import annotations
 
@@ -15,32 +15,43 @@ from pfedhgp.inference import lbfgs
 from pfedhgp.inference.grams import accumulate
 from pfedhgp.inference.structured import Statistics, cavity_bound, design_of, statistics
 from pfedhgp.inference.surrogate import Surrogate
-from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, Structure, from_free, to_free
+from pfedhgp.model.blocks import (
+    ClientBlock,
+    GlobalBlock,
+    Rows,
+    Structure,
+    deviation_loadings,
+    from_free,
+    to_free,
+)
 
 
 class StepOptions(NamedTuple):
     """What is fixed when the client's step is compiled."""
 
     structure: Structure
-    evaluations: int = 40
     learn_inputs: bool = False
     chunk: int = 4096
 
 
 class Broadcast(eqx.Module):
-    """The global block and the totals ΣJ and Σh at it."""
+    """The global block and the totals ΣJ and Σh at it; `kernels_free` is 0 while lengthscales are held."""
 
     block: GlobalBlock
     J: Float[Array, "RM RM"]
     h: Float[Array, " RM"]
+    kernels_free: Array
+    jitter: Array
+    evaluations: Array
 
 
 class Info(NamedTuple):
-    """How the client's search went."""
+    """How the client's search went, and what its inducing inputs cost; stays with the client."""
 
     before: Array
     after: Array
     accepted: Array
+    local_nats: Array
 
 
 def log_prior(structure: Structure, free: ClientBlock, anchor: ClientBlock, phi: Array) -> Array:
@@ -52,14 +63,14 @@ def log_prior(structure: Structure, free: ClientBlock, anchor: ClientBlock, phi:
     return value - 0.125 * sum(jax.tree.leaves(gaps), start=jnp.zeros(()))
 
 
-def movable(free: ClientBlock, *, lengthscales: Array, inputs: bool) -> Array:
-    """1 for coordinates that the search may move. `lengthscales` is 0 while kernels are frozen."""
+def movable(free: ClientBlock, *, kernels_free: Array, inputs: bool) -> Array:
+    """1 for coordinates that the search may move."""
     ones = jax.tree.map(jnp.ones_like, free)
     mask = eqx.tree_at(
         lambda b: (b.kernels, b.inputs, b.active),
         ones,
         (
-            jax.tree.map(lambda v: v * lengthscales, ones.kernels),
+            jax.tree.map(lambda v: v * kernels_free, ones.kernels),
             free.active[:, None] * jnp.ones_like(free.inputs) * float(inputs),
             jnp.zeros_like(free.active),
         ),
@@ -67,61 +78,94 @@ def movable(free: ClientBlock, *, lengthscales: Array, inputs: bool) -> Array:
     return ravel_pytree(mask)[0]
 
 
+def rest_of(structure: Structure, broadcast: Broadcast, own: Surrogate) -> tuple[Array, Array]:
+    """The other clients' J and h: the totals less this client's last message, carried to the new θ_g."""
+    J_own, h_own = own.carried(structure, broadcast.block, broadcast.jitter)
+    return broadcast.J - J_own, broadcast.h - h_own
+
+
 def send(
-    options: StepOptions, broadcast: Broadcast, client: ClientBlock, rows: Rows, J_rest: Array, h_rest: Array, jitter: Array
-) -> Statistics:
-    """The sums at the client's current block."""
+    options: StepOptions,
+    broadcast: Broadcast,
+    client: ClientBlock,
+    rows: Rows,
+    rest: tuple[Array, Array],
+    jitter: Array,
+) -> tuple[Statistics, Array]:
+    """The sums at the client's current block, and the nats that its local inducing inputs cost."""
     shared = broadcast.block
-    return statistics(
-        options.structure, shared, shared.basis(jitter), client, rows, J_rest, h_rest, jitter, options.chunk
+    basis = shared.basis(broadcast.jitter)
+    sums = statistics(
+        options.structure,
+        shared,
+        basis,
+        client,
+        rows,
+        *rest,
+        broadcast.jitter,
+        options.chunk,
+        local_jitter=jitter,
     )
-
-
-def first_step(options: StepOptions, broadcast: Broadcast, client: ClientBlock, rows: Rows, jitter: Array) -> Statistics:
-    """The exchange before the first round: sums at the starting values."""
-    return send(options, broadcast, client, rows, jnp.zeros_like(broadcast.J), jnp.zeros_like(broadcast.h), jitter)
+    B_dev = deviation_loadings(options.structure, shared, client)
+    of_shared = jnp.einsum("qr,rqp,pr->", shared.loadings, sums.shared_residual, shared.loadings)
+    of_shared += jnp.einsum("qr,rqp,pr->", B_dev, sums.shared_residual[: B_dev.shape[1]], B_dev)
+    return sums, 0.5 * (sums.residual - of_shared)
 
 
 def step(
     options: StepOptions,
     broadcast: Broadcast,
-    own: Surrogate,
+    rest: tuple[Array, Array],
     client: ClientBlock,
     anchor: ClientBlock,
     rows: Rows,
-    lengthscales: Array,
     jitter: Array,
 ) -> tuple[ClientBlock, Statistics, Info]:
-    """One round at the client: improve its block on the cavity bound, then sum up."""
+    """One round at the client: improve its block on the cavity bound, then sum up.
+
+    With no evaluations it is the exchange before the first round: sums at the starting values.
+    """
     shared = broadcast.block
-    basis = shared.basis(jitter)
-    J_own, h_own = own.carried(options.structure, shared, jitter)
-    J_rest, h_rest = broadcast.J - J_own, broadcast.h - h_own
+    basis = shared.basis(broadcast.jitter)
     start, unravel = ravel_pytree(to_free(client))
     anchor_free = to_free(anchor)
 
     def objective(vector: Array) -> Array:
         free = unravel(vector)
         design = design_of(options.structure, shared, basis, from_free(free), jitter)
-        bound = cavity_bound(accumulate(rows, design, chunk=options.chunk), J_rest, h_rest)
+        bound = cavity_bound(accumulate(rows, design, chunk=options.chunk), *rest)
         return -(bound + log_prior(options.structure, free, anchor_free, shared.phi))
 
-    mask = movable(to_free(client), lengthscales=lengthscales, inputs=options.learn_inputs)
-    found = lbfgs.minimize(objective, start, evaluations=options.evaluations, movable=mask)
+    mask = movable(unravel(start), kernels_free=broadcast.kernels_free, inputs=options.learn_inputs)
+    found = lbfgs.minimize(objective, start, evaluations=broadcast.evaluations, movable=mask)
     better = from_free(unravel(found.x))
-    sums = send(options, broadcast, better, rows, J_rest, h_rest, jitter)
-    return better, sums, Info(-found.first_value, -found.value, found.accepted)
-
-
-@partial(jax.jit, static_argnums=0)
-def batched_first_step(options: StepOptions, broadcast: Broadcast, clients: ClientBlock, rows: Rows, jitter: Array) -> Statistics:
-    return jax.vmap(lambda c, r: first_step(options, broadcast, c, r, jitter))(clients, rows)
+    sums, nats = send(options, broadcast, better, rows, rest, jitter)
+    return better, sums, Info(-found.first_value, -found.value, found.accepted, nats)
 
 
 @partial(jax.jit, static_argnums=0)
 def batched_step(
-    options: StepOptions, broadcast: Broadcast, own: Surrogate, clients: ClientBlock, anchors: ClientBlock, rows: Rows, lengthscales: Array, jitter: Array
+    options: StepOptions,
+    broadcast: Broadcast,
+    rest: tuple[Array, Array],
+    clients: ClientBlock,
+    anchors: ClientBlock,
+    rows: Rows,
+    jitter: Array,
 ) -> tuple[ClientBlock, Statistics, Info]:
-    def one(o, c, a, r):
-        return step(options, broadcast, Surrogate(own.block, o), c, a, r, lengthscales, jitter)
-    return jax.vmap(one)(own.sums, clients, anchors, rows)
+    """`step` for a batch of clients of equal shapes."""
+
+    def one(
+        rest: tuple[Array, Array], client: ClientBlock, anchor: ClientBlock, rows: Rows, jitter: Array
+    ) -> tuple[ClientBlock, Statistics, Info]:
+        return step(options, broadcast, rest, client, anchor, rows, jitter)
+
+    return jax.vmap(one)(rest, clients, anchors, rows, jitter)
+
+
+@partial(jax.jit, static_argnums=0)
+def batched_rest(
+    structure: Structure, broadcast: Broadcast, block: GlobalBlock, own: Statistics
+) -> tuple[Array, Array]:
+    """`rest_of` for a batch of clients whose last messages were taken at `block`."""
+    return jax.vmap(lambda sums: rest_of(structure, broadcast, Surrogate(block, sums)))(own)

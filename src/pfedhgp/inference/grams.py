@@ -53,6 +53,10 @@ def accumulate(rows: Rows, design: Design, *, unloaded: bool = False, chunk: int
     With `unloaded`, the global layer is E = I_Q ⊗ a_g: its weights are ordered (latent, output, inducing
     input), and B_g is not used.
     """
+    if rows.scatter is not None:
+        sums = accumulate(Rows(rows.X, rows.Y, rows.mask), design, unloaded=unloaded, chunk=chunk)
+        spread = 0.5 * design.noise.within(rows.scatter)
+        return eqx.tree_at(lambda g: g.constant, sums, sums.constant - spread)
     n = rows.X.shape[0]
     if n <= chunk:
         return _one_chunk(rows, design, unloaded)
@@ -70,7 +74,7 @@ def accumulate(rows: Rows, design: Design, *, unloaded: bool = False, chunk: int
 
 
 def _pad_rows(array: Array, length: int) -> Array:
-    """Repeats the last row; the mask's padding is zero because Rows pads it so."""
+    """Adds rows of zeros, whose mask is zero too, so that they count for nothing."""
     return jnp.pad(array, ((0, length - array.shape[0]), (0, 0)))
 
 

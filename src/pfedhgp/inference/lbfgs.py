@@ -37,33 +37,40 @@ class _State(NamedTuple):
     S: Float[Array, "h D"]
     Y: Float[Array, "h D"]
     curvature: Float[Array, " h"]
+    first_value: Array
     accepted: Array
 
 
 def minimize(
-    objective: Callable[[Vector], Array], start: Vector, *, evaluations: int, movable: Vector, history: int = 10
+    objective: Callable[[Vector], Array],
+    start: Vector,
+    *,
+    evaluations: int | Array,
+    movable: Vector,
+    history: int = 10,
 ) -> Result:
     """Minimises `objective` from `start` with `evaluations` calls of it and its gradient.
 
-    Coordinates whose `movable` is 0 stay where they are.
+    Coordinates whose `movable` is 0 stay where they are. `evaluations` may be traced, and the objective is
+    compiled once: the first turn is the evaluation at the start.
     """
     value_and_grad = jax.value_and_grad(objective)
-    value, gradient = value_and_grad(start)
-    gradient = gradient * movable
+    zero = jnp.zeros_like(start)
     empty = jnp.zeros((history, start.shape[0]), start.dtype)
     state = _State(
         x=start,
-        value=value,
-        gradient=gradient,
-        direction=-gradient,
-        step=_first_step(gradient),
+        value=jnp.asarray(jnp.inf, start.dtype),
+        gradient=zero,
+        direction=zero,
+        step=jnp.ones((), start.dtype),
         S=empty,
         Y=empty,
         curvature=jnp.zeros(history, start.dtype),
+        first_value=jnp.asarray(jnp.inf, start.dtype),
         accepted=jnp.zeros((), jnp.int32),
     )
 
-    def turn(state: _State, _: None) -> tuple[_State, None]:
+    def turn(_: Array, state: _State) -> _State:
         x = state.x + state.step * state.direction
         value, gradient = value_and_grad(x)
         gradient = gradient * movable
@@ -72,10 +79,10 @@ def minimize(
         good = finite & (value <= state.value + 1e-4 * state.step * slope)
         accepted = _accept(state, x, value, gradient)
         refused = _refuse(state, value, slope, finite)
-        return jax.tree.map(lambda a, b: jnp.where(good, a, b), accepted, refused), None
+        return jax.tree.map(lambda a, b: jnp.where(good, a, b), accepted, refused)
 
-    last, _ = jax.lax.scan(turn, state, None, length=max(evaluations - 1, 0))
-    return Result(last.x, last.value, last.gradient, value, last.accepted)
+    last = jax.lax.fori_loop(0, evaluations, turn, state)
+    return Result(last.x, last.value, last.gradient, last.first_value, last.accepted)
 
 
 def _first_step(gradient: Vector) -> Array:
@@ -95,7 +102,10 @@ def _accept(state: _State, x: Vector, value: Array, gradient: Vector) -> _State:
     direction = jnp.where(downhill, direction, -gradient)
     known = downhill & jnp.any(curvature > 0.0)
     step = jnp.where(known, 1.0, _first_step(gradient))
-    return _State(x, value, gradient, direction, step, S, Y, curvature, state.accepted + 1)
+    first = jnp.where(state.accepted == 0, value, state.first_value)
+    return _State(
+        x, value, gradient, direction, step, S, Y, curvature, first, state.accepted + 1
+    )
 
 
 def _refuse(state: _State, value: Array, slope: Array, finite: Array) -> _State:

@@ -19,6 +19,9 @@ from pfedhgp.inference.grams import Design, Grams, accumulate
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, Structure, deviation_loadings
 
 
+CURVATURE_STEP = 1e-3
+
+
 class Statistics(eqx.Module):
     """What a client sends after its step, at the broadcast θ_g; sums over clients mean the same.
 
@@ -88,6 +91,7 @@ def at_fixed_function(
     rows: Rows,
     jitter: Array | float,
     chunk: int,
+    local_jitter: Array | float | None = None,
 ) -> tuple[Array, Array, Array]:
     """(c, h, J) at another θ_g, for the weights v₀ of the reference basis: u = L₀ v₀ stays what it is."""
     moved = with_theta(structure, shared, theta)
@@ -95,7 +99,7 @@ def at_fixed_function(
     turn = jnp.swapaxes(basis.carry_from(new), 1, 2)
     if structure.tied:
         turn = turn * (shared.loadings / moved.loadings)[None]
-    design = design_of(structure, moved, new, client, jitter)
+    design = design_of(structure, moved, new, client, jitter if local_jitter is None else local_jitter)
     design = eqx.tree_at(lambda d: d.turn, design, turn, is_leaf=lambda v: v is None)
     return summary(accumulate(rows, design, chunk=chunk), basis.factor.shape[0] * basis.factor.shape[1])
 
@@ -110,28 +114,35 @@ def statistics(
     h_rest: Array,
     jitter: Array | float,
     chunk: int,
+    local_jitter: Array | float | None = None,
 ) -> Statistics:
-    """What the client sends: see `Statistics`."""
+    """What the client sends: see `Statistics`. `jitter` is the shared basis's, and the client's unless given."""
     latents, size = basis.factor.shape[:2]
     outputs = shared.loadings.shape[0]
-    design = design_of(structure, shared, basis, client, jitter)
+    own_jitter = jitter if local_jitter is None else local_jitter
+    design = design_of(structure, shared, basis, client, own_jitter)
     grams = accumulate(rows, design, unloaded=True, chunk=chunk)
     evidence, y, U = summary(grams, latents * outputs * size)
     theta = theta_of(structure, shared)
 
     def pieces(value: Theta) -> tuple[Array, Array, Array]:
-        return at_fixed_function(value, structure, shared, basis, client, rows, jitter, chunk)
+        return at_fixed_function(
+            value, structure, shared, basis, client, rows, jitter, chunk, own_jitter
+        )
 
     J, h = load(U, y, shared.loadings, latents)
     mean, covariance = linalg.posterior_moments(J + J_rest, h + h_rest)
     second = covariance + mean[:, None] * mean[None, :]
 
-    def expected(value: Theta) -> Array:
-        c, h, J = pieces(value)
-        return c + jnp.dot(h, mean) - 0.5 * jnp.sum(J * second)
-
-    d_c, d_h, d_J = jax.jacfwd(pieces)(theta)
-    curvature = jax.jacfwd(jax.grad(expected))(theta)
+    # One compiled derivative serves at θ and, by central differences, for the curvature around it.
+    derivative = jax.jacfwd(pieces)
+    shifts = CURVATURE_STEP * jnp.eye(theta.shape[0], dtype=theta.dtype)
+    points = jnp.concatenate([theta[None], theta[None] + shifts, theta[None] - shifts])
+    all_c, all_h, all_J = jax.lax.map(derivative, points)
+    slopes = all_c + jnp.einsum("ikp,k->ip", all_h, mean) - 0.5 * jnp.einsum("iklp,kl->ip", all_J, second)
+    ahead, behind = slopes[1 : 1 + theta.shape[0]], slopes[1 + theta.shape[0] :]
+    curvature = (ahead - behind) / (2.0 * CURVATURE_STEP)
+    d_c, d_h, d_J = all_c[0], all_h[0], all_J[0]
     B_dev, B_loc = design.B_dev, design.B_loc
     return Statistics(
         evidence=evidence,
@@ -141,7 +152,7 @@ def statistics(
         d_evidence=d_c,
         d_h=jnp.moveaxis(d_h, -1, 0),
         d_J=jnp.moveaxis(d_J, -1, 0),
-        curvature=curvature,
+        curvature=0.5 * (curvature + curvature.T),
         deviation_power=B_dev @ B_dev.T,
         local_power=B_loc @ B_loc.T,
         noise=client.noise.covariance(outputs),

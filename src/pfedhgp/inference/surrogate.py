@@ -34,7 +34,7 @@ class Surrogate(eqx.Module):
         Linear in the sums, so a client can subtract its own; J and h move together, so the mean that
         they imply stays; and J stays positive semi-definite.
         """
-        T = self._transport(structure, target, jitter)
+        T = self._transport_anywhere(structure, target, jitter)
         J, h = self._loaded(structure, target)
         return T.T @ J @ T, T.T @ h
 
@@ -67,10 +67,24 @@ class Surrogate(eqx.Module):
         return load(self.sums.U, self.sums.y, loadings, self.block.loadings.shape[1])
 
     def _transport(self, structure: Structure, target: GlobalBlock, jitter: Array | float) -> Array:
+        """T for the same inducing inputs: v₀ = T v with equal function values."""
         old, new = self.block.basis(jitter), target.basis(jitter)
-        latents = old.factor.shape[0]
-        T = block_diag(*new.carry_from(old)) if latents else jnp.zeros((0, 0), jnp.float64)
-        return T * (target.loadings / self.block.loadings) if structure.tied else T
+        return self._stacked(structure, target, new.carry_from(old))
+
+    def _transport_anywhere(
+        self, structure: Structure, target: GlobalBlock, jitter: Array | float
+    ) -> Array:
+        """T for any inducing inputs: exact where they are the same, else the conditional mean."""
+        old, new = self.block.basis(jitter), target.basis(jitter)
+        T = new.project_from(old)
+        if target.inputs.shape == self.block.inputs.shape:
+            same = jnp.all(target.inputs == self.block.inputs)
+            T = jnp.where(same, new.carry_from(old), T)
+        return self._stacked(structure, target, T)
+
+    def _stacked(self, structure: Structure, target: GlobalBlock, T: Array) -> Array:
+        full = block_diag(*T) if T.shape[0] else jnp.zeros((0, 0), T.dtype)
+        return full * (target.loadings / self.block.loadings) if structure.tied else full
 
     def _residual(self, B: Array) -> Array:
         return jnp.einsum("qr,rqp,pr->", B, self.sums.shared_residual, B)

@@ -54,11 +54,16 @@ class ClientBlock(eqx.Module):
 
 
 class Rows(eqx.Module):
-    """A client's observations; `mask` is 1 where a cell was observed, and Y is 0 where it was not."""
+    """A client's observations; `mask` is 1 where a cell was observed, and Y is 0 where it was not.
+
+    Where a cell was observed c times at the same input (replicates, cycles on one grid), Y is the mean, `mask` is c
+    and `scatter` the sum over all cells and replicates of (y − ȳ)(y − ȳ)ᵀ: sufficient for any noise.
+    """
 
     X: Float[Array, "n d"]
     Y: Float[Array, "n Q"]
     mask: Float[Array, "n Q"]
+    scatter: Float[Array, "Q Q"] | None = None
 
 
 def deviation_loadings(

@@ -6,6 +6,7 @@ from abc import abstractmethod
 
 import equinox as eqx
 import jax.numpy as jnp
+from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
 
 Loadings = Float[Array, "Q R"]
@@ -62,7 +63,12 @@ class Noise(eqx.Module):
 
     @abstractmethod
     def rows(self, mask: Mask) -> RowPrecision:
-        """P_n for each row of a mask (1 observed, 0 missing)."""
+        """P_n for each row of a mask: 0 missing, c where the cell is the mean of c observations."""
+
+    def within(self, scatter: Float[Array, "Q Q"]) -> Array:
+        """tr(Σ⁻¹ scatter): what replicates add around their means."""
+        factor = jnp.linalg.cholesky(self.covariance(scatter.shape[0]))
+        return jnp.trace(cho_solve((factor, True), scatter))
 
 
 class DiagonalNoise(Noise):
@@ -94,12 +100,13 @@ class FullNoise(Noise):
         return factor @ factor.T + self.floor * jnp.eye(outputs, dtype=raw.dtype)
 
     def rows(self, mask: Mask) -> FullRows:
-        outputs = mask.shape[1]
+        outputs, count = mask.shape[1], jnp.max(mask, axis=1)
+        mask = (mask > 0).astype(mask.dtype)  # a row's observed cells are means of equally many
         seen = mask[:, :, None] * mask[:, None, :]
         eye = jnp.eye(outputs, dtype=mask.dtype)
         block = self.covariance(outputs)[None] * seen + eye[None] * (1.0 - mask)[:, :, None]
         factor = jnp.linalg.cholesky(block)
         half = jnp.linalg.inv(factor)
-        precision = jnp.einsum("nkq,nkp->nqp", half, half) * seen
-        log_det = 2.0 * jnp.sum(jnp.log(jnp.diagonal(factor, axis1=1, axis2=2)))
+        precision = jnp.einsum("nkq,nkp->nqp", half, half) * seen * count[:, None, None]
+        log_det = 2.0 * jnp.sum(count[:, None] * jnp.log(jnp.diagonal(factor, axis1=1, axis2=2)))
         return FullRows(log_det, precision)

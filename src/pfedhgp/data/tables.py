@@ -1,0 +1,165 @@
+"""From what people have (a table with a client column, or arrays by client) to each client's arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+
+from pfedhgp.errors import InputError
+from pfedhgp.federation.plan import ClientRows
+
+
+def clients_from(
+    data: Any,
+    *,
+    client: str | None = None,
+    inputs: str | Sequence[str] | None = None,
+    outputs: str | Sequence[str] | None = None,
+    cycle: str | None = None,
+) -> tuple[list[ClientRows], tuple[str, ...], tuple[str, ...]]:
+    """(clients, names of inputs, names of outputs) of a table or of a mapping from client to (X, y)."""
+    if isinstance(data, Mapping) and client is None:
+        return _from_mapping(data, inputs, outputs, cycle)
+    try:
+        frame = nw.from_native(data, eager_only=True)
+    except TypeError:
+        raise InputError(
+            "`data` must be a pandas or polars table with `client=`, or a mapping from client to (X, y)"
+        ) from None
+    if client is None or inputs is None or outputs is None:
+        raise InputError("a table needs `client=`, `inputs=` and `outputs=`: names of its columns")
+    return _from_table(frame, client, _names(inputs), _names(outputs), cycle)
+
+
+def numeric(values: Any, what: str, *, missing: bool) -> np.ndarray:
+    """A 2-d float64 array; refuses text, infinities, and NaN unless `missing` cells are allowed."""
+    array = np.asarray(values)
+    if array.dtype.kind not in "fiub":
+        try:
+            array = array.astype(np.float64)
+        except (TypeError, ValueError):
+            raise InputError(f"{what} must be numbers, got values of type {array.dtype}") from None
+    array = array.astype(np.float64)
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.ndim != 2:
+        raise InputError(f"{what} must have one or two dimensions, got {array.ndim}")
+    bad = np.isinf(array) if missing else ~np.isfinite(array)
+    if bad.any():
+        row, column = (int(v) for v in np.argwhere(bad)[0])
+        word = "infinite" if np.isinf(array[row, column]) else "NaN"
+        raise InputError(f"{what}: {word} value in row {row}, column {column}; remove or mend that row")
+    return array
+
+
+def _names(given: str | Sequence[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _from_mapping(
+    data: Mapping[Any, Any], inputs: Any, outputs: Any, cycle: str | None
+) -> tuple[list[ClientRows], tuple[str, ...], tuple[str, ...]]:
+    if cycle is not None:
+        raise InputError("`cycle` names a column of a table; give arrays of cycles as (grid, cycles)")
+    if not data:
+        raise InputError("`data` has no clients")
+    clients = []
+    for name, pair in data.items():
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise InputError(f"client {name!r}: expected a pair (X, y)")
+        X = numeric(pair[0], f"client {name!r}: inputs", missing=False)
+        raw = np.asarray(pair[1])
+        if raw.ndim == 3:
+            clients.append(_replicates(str(name), X, raw))
+            continue
+        Y = numeric(pair[1], f"client {name!r}: outputs", missing=True)
+        if len(X) != len(Y):
+            raise InputError(f"client {name!r}: {len(X)} rows of inputs but {len(Y)} of outputs")
+        clients.append(ClientRows(str(name), X, Y))
+    d, Q = clients[0].X.shape[1], clients[0].Y.shape[1]
+    for rows in clients:
+        if rows.X.shape[1] != d or rows.Y.shape[1] != Q:
+            raise InputError(
+                f"client {rows.name!r} has {rows.X.shape[1]} inputs and {rows.Y.shape[1]} outputs, "
+                f"the first client {d} and {Q}"
+            )
+    return clients, _labels(inputs, d, "x", "inputs"), _labels(outputs, Q, "y", "outputs")
+
+
+def _labels(given: Any, count: int, letter: str, what: str) -> tuple[str, ...]:
+    if given is None:
+        return (letter,) if count == 1 else tuple(f"{letter}{j}" for j in range(count))
+    names = _names(given)
+    if len(names) != count:
+        raise InputError(f"`{what}` names {len(names)} columns, the data have {count}")
+    return names
+
+
+def _from_table(
+    frame: nw.DataFrame[Any], client: str, inputs: tuple[str, ...], outputs: tuple[str, ...], cycle: str | None
+) -> tuple[list[ClientRows], tuple[str, ...], tuple[str, ...]]:
+    wanted = (client, *inputs, *outputs, *((cycle,) if cycle else ()))
+    for name in wanted:
+        if name not in frame.columns:
+            raise InputError(f"no column {name!r}; the table has {', '.join(frame.columns)}")
+    if len(set(wanted)) != len(wanted):
+        raise InputError(f"a column is used twice: {', '.join(wanted)}")
+    if len(frame) == 0:
+        raise InputError("the table has no rows")
+    X = _columns(frame, inputs, missing=False)
+    Y = _columns(frame, outputs, missing=True)
+    owner = np.array([str(v) for v in frame[client].to_list()])
+    names = list(dict.fromkeys(owner.tolist()))
+    clients = []
+    for name in names:
+        mine = owner == name
+        if cycle is None:
+            clients.append(ClientRows(name, X[mine], Y[mine]))
+        else:
+            clients.append(_merge_replicates(name, X[mine], Y[mine]))
+    return clients, inputs, outputs
+
+
+def _columns(frame: nw.DataFrame[Any], names: tuple[str, ...], *, missing: bool) -> np.ndarray:
+    columns = []
+    for name in names:
+        series = frame[name]
+        if not series.dtype.is_numeric() and series.dtype != nw.Boolean:
+            raise InputError(f"column {name!r} must be numbers, it holds {series.dtype}")
+        values = series.cast(nw.Float64).to_numpy()
+        columns.append(numeric(values, f"column {name!r}", missing=missing)[:, 0])
+    return np.stack(columns, axis=1)
+
+
+def _replicates(name: str, grid: np.ndarray, cycles: np.ndarray) -> ClientRows:
+    """Cycles (C, Q, n) on one grid: their mean, counts and scatter."""
+    array = np.asarray(cycles, np.float64)
+    if np.isinf(array).any():
+        raise InputError(f"client {name!r}: infinite value in its cycles")
+    if array.shape[2] != len(grid):
+        raise InputError(f"client {name!r}: cycles of {array.shape[2]} samples on a grid of {len(grid)}")
+    stacked = np.moveaxis(array, 1, 2).reshape(-1, array.shape[1])
+    return _merge_replicates(name, np.tile(grid, (array.shape[0], 1)), stacked)
+
+
+def _merge_replicates(name: str, X: np.ndarray, Y: np.ndarray) -> ClientRows:
+    """Rows at equal inputs become one: the cell means, how many each is of, and the scatter around them.
+
+    Rows with different missing cells are kept apart, so that a row's observed cells are means of equally many.
+    """
+    seen = np.isfinite(Y)
+    key = np.concatenate([X, seen], axis=1)
+    _, first, index, count = np.unique(
+        key, axis=0, return_index=True, return_inverse=True, return_counts=True
+    )
+    index = index.reshape(-1)
+    filled = np.where(seen, Y, 0.0)
+    sums = np.zeros((len(first), Y.shape[1]))
+    np.add.at(sums, index, filled)
+    mean = np.where(seen[first], sums / count[:, None], np.nan)
+    gap = np.where(seen, Y - mean[index], 0.0)
+    counts = np.where(seen[first], count[:, None], 0).astype(np.float64)
+    return ClientRows(name, X[first], mean, counts, gap.T @ gap)

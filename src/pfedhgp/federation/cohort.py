@@ -1,0 +1,223 @@
+"""Clients: they hold rows, answer requests, and keep what is theirs. A client alone is a cohort of one."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpy as np
+
+from pfedhgp.errors import BudgetWarning, MessageError
+from pfedhgp.federation.messages import Message
+from pfedhgp.federation.plan import ClientRows, Plan
+from pfedhgp.inference import budget, census, initial
+from pfedhgp.inference.arrays import block_from_arrays, stack_trees
+from pfedhgp.inference.census import Scales
+from pfedhgp.data.scaling import Scaling
+from pfedhgp.model.blocks import ClientBlock, Rows
+from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior
+from pfedhgp.model.spec import starting_kernels
+
+SCALES = ("short", "long", "short_variance", "long_variance", "noise_variance")
+
+
+class Cohort:
+    """Clients that compute together because their arrays have equal shapes after padding."""
+
+    def __init__(self, plan: Plan, clients: Sequence[ClientRows], padded_rows: int | None = None) -> None:
+        self.plan, self.clients = plan, tuple(clients)
+        self.padded_rows = padded_rows or max(len(c.X) for c in clients)
+        self.names = tuple(client.name for client in clients)
+        self.scaling: Scaling | None = None
+        self.trainers: dict[int, object] = {}
+        self.attempt = 0
+        self.posteriors: dict[str, ClientPosterior] = {}
+        self.last: tuple[str, int] | None = None
+
+    def answer(self, request: Message) -> list[Message]:
+        """One reply a client; none to `finish`."""
+        handler = getattr(self, f"_on_{request.kind}")
+        replies: list[dict[str, np.ndarray]] = handler(request)
+        return [
+            Message(request.kind, request.round, name, arrays, request.block)
+            for name, arrays in zip(self.names, replies, strict=True)
+        ] if replies else []
+
+    def _on_census(self, request: Message) -> list[dict[str, np.ndarray]]:
+        replies = []
+        for client in self.clients:
+            sums = census.moments(client.X, client.Y)
+            if self.plan.domain is not None:
+                lower, upper = self.plan.domain
+                unit = (client.X - lower) / np.where(upper > lower, upper - lower, 1.0)
+                sums |= census.variogram(unit, client.Y, self.plan.seed)
+            replies.append(sums)
+        return replies
+
+    def _on_extent(self, request: Message) -> list[dict[str, np.ndarray]]:
+        centre, spread = request.arrays["centre"], request.arrays["spread"]
+        replies = []
+        for client in self.clients:
+            unit = (client.X - centre) / np.where(spread > 0, spread, 1.0) / np.sqrt(12.0)
+            replies.append(
+                {
+                    "histogram": census.histogram(client.X, centre, spread),
+                    **census.variogram(unit, client.Y, self.plan.seed),
+                }
+            )
+        return replies
+
+    def _on_start(self, request: Message) -> list[dict[str, np.ndarray]]:
+        a = request.arrays
+        self.scaling = Scaling(a["lower"], a["upper"], a["centre"], a["spread"])
+        scales = Scales(*(float(v) for v in a["scales"]))
+        self.attempt = int(a["attempt"])
+        seed = None if self.attempt == 0 else self.plan.seed + self.attempt
+        spec, inference = self.plan.spec, self.plan.inference
+        blocks, rows = [], []
+        for index, client in enumerate(self.clients):
+            X, Y = self.scaling.inputs(client.X), self.scaling.outputs(client.Y)
+            Z = self._local_inputs(client.name, X, scales)
+            own_seed = None if seed is None else seed * 1_000_003 + index
+            blocks.append(initial.client_block(spec, scales, Y, Z, self.scaling.extent, own_seed))
+            rows.append(self._rows(client, X, Y))
+        self.scales = scales
+        self.trainers[self.attempt] = inference.clients(
+            spec, self._like(), stack_trees(_pad_inputs(blocks)), stack_trees(rows)
+        )
+        return self._train(request)
+
+    def _on_round(self, request: Message) -> list[dict[str, np.ndarray]]:
+        if self.attempt not in self.trainers:
+            raise MessageError("a round was asked for before the start")
+        self._grow()
+        return self._train(request)
+
+    def _on_finish(self, request: Message) -> list[dict[str, np.ndarray]]:
+        a = request.arrays
+        trainer = self.trainers[int(a["attempt"])]
+        shared = GlobalPosterior(
+            block_from_arrays(a, self._like()), jnp.asarray(a["mean"]), jnp.asarray(a["covariance"])
+        )
+        found = trainer.posteriors(shared, float(a["jitter"]))
+        self.posteriors = dict(zip(self.names, found, strict=True))
+        return []
+
+    def _train(self, request: Message) -> list[dict[str, np.ndarray]]:
+        return self.trainers[self.attempt].answer(request.arrays, request.kind, self.names)
+
+    def _like(self):
+        """Stacked shared kernels of the right form, for reading a broadcast."""
+        spec = self.plan.spec
+        assert self.scaling is not None
+        return starting_kernels(spec.kernel, scale=0.2, count=spec.latents, extent=self.scaling.extent)
+
+    def _local_inputs(self, name: str, X: np.ndarray, scales: Scales) -> np.ndarray:
+        plan, spec = self.plan, self.plan.spec
+        if spec.local_latents == 0:
+            return X[:0]
+        distinct = np.unique(X, axis=0)
+        if plan.local_inducing == "auto":
+            if len(distinct) <= 64:
+                return distinct
+            kernels = self._local_kernels(scales)
+            cells = max(int(np.isfinite(X).all(1).sum()) * spec.outputs, 1)
+            tolerance = 2.0 * budget.MARGIN * budget.NATS * scales.noise_variance / (cells * scales.short_variance)
+            return budget.greedy_rows(kernels, X, tolerance, plan.largest_local_inducing)
+        wanted = int(plan.local_inducing)
+        if wanted > len(distinct):
+            warnings.warn(
+                f"client {name!r} has {len(distinct)} distinct inputs: "
+                f"{len(distinct)} local inducing inputs instead of {wanted}",
+                BudgetWarning,
+                stacklevel=2,
+            )
+            return distinct
+        if X.shape[1] == 1:
+            return budget.box_points(wanted, 1)
+        return budget.greedy_rows(self._local_kernels(scales), X, 0.0, wanted)
+
+    def _local_kernels(self, scales: Scales):
+        spec = self.plan.spec
+        assert self.scaling is not None
+        return starting_kernels(
+            spec.local_kernel, scale=scales.short, count=spec.local_latents, extent=self.scaling.extent
+        )
+
+    def _rows(self, client: ClientRows, X: np.ndarray, Y: np.ndarray) -> Rows:
+        seen = np.isfinite(Y)
+        counts = seen.astype(np.float64) if client.counts is None else client.counts
+        extra = self.padded_rows - len(X)
+        outputs = Y.shape[1]
+        assert self.scaling is not None
+        scatter = np.zeros((outputs, outputs)) if client.scatter is None else client.scatter
+        scatter = scatter / self.scaling.spread[:, None] / self.scaling.spread[None, :]
+        return Rows(
+            X=jnp.asarray(np.pad(X, ((0, extra), (0, 0)), mode="edge")),
+            Y=jnp.asarray(np.pad(np.where(seen, Y, 0.0), ((0, extra), (0, 0)))),
+            mask=jnp.asarray(np.pad(np.where(seen, counts, 0.0), ((0, extra), (0, 0)))),
+            scatter=jnp.asarray(scatter),
+        )
+
+    def _grow(self) -> None:
+        """Gives more inducing inputs to clients whose local residual costs more than NATS."""
+        trainer = self.trainers[self.attempt]
+        nats = getattr(trainer, "local_nats", None)
+        if self.plan.local_inducing != "auto" or nats is None or not np.any(nats > budget.NATS):
+            return
+        assert self.scaling is not None
+        count = [int(np.asarray(trainer.blocks.active[i]).sum()) for i in range(len(self.names))]
+        inputs: list[np.ndarray | None] = []
+        for i, client in enumerate(self.clients):
+            cap = min(int(1.4 * count[i]) + 4, self.plan.largest_local_inducing)
+            if nats[i] <= budget.NATS or cap <= count[i]:
+                inputs.append(None)
+                continue
+            kernels = trainer.kernels_of(i)
+            found = budget.greedy_rows(kernels, self.scaling.inputs(client.X), 0.0, cap)
+            inputs.append(found if len(found) > count[i] else None)
+        if any(Z is not None for Z in inputs):
+            trainer.replace_inputs(inputs)
+
+
+def _pad_inputs(blocks: list[ClientBlock]) -> list[ClientBlock]:
+    """The same number of inducing inputs for all, the extra ones inactive."""
+    largest = max(len(block.active) for block in blocks)
+    size = largest if all(len(b.active) == largest for b in blocks) else budget.round_up(largest)
+    return [pad_block(block, size) for block in blocks]
+
+
+def pad_block(block: ClientBlock, size: int) -> ClientBlock:
+    """Adds inactive inducing inputs up to `size`."""
+    extra = size - len(block.active)
+    return ClientBlock(
+        block.kernels,
+        jnp.pad(block.inputs, ((0, extra), (0, 0)), mode="edge") if len(block.inputs) else jnp.pad(block.inputs, ((0, extra), (0, 0))),
+        jnp.pad(block.active, (0, extra)),
+        block.deviation,
+        block.loadings,
+        block.noise,
+    )
+
+
+def make_cohorts(plan: Plan, clients: Sequence[ClientRows], *, batch: bool, largest: int = 64) -> list[Cohort]:
+    """Clients grouped by size: within a cohort the longest has at most about 1.4 times the shortest's rows."""
+    if not batch:
+        return [Cohort(plan, [client]) for client in clients]
+    groups: dict[int, list[ClientRows]] = {}
+    for client in clients:
+        groups.setdefault(_row_bucket(len(client.X)), []).append(client)
+    cohorts = []
+    for group in groups.values():
+        pieces = -(-len(group) // largest)
+        if max(len(c.X) for c in group) > 20_000:
+            pieces = len(group)
+        longest = max(len(c.X) for c in group)
+        for part in np.array_split(np.arange(len(group)), pieces):
+            cohorts.append(Cohort(plan, [group[i] for i in part], longest))
+    return cohorts
+
+
+def _row_bucket(n: int) -> int:
+    return int(np.ceil(2.0 * np.log2(max(n, 1))))

@@ -1,0 +1,40 @@
+"""The default engine: server and clients in one process, exchanging only messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from pfedhgp.federation.cohort import Cohort
+from pfedhgp.federation.messages import Message
+from pfedhgp.federation.server import Server
+
+Callback = Callable[[dict[str, Any]], bool | None]
+
+
+def run(
+    server: Server, cohorts: Sequence[Cohort], *, callbacks: Sequence[Callback] = (), record: Callable[[Message, str], None] | None = None
+) -> None:
+    """Carries messages until the server is done. A callback that returns True ends training early."""
+    while (request := server.request()) is not None:
+        replies = _answers(request, cohorts, record)
+        if request.kind == "finish":
+            list(replies)
+            server.gather([])
+            continue
+        entry = server.gather(replies)
+        if entry is not None and any([callback(entry) is True for callback in callbacks]):
+            server.stop_asked = True
+
+
+def _answers(
+    request: Message, cohorts: Sequence[Cohort], record: Callable[[Message, str], None] | None
+) -> Iterator[Message]:
+    for cohort in cohorts:
+        if record is not None:
+            for name in cohort.names:
+                record(request, name)
+        for reply in cohort.answer(request):
+            if record is not None:
+                record(reply, "server")
+            yield reply

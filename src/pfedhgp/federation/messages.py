@@ -1,0 +1,79 @@
+"""What crosses the wire: named arrays of float64 with a kind, a round and the global block's hash.
+
+Never rows, never a client's weights, inducing inputs or loadings. A client's reply to each kind of request:
+
+| request  | the reply holds |
+|----------|-----------------|
+| census   | counts and sums: rows, Σx, Σx², per output observed cells, Σy, Σy² |
+| extent   | counts of rows in bins along each input; sums of squared differences by lag |
+| start    | the solver's statistics at the starting values |
+| round    | the solver's statistics after the client's step |
+| finish   | nothing: the final block is only delivered |
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pfedhgp.errors import MessageError
+
+SCHEMA = 1
+KINDS = ("census", "extent", "start", "round", "finish")
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message, either way. `block` is the hash of the global block that it speaks of."""
+
+    kind: str
+    round: int
+    sender: str
+    arrays: Mapping[str, np.ndarray] = field(repr=False)
+    block: str = ""
+    schema: int = SCHEMA
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise MessageError(f"unknown kind of message `{self.kind}`; known: {', '.join(KINDS)}")
+        if self.schema != SCHEMA:
+            raise MessageError(f"message of schema {self.schema}, this version speaks {SCHEMA}")
+        for name, array in self.arrays.items():
+            if not isinstance(array, np.ndarray) or array.dtype != np.float64:
+                raise MessageError(f"`{name}` of a {self.kind} message is not an array of float64")
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays.values())
+
+    def log_entry(self, receiver: str) -> dict[str, Any]:
+        """What the message log keeps: names, shapes and bytes, never values."""
+        shapes = {name: list(array.shape) for name, array in self.arrays.items()}
+        return {
+            "round": self.round,
+            "kind": self.kind,
+            "from": self.sender,
+            "to": receiver,
+            "bytes": self.nbytes,
+            "arrays": shapes,
+        }
+
+    def check_finite(self) -> None:
+        """Refuses NaN and infinities, naming the sender and the array."""
+        for name, array in self.arrays.items():
+            if not np.all(np.isfinite(array)):
+                raise MessageError(f"`{name}` from {self.sender} in round {self.round} is not finite")
+
+
+def hash_arrays(arrays: Mapping[str, np.ndarray]) -> str:
+    """SHA-256 over names, shapes and values, in the order of the names."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name], dtype=np.float64)
+        digest.update(f"{name}{array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,40 @@
+"""What server and clients agree on before the first message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pfedhgp.model.spec import Spec
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The model, the solver and the budgets; `domain` (lower, upper) spares one exchange where it is known."""
+
+    spec: Spec
+    inference: Any
+    inducing: int | str = "auto"
+    local_inducing: int | str = "auto"
+    domain: tuple[np.ndarray, np.ndarray] | None = None
+    scale_outputs: bool = True
+    largest_inducing: int = 128
+    largest_local_inducing: int = 200
+    tolerance: float = 0.02
+    restarts: int = 1
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class ClientRows:
+    """One client's rows as arrays, in the data's own units; NaN in Y is a missing cell."""
+
+    name: str
+    X: np.ndarray
+    Y: np.ndarray
+    counts: np.ndarray | None = None
+    """How many observations each cell of Y is the mean of (replicates); None: one where observed."""
+    scatter: np.ndarray | None = None
+    """Σ over replicates of (y − ȳ)(y − ȳ)ᵀ, Q × Q, summed over rows."""

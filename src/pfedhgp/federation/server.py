@@ -1,0 +1,253 @@
+"""The server: agrees on scales from sums, asks for rounds, and never sees a row.
+
+It is a small machine with two calls, so that any engine can drive it: `request()` says what to broadcast
+next (None when done), `gather(replies)` takes the answers.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from pfedhgp.data.scaling import Scaling
+from pfedhgp.errors import BudgetWarning, InputError, MessageError
+from pfedhgp.federation.messages import Message, hash_arrays
+from pfedhgp.federation.plan import Plan
+from pfedhgp.inference import budget, census, initial
+from pfedhgp.inference.arrays import block_to_arrays
+from pfedhgp.inference.census import Scales
+from pfedhgp.model.posterior import GlobalPosterior, Population
+
+log = logging.getLogger("pfedhgp")
+
+
+class Server:
+    """Phases: census, extent (without a domain), start, rounds, finish; the last three once a restart."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.phase: str | None = "census"
+        self.round = 0
+        self.exchanges = 0
+        self.history: list[dict[str, Any]] = []
+        self.attempt = 0
+        self.best: tuple[float, int, GlobalPosterior, Population, float] | None = None
+        self._request: Message | None = None
+        self._flat = 0
+        self.trainer: Any = None
+        self.stop_asked = False
+
+    def request(self) -> Message | None:
+        """What to broadcast now; the same until `gather` is called."""
+        if self.phase is None:
+            return None
+        arrays = getattr(self, f"_ask_{self.phase}")()
+        self._request = Message(self.phase, self.round, "server", arrays, hash_arrays(arrays))
+        return self._request
+
+    def gather(self, replies: Iterable[Message]) -> dict[str, Any] | None:
+        """Takes the replies (one a client, each summed and dropped) and moves on; returns the round's record."""
+        assert self._request is not None
+        total: dict[str, np.ndarray] = {}
+        count = received = 0
+        for reply in replies:
+            if (reply.kind, reply.round, reply.block) != (self._request.kind, self.round, self._request.block):
+                raise MessageError(f"a reply from {reply.sender} belongs to another request")
+            reply.check_finite()
+            received += reply.nbytes
+            count += 1
+            for name, array in reply.arrays.items():
+                total[name] = total[name] + array if name in total else array
+        if self.phase != "finish":
+            self.exchanges += 1
+            if not count:
+                raise MessageError(f"no client answered the {self.phase} request")
+        record = getattr(self, f"_take_{self.phase}")(total, count)
+        if record is not None:
+            record |= {"clients": count, "bytes_up": received, "bytes_down": self._request.nbytes * count}
+            self.history.append(record)
+            log.info("round %d: bound %.3f", record["round"], record["bound"])
+        return record
+
+    # census and extent ------------------------------------------------------------------------
+
+    def _ask_census(self) -> dict[str, np.ndarray]:
+        return {}
+
+    def _take_census(self, sums: dict[str, np.ndarray], count: int) -> None:
+        self.census, self.clients = sums, count
+        rows = sums["rows"]
+        self.x_centre = sums["x_sum"] / rows
+        self.x_spread = np.sqrt(np.maximum(sums["x_square"] / rows - self.x_centre**2, 0.0))
+        if self.plan.domain is None:
+            self.phase = "extent"
+            return
+        lower, upper = (np.asarray(side, np.float64) for side in self.plan.domain)
+        self._settle(lower, upper, sums["lag_sum"], sums["lag_pairs"], 1.0)
+
+    def _ask_extent(self) -> dict[str, np.ndarray]:
+        return {"centre": self.x_centre, "spread": self.x_spread}
+
+    def _take_extent(self, sums: dict[str, np.ndarray], count: int) -> None:
+        lower, upper = census.extent(sums["histogram"], self.x_centre, self.x_spread)
+        spread = self.x_spread * np.sqrt(12.0)
+        varies = (upper > lower) & (spread > 0)
+        ratio = float(np.exp(np.mean(np.log(spread[varies] / (upper - lower)[varies])))) if varies.any() else 1.0
+        self._settle(lower, upper, sums["lag_sum"], sums["lag_pairs"], ratio)
+
+    def _settle(
+        self, lower: np.ndarray, upper: np.ndarray, lag_sum: np.ndarray, lag_pairs: np.ndarray, ratio: float
+    ) -> None:
+        """Scaling and starting scales; `ratio` turns the variogram's lags into the unit box's."""
+        s = self.census
+        seen = np.maximum(s["y_count"], 1.0)
+        centre = s["y_sum"] / seen
+        variance = np.maximum(s["y_square"] / seen - centre**2, 0.0)
+        if not np.all(np.isfinite(variance)):
+            raise InputError("outputs are too large to be summed: rescale them")
+        spread = np.sqrt(variance)
+        if self.plan.spec.noise == "scalar":
+            spread = np.full_like(spread, np.sqrt(np.mean(variance)))
+        tiny = spread <= 1e-12 * np.maximum(np.abs(centre), 1e-300)
+        spread = np.where(tiny | (spread == 0), np.maximum(np.abs(centre) * 1e-6, 1e-9), spread)
+        if not self.plan.scale_outputs:
+            centre, spread = np.zeros_like(centre), np.ones_like(spread)
+        self.scaling = Scaling(lower, upper, centre, spread)
+        found = census.starting_scales(lag_sum, lag_pairs, spread**2)
+        self.scales = Scales(
+            min(found.short * ratio, 0.3),
+            min(found.long * ratio, 0.35),
+            found.short_variance,
+            found.long_variance,
+            found.noise_variance,
+        )
+        self.phase = "start"
+
+    # training ---------------------------------------------------------------------------------
+
+    def _ask_start(self) -> dict[str, np.ndarray]:
+        plan, spec = self.plan, self.plan.spec
+        seed = None if self.attempt == 0 else plan.seed + self.attempt
+        inputs = self._starting_inputs()
+        moment = np.eye(spec.outputs)
+        cross = self.census.get("y_cross")
+        if cross is not None:
+            pairs = np.maximum(self.census["y_pairs"], 1.0)
+            outer = self.scaling.centre[:, None] * self.scaling.centre[None, :]
+            moment = (cross / pairs - outer) / self.scaling.spread[:, None] / self.scaling.spread[None, :]
+        block = initial.global_block(spec, self.scales, moment, inputs, self.scaling.extent, seed)
+        self.trainer = plan.inference.server(spec, block)
+        return {
+            **self.trainer.request(),
+            "lower": self.scaling.lower,
+            "upper": self.scaling.upper,
+            "centre": self.scaling.centre,
+            "spread": self.scaling.spread,
+            "scales": np.array(
+                [
+                    self.scales.short,
+                    self.scales.long,
+                    self.scales.short_variance,
+                    self.scales.long_variance,
+                    self.scales.noise_variance,
+                ]
+            ),
+            "attempt": np.asarray(float(self.attempt)),
+        }
+
+    def _starting_inputs(self) -> np.ndarray:
+        plan, spec = self.plan, self.plan.spec
+        rows = int(self.census["rows"][0])
+        if spec.latents == 0:
+            return np.zeros((0, spec.inputs))
+        if plan.inducing != "auto":
+            wanted = int(plan.inducing)
+            if wanted > rows:
+                warnings.warn(
+                    f"{rows} rows in all: {rows} global inducing inputs instead of {wanted}",
+                    BudgetWarning,
+                    stacklevel=2,
+                )
+            return budget.box_points(min(wanted, rows), spec.inputs)
+        from pfedhgp.model.spec import starting_kernels
+
+        kernels = starting_kernels(
+            spec.kernel, scale=self.scales.long, count=spec.latents, extent=self.scaling.extent
+        )
+        cells = float(self.census["y_count"].sum()) / self.clients
+        tolerance = 2.0 * budget.MARGIN * budget.NATS * self.scales.noise_variance / (cells * self.scales.long_variance)
+        cap = min(plan.largest_inducing, max(rows, 1))
+        return budget.domain_budget(kernels, spec.inputs, tolerance, cap, plan.inference.jitter)
+
+    def _take_start(self, sums: dict[str, np.ndarray], count: int) -> dict[str, Any]:
+        record = self._record(self.trainer.gather(sums), "start")
+        self.trainer.advance(self._other_inputs())
+        self.phase, self.round, self._flat = "round", self.round + 1, 0
+        self.turn = 1
+        return record
+
+    def _ask_round(self) -> dict[str, np.ndarray]:
+        return self.trainer.request()
+
+    def _take_round(self, sums: dict[str, np.ndarray], count: int) -> dict[str, Any]:
+        before = self.trainer.bounds[-1]
+        bound = self.trainer.gather(sums)
+        self._flat = self._flat + 1 if bound - before < self.plan.tolerance * count else 0
+        settled = self._flat >= 2 and self.turn > self.plan.inference.patience
+        if self.turn >= self.plan.inference.rounds or settled or self.stop_asked:
+            shared = self.trainer.finish()
+            final = self.trainer.bounds[-1]
+            if self.best is None or final > self.best[0]:
+                self.best = (final, self.attempt, shared, self.trainer.population(), self.trainer.jitter)
+            self.attempt += 1
+            again = self.attempt < self.plan.restarts and not self.stop_asked
+            self.phase = "start" if again else "finish"
+            record = self._record(final, "round")
+        else:
+            record = self._record(bound, "round")
+            self.trainer.advance(self._other_inputs())
+        self.turn += 1
+        self.round += 1
+        return record
+
+    def _other_inputs(self) -> np.ndarray | None:
+        """More global inducing inputs, where the residual says that they are short."""
+        plan = self.plan
+        shared_nats = getattr(self.trainer, "shared_nats", None)
+        if plan.inducing != "auto" or plan.spec.latents == 0 or shared_nats is None:
+            return None
+        size = len(self.trainer.block.inputs)
+        cap = min(plan.largest_inducing, int(self.census["rows"][0]))
+        if shared_nats() <= budget.NATS or size >= cap:
+            return None
+        larger = min(budget.round_up(size + max(2, size // 4)), cap)
+        log.info("global inducing inputs: %d instead of %d", larger, size)
+        return budget.box_points(larger, plan.spec.inputs)
+
+    def _ask_finish(self) -> dict[str, np.ndarray]:
+        assert self.best is not None
+        _, attempt, shared, _, jitter = self.best
+        return {
+            **block_to_arrays(shared.block),
+            "mean": np.asarray(shared.mean),
+            "covariance": np.asarray(shared.covariance),
+            "jitter": np.asarray(jitter),
+            "attempt": np.asarray(float(attempt)),
+        }
+
+    def _take_finish(self, sums: dict[str, np.ndarray], count: int) -> None:
+        self.phase = None
+
+    def _record(self, bound: float, kind: str) -> dict[str, Any]:
+        return {
+            "round": self.round,
+            "kind": kind,
+            "attempt": self.attempt,
+            "exchange": self.exchanges,
+            "bound": float(bound),
+            "inducing": len(self.trainer.block.inputs),
+        }

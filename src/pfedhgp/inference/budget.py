@@ -1,0 +1,85 @@
+"""How many inducing inputs, and where: as few as leave no variance that the noise would notice.
+
+A layer's residual costs ½ Σ res/σ² nats. For the global layer the server places inputs in the agreed domain
+without seeing a row; a client places its own among its rows. Both start from the starting lengthscales and
+grow while the residual that training reports is above `NATS` per client.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.stats import qmc
+
+from pfedhgp.kernels import Kernel
+
+NATS = 0.5
+MARGIN = 0.1
+"""Starting budgets aim at this part of NATS, since lengthscales may shrink while training."""
+SIZES = (4, 6, 8, 10, 12, 16, 20, 24, 28, 32, 40, 50, 64, 80, 100, 128, 160, 200, 256, 320, 400, 512)
+
+
+def round_up(size: int) -> int:
+    """The next size of the ladder, so that few shapes are compiled."""
+    return next((s for s in SIZES if s >= size), -(-size // 128) * 128)
+
+
+def box_points(size: int, dimensions: int) -> np.ndarray:
+    """`size` points that fill the unit box: a grid in one dimension, a Halton sequence in more."""
+    if dimensions == 1:
+        return np.linspace(0.0, 1.0, size)[:, None] if size > 1 else np.full((1, 1), 0.5)
+    return qmc.Halton(dimensions, scramble=False).random(size + 1)[1:]
+
+
+def residuals(kernels: Kernel, Z: np.ndarray, X: np.ndarray, jitter: float) -> np.ndarray:
+    """Mean over latents of k(x, x) − |a(x)|² at each row."""
+    return np.asarray(_residuals(kernels, jnp.asarray(Z), jnp.asarray(X), jitter))
+
+
+@jax.jit
+def _residuals(kernels: Kernel, Z: jax.Array, X: jax.Array, jitter: float) -> jax.Array:
+    from pfedhgp.features import Basis
+
+    basis = Basis.build(kernels, Z, jitter)
+    return jnp.mean(basis.residual(basis.features(X)), axis=0)
+
+
+def domain_budget(kernels: Kernel, dimensions: int, tolerance: float, cap: int, jitter: float) -> np.ndarray:
+    """The smallest set of the ladder whose mean residual over the unit box is at most `tolerance`."""
+    probe = box_points(401 if dimensions == 1 else 1000, dimensions)
+    for size in SIZES:
+        Z = box_points(min(size, cap), dimensions)
+        if size >= cap or residuals(kernels, Z, probe, jitter).mean() <= tolerance:
+            return Z
+    return box_points(cap, dimensions)
+
+
+def greedy_rows(kernels: Kernel, X: np.ndarray, tolerance: float, cap: int) -> np.ndarray:
+    """Rows of X chosen one by one where the residual is largest (pivoted Cholesky), until its mean is small."""
+    X = np.unique(X, axis=0)
+    if len(X) > 2000:
+        X = X[np.linspace(0, len(X) - 1, 2000).astype(int)]
+    if len(X) <= cap and len(X) <= SIZES[-1]:
+        cap = len(X)
+    latents = jax.tree.leaves(kernels)[0].shape[0]
+    matrix = np.asarray(jax.vmap(lambda k: k(jnp.asarray(X), jnp.asarray(X)))(kernels))
+    left = np.ones((latents, len(X)))
+    factors = np.zeros((latents, len(X), min(cap, len(X))))
+    chosen: list[int] = []
+    for step in range(min(cap, len(X))):
+        total = left.mean(0)
+        if step and total.mean() <= tolerance:
+            break
+        pivot = int(np.argmax(total))
+        if total[pivot] <= 1e-10:
+            break
+        chosen.append(pivot)
+        for r in range(latents):
+            if left[r, pivot] <= 1e-12:
+                continue
+            done = factors[r, :, :step]
+            column = (matrix[r, :, pivot] - done @ done[pivot]) / np.sqrt(left[r, pivot])
+            factors[r, :, step] = column
+            left[r] = np.maximum(left[r] - column**2, 0.0)
+    return X[np.sort(chosen)]

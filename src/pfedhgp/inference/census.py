@@ -1,0 +1,127 @@
+"""Before training: what clients say of their rows in sums, and what starting values follow.
+
+Nothing here needs luck or the truth. Each client sends counts and sums; for lengthscales, the sums of
+squared output differences by lag (a variogram), over pairs of its own rows. The server fits
+
+    γ(t) = s_short (1 − exp(−t²/2ℓ_short²)) + s_long (1 − exp(−t²/2ℓ_long²)) + s_noise
+
+to their total: the long scale starts the global and deviation layers, the short one the local layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import nnls
+
+HISTOGRAM_BINS = 512
+HISTOGRAM_REACH = 8.0
+LAG_EDGES = np.geomspace(1e-4, 2.0, 49)
+PAIR_ROWS = 1500
+
+
+def moments(X: np.ndarray, Y: np.ndarray) -> dict[str, np.ndarray]:
+    """Counts and sums of inputs and of observed outputs."""
+    seen = np.isfinite(Y)
+    filled = np.where(seen, Y, 0.0)
+    return {
+        "rows": np.array([float(X.shape[0])]),
+        "x_sum": X.sum(0),
+        "x_square": (X**2).sum(0),
+        "y_count": seen.sum(0).astype(np.float64),
+        "y_sum": filled.sum(0),
+        "y_square": (filled**2).sum(0),
+        "y_cross": filled.T @ filled,
+        "y_pairs": seen.T.astype(np.float64) @ seen,
+    }
+
+
+def histogram(X: np.ndarray, centre: np.ndarray, spread: np.ndarray) -> np.ndarray:
+    """Rows per bin along each input, over centre ± 8 spread; the outermost bins take what is beyond."""
+    position = (X - centre) / np.where(spread > 0, spread, 1.0) / HISTOGRAM_REACH
+    index = np.clip(((position + 1.0) / 2.0 * HISTOGRAM_BINS).astype(int), 0, HISTOGRAM_BINS - 1)
+    return np.stack(
+        [np.bincount(column, minlength=HISTOGRAM_BINS).astype(np.float64) for column in index.T]
+    )
+
+
+def extent(counts: np.ndarray, centre: np.ndarray, spread: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(lower, upper) of each input: the outer edges of the outermost bins that hold rows."""
+    step = 2.0 * HISTOGRAM_REACH / HISTOGRAM_BINS
+    lower, upper = np.empty(len(counts)), np.empty(len(counts))
+    for j, column in enumerate(counts):
+        filled = np.flatnonzero(column)
+        lower[j] = centre[j] + spread[j] * (filled[0] * step - HISTOGRAM_REACH)
+        upper[j] = centre[j] + spread[j] * ((filled[-1] + 1) * step - HISTOGRAM_REACH)
+    return lower, upper
+
+
+def variogram(X01: np.ndarray, Y: np.ndarray, seed: int = 0) -> dict[str, np.ndarray]:
+    """Sums of ½(y − y')² by lag, and how many pairs, per output; inputs in the unit box.
+
+    Large clients use a sample: blocks of neighbours along the first input, so that short lags are there.
+    """
+    keep = _neighbouring_rows(X01, seed)
+    X01, Y = X01[keep], Y[keep]
+    i, j = np.triu_indices(len(X01), 1)
+    lag = np.sqrt(((X01[i] - X01[j]) ** 2).sum(1))
+    squared = 0.5 * (Y[i] - Y[j]) ** 2
+    seen = np.isfinite(squared)
+    bins = np.searchsorted(LAG_EDGES, lag) - 1
+    inside = (bins >= 0) & (bins < len(LAG_EDGES) - 1)
+    size = len(LAG_EDGES) - 1
+    sums, pairs = np.zeros((size, Y.shape[1])), np.zeros((size, Y.shape[1]))
+    np.add.at(sums, bins[inside], np.where(seen, squared, 0.0)[inside])
+    np.add.at(pairs, bins[inside], seen[inside].astype(np.float64))
+    return {"lag_sum": sums, "lag_pairs": pairs}
+
+
+def _neighbouring_rows(X01: np.ndarray, seed: int, block: int = 50) -> np.ndarray:
+    n = len(X01)
+    if n <= PAIR_ROWS:
+        return np.arange(n)
+    order = np.argsort(X01[:, 0], kind="stable")
+    starts = np.random.default_rng(seed).integers(0, n - block, size=PAIR_ROWS // block)
+    return np.unique(order[(starts[:, None] + np.arange(block)).reshape(-1)])
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Starting lengthscales (unit box) and variances (of outputs with unit variance)."""
+
+    short: float
+    long: float
+    short_variance: float
+    long_variance: float
+    noise_variance: float
+
+
+def starting_scales(lag_sum: np.ndarray, lag_pairs: np.ndarray, variances: np.ndarray) -> Scales:
+    """Fits the two-scale variogram by non-negative least squares over a grid of lengthscales."""
+    pairs = lag_pairs.sum(1)
+    used = pairs > 0
+    if used.sum() < 4:
+        return Scales(0.06, 0.25, 0.3, 0.6, 0.05)
+    lag = np.sqrt(LAG_EDGES[1:] * LAG_EDGES[:-1])[used]
+    standard = np.where(variances > 0, variances, 1.0)
+    gamma = (lag_sum[used] / standard).sum(1) / pairs[used]
+    weight = np.sqrt(pairs[used]) / (gamma + 0.05)
+    grid = np.geomspace(max(lag[0], 2e-3), min(lag[-1], 0.35), 24)
+    best = (np.inf, 0.06, 0.25, np.array([0.3, 0.6, 0.05]))
+    for short in grid:
+        for long in grid[grid >= 2.0 * short]:
+            curves = [1.0 - np.exp(-0.5 * (lag / scale) ** 2) for scale in (short, long)]
+            design = np.stack([*curves, np.ones_like(lag)], axis=1) * weight[:, None]
+            solution, misfit = nnls(design, gamma * weight)
+            if misfit < best[0]:
+                best = (misfit, float(short), float(long), solution)
+    _, short, long, (s_short, s_long, s_noise) = best
+    total = max(s_short + s_long, 1e-3)
+    return Scales(
+        short=short,
+        long=long,
+        short_variance=float(np.clip(s_short, 0.05 * total, 1.5)),
+        long_variance=float(np.clip(s_long, 0.05 * total, 1.5)),
+        noise_variance=float(np.clip(0.5 * s_noise, 1e-4, 0.5)),
+    )

@@ -1,0 +1,312 @@
+"""The structured solver as two parties: what the server keeps and does, and what clients keep and do.
+
+A round is one exchange. The server broadcasts θ_g, B_g, φ, ΣJ and Σh; each client improves its own block on its
+cavity bound and returns its sums; the server then takes the exact step in B_g, a Newton step in θ_g, and the
+closed form for φ. Kernels are held for the first rounds, while loadings and noise find their place.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pfedhgp import linalg
+from pfedhgp.errors import NumericsError, NumericsWarning
+from pfedhgp.inference import client as client_step
+from pfedhgp.inference.arrays import (
+    Arrays,
+    block_from_arrays,
+    block_to_arrays,
+    statistics_from_arrays,
+    statistics_to_arrays,
+)
+from pfedhgp.inference.budget import round_up
+from pfedhgp.inference.client import Broadcast, Info, StepOptions
+from pfedhgp.inference.coordinates import theta_of, with_theta
+from pfedhgp.inference.server import ServerOptions, improve, scale_of_deviations
+from pfedhgp.inference.structured import Statistics, design_of
+from pfedhgp.inference.structured_posterior import client_posterior
+from pfedhgp.inference.surrogate import Surrogate
+from pfedhgp.inference.grams import accumulate
+from pfedhgp.kernels import Kernel
+from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
+from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population
+from pfedhgp.model.spec import Spec
+
+
+@dataclass(frozen=True)
+class Structured:
+    """Settings of the structured solver."""
+
+    rounds: int = 10
+    evaluations: int = 40
+    first_evaluations: int = 60
+    frozen_rounds: int = 2
+    radius: float = 0.3
+    largest_radius: float = 0.8
+    learn_inducing: bool = False
+    jitter: float = 1e-8
+    chunk: int = 4096
+    patience: int = 4
+
+    name = "structured"
+
+    def server(self, spec: Spec, block: GlobalBlock) -> StructuredServer:
+        return StructuredServer(self, spec, block)
+
+    def clients(self, spec: Spec, like: Kernel, blocks: ClientBlock, rows: Rows) -> StructuredClients:
+        return StructuredClients(self, spec, like, blocks, rows)
+
+
+class StructuredServer:
+    """θ_g, B_g, φ and the last sums. `request` says what to broadcast, `gather` takes the clients' sums."""
+
+    def __init__(self, settings: Structured, spec: Spec, block: GlobalBlock) -> None:
+        self.settings, self.spec = settings, spec
+        self.block = block
+        self.jitter = settle_jitter(block, settings.jitter)
+        self.anchor = theta_of(spec.structure, block)
+        size = block.loadings.shape[1] * block.inputs.shape[0]
+        self.J, self.h = jnp.zeros((size, size)), jnp.zeros(size)
+        self.turn = 0
+        self.radius = settings.radius
+        self.before: GlobalBlock | None = None
+        self.bounds: list[float] = []
+        self.total: Surrogate | None = None
+
+    def request(self) -> dict[str, np.ndarray]:
+        """The arrays of the next broadcast."""
+        frozen = self.turn <= self.settings.frozen_rounds
+        count = self.settings.first_evaluations if frozen else self.settings.evaluations
+        count = count if self.turn else 0
+        return {
+            **block_to_arrays(self.block),
+            "J": np.asarray(self.J),
+            "h": np.asarray(self.h),
+            "jitter": np.asarray(self.jitter),
+            "kernels_free": np.asarray(0.0 if frozen else 1.0),
+            "evaluations": np.asarray(float(count)),
+        }
+
+    def gather(self, sums: Arrays) -> float:
+        """Takes the summed statistics and returns the bound at the block that was broadcast."""
+        self.total = Surrogate(self.block, statistics_from_arrays(sums))
+        bound = float(_value(self.spec.structure, self.total))
+        self.bounds.append(bound)
+        self.turn += 1
+        return bound
+
+    def advance(self, inputs: np.ndarray | None = None) -> None:
+        """Moves the block for the next round; to other inducing inputs where given."""
+        assert self.total is not None
+        structure, total = self.spec.structure, self.total
+        self._set_radius()
+        moving = self.turn > self.settings.frozen_rounds
+        radius = jnp.asarray(self.radius if moving else 0.0)
+        options = ServerOptions(structure)
+        new, _ = improve(options, total, self.anchor, radius, jnp.asarray(self.jitter))
+        if self._fell() and self.before is not None:
+            back = with_theta(structure, new, theta_of(structure, self.before))
+            new = eqx.tree_at(lambda b: b.loadings, back, back.loadings if structure.tied else new.loadings)
+        if self.spec.deviation and not structure.tied:
+            entries = total.sums.clients * self.block.loadings.size
+            phi = scale_of_deviations(jnp.trace(total.sums.deviation_power), entries)
+            new = eqx.tree_at(lambda b: b.phi, new, phi)
+        if inputs is not None:
+            new = eqx.tree_at(lambda b: b.inputs, new, jnp.asarray(inputs))
+        self.jitter = max(self.jitter, settle_jitter(new, self.settings.jitter))
+        self.before, self.block = self.block, new
+        self.J, self.h = _carried(structure, total, new, jnp.asarray(self.jitter))
+
+    def finish(self) -> GlobalPosterior:
+        """The exact step in B_g at the last θ_g, and q(v_g) solved there."""
+        assert self.total is not None
+        structure, total = self.spec.structure, self.total
+        options = ServerOptions(structure)
+        block, _ = improve(options, total, self.anchor, jnp.asarray(0.0), jnp.asarray(self.jitter))
+        J, h = _carried(structure, total, block, jnp.asarray(self.jitter))
+        self.block = block
+        self.bounds[-1] = float(_value(structure, total, block.loadings))
+        mean, covariance = _moments(J, h)
+        return GlobalPosterior(block, mean, covariance)
+
+    def shared_nats(self) -> float:
+        """What the global inducing inputs cost, per client: ½ Σ res/σ² of the global and deviation layers."""
+        assert self.total is not None
+        sums, B = self.total.sums, self.block.loadings
+        count = max(float(sums.clients), 1.0)
+        of_global = jnp.einsum("qr,rqp,pr->", B, sums.shared_residual, B)
+        typical = sums.deviation_power / (count * max(B.shape[1], 1))
+        of_deviation = jnp.einsum("rqp,qp->", sums.shared_residual, typical)
+        return 0.5 * float(of_global + of_deviation) / count
+
+    def population(self) -> Population:
+        assert self.total is not None
+        sums = self.total.sums
+        count = sums.clients
+        return Population(
+            sums.deviation_power / count, sums.local_power / count, sums.noise / count, count
+        )
+
+    def _fell(self) -> bool:
+        """Whether the last step lowered the bound by more than clients' own noise in it."""
+        if len(self.bounds) < 2 or self.turn <= self.settings.frozen_rounds + 1:
+            return False
+        clients = float(self.total.sums.clients) if self.total else 1.0
+        return self.bounds[-1] < self.bounds[-2] - 0.05 * clients
+
+    def _set_radius(self) -> None:
+        if self.turn <= self.settings.frozen_rounds + 1:
+            return
+        grown = min(1.7 * self.radius, self.settings.largest_radius)
+        self.radius = 0.4 * self.radius if self._fell() else grown
+
+
+@dataclass
+class StructuredClients:
+    """A batch of clients of equal shapes: their blocks, their rows and their last messages."""
+
+    settings: Structured
+    spec: Spec
+    like: Kernel
+    blocks: ClientBlock
+    rows: Rows
+    anchors: ClientBlock = field(init=False)
+    own: Statistics | None = None
+    own_block: GlobalBlock | None = None
+    info: Info | None = None
+    local_nats: np.ndarray | None = None
+    jitter: np.ndarray = field(init=False)
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.anchors = self.blocks
+        self.jitter = np.full(self.blocks.active.shape[0], self.settings.jitter)
+
+    def answer(
+        self, arrays: Arrays, kind: str, names: tuple[str, ...]
+    ) -> list[dict[str, np.ndarray]]:
+        """The replies to a `start` or `round` broadcast, one a client."""
+        self.names = names
+        broadcast = Broadcast(
+            block=block_from_arrays(arrays, self.like),
+            J=jnp.asarray(arrays["J"]),
+            h=jnp.asarray(arrays["h"]),
+            kernels_free=jnp.asarray(arrays["kernels_free"]),
+            jitter=jnp.asarray(arrays["jitter"]),
+            evaluations=jnp.asarray(int(arrays["evaluations"])),
+        )
+        sums, nats = self._sturdy(lambda jitter: self._step(broadcast, jitter))
+        self.own, self.own_block, self.local_nats = sums, broadcast.block, np.asarray(nats)
+        return statistics_to_arrays(sums)
+
+    def _step(self, broadcast: Broadcast, jitter: jax.Array) -> tuple[Statistics, jax.Array]:
+        count = self.blocks.active.shape[0]
+        if self.own is None or self.own_block is None:
+            rest = jax.tree.map(lambda v: jnp.zeros((count, *v.shape)), (broadcast.J, broadcast.h))
+        else:
+            rest = client_step.batched_rest(
+                self.spec.structure, broadcast, self.own_block, self.own
+            )
+        blocks, sums, info = client_step.batched_step(
+            self._options(), broadcast, rest, self.blocks, self.anchors, self.rows, jitter
+        )
+        if np.all(np.isfinite(np.asarray(sums.evidence))):
+            self.blocks, self.info = blocks, info
+        return sums, info.local_nats
+
+    def _options(self) -> StepOptions:
+        settings = self.settings
+        return StepOptions(self.spec.structure, settings.learn_inducing, settings.chunk)
+
+    def _sturdy(self, attempt: Any) -> tuple[Statistics, jax.Array]:
+        """Raises the local jitter tenfold for the clients whose factorisation failed, up to 1e-2."""
+        while True:
+            sums, nats = attempt(jnp.asarray(self.jitter))
+            failed = ~np.isfinite(np.asarray(sums.evidence))
+            if not failed.any():
+                return sums, nats
+            if self.jitter[failed].max() >= 1e-2:
+                raise NumericsError(
+                    "a factorisation failed at the largest jitter",
+                    client=self.names[int(np.flatnonzero(failed)[0])],
+                    matrix="k(Z_i, Z_i)",
+                )
+            warnings.warn(
+                f"{failed.sum()} of {len(failed)} clients need a larger jitter: a factorisation failed",
+                NumericsWarning,
+                stacklevel=2,
+            )
+            self.jitter = np.where(failed, 10.0 * self.jitter, self.jitter)
+
+    def kernels_of(self, index: int) -> Kernel:
+        """The local kernels of one client."""
+        return jax.tree.map(lambda leaf: leaf[index], self.blocks.kernels)
+
+    def replace_inputs(self, inputs: list[np.ndarray | None]) -> None:
+        """Gives clients other local inducing inputs; None leaves a client's as they are."""
+        now = [np.asarray(self.blocks.inputs[i])[np.asarray(self.blocks.active[i]) > 0] for i in range(len(inputs))]
+        chosen = [old if new is None else new for old, new in zip(now, inputs, strict=True)]
+        size = round_up(max(len(Z) for Z in chosen))
+        padded = np.stack([np.pad(Z, ((0, size - len(Z)), (0, 0)), mode="edge") for Z in chosen])
+        active = np.stack([np.arange(size) < len(Z) for Z in chosen]).astype(np.float64)
+        where = lambda b: (b.inputs, b.active)  # noqa: E731
+        self.blocks = eqx.tree_at(where, self.blocks, (jnp.asarray(padded), jnp.asarray(active)))
+        self.anchors = eqx.tree_at(where, self.anchors, (jnp.asarray(padded), jnp.asarray(active)))
+
+    def posteriors(self, shared: GlobalPosterior, jitter: float) -> list[ClientPosterior]:
+        """What each client keeps for prediction."""
+        stacked = _posteriors(
+            self._options(), shared.block, self.blocks, self.rows, jnp.asarray(jitter), jnp.asarray(self.jitter)
+        )
+        count = self.blocks.active.shape[0]
+        return [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(count)]
+
+
+@eqx.filter_jit
+def _posteriors(
+    options: StepOptions,
+    shared: GlobalBlock,
+    blocks: ClientBlock,
+    rows: Rows,
+    jitter: jax.Array,
+    local_jitter: jax.Array,
+) -> ClientPosterior:
+    basis = shared.basis(jitter)
+    size = basis.factor.shape[0] * basis.factor.shape[1]
+
+    def one(block: ClientBlock, rows: Rows, own: jax.Array) -> ClientPosterior:
+        design = design_of(options.structure, shared, basis, block, own)
+        return client_posterior(accumulate(rows, design, chunk=options.chunk), block, size)
+
+    return jax.vmap(one)(blocks, rows, local_jitter)
+
+
+@eqx.filter_jit
+def _value(structure: Any, total: Surrogate, loadings: jax.Array | None = None) -> jax.Array:
+    return total.value(structure, total.block.loadings if loadings is None else loadings)
+
+
+@eqx.filter_jit
+def _carried(structure: Any, total: Surrogate, block: GlobalBlock, jitter: jax.Array) -> tuple:
+    return total.carried(structure, block, jitter)
+
+
+_moments = jax.jit(linalg.posterior_moments)
+
+
+def settle_jitter(block: GlobalBlock, jitter: float) -> float:
+    """The smallest tenfold multiple of `jitter` at which the shared kernels factorise."""
+    while True:
+        factor = np.asarray(block.basis(jitter).factor)
+        if np.all(np.isfinite(factor)):
+            return jitter
+        if jitter >= 1e-2:
+            raise NumericsError("a factorisation failed at the largest jitter", matrix="k(Z_g, Z_g)")
+        jitter *= 10.0

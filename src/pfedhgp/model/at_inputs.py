@@ -1,0 +1,175 @@
+"""A predictor at some inputs: marginals, covariances and draws in the data's own units.
+
+Rows go through in chunks of a few sizes (powers of two, the last one padded), so that a function is
+compiled once per size and memory does not grow with the rows, but for joint covariances and draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from pfedhgp.errors import InputError
+from pfedhgp.model.fitted import FittedModel
+from pfedhgp.model.predictor import (
+    LAYERS,
+    Predictor,
+    latents,
+    moments,
+    own_covariance,
+    psd_factor,
+)
+from pfedhgp.runtime import with_numerics
+
+FloatArray = npt.NDArray[np.float64]
+Kind = Literal["outputs", "joint"]
+
+CHUNK_BYTES = 2**26
+LARGEST_CHUNK, SMALLEST_CHUNK = 2048, 8
+
+
+@dataclass(frozen=True, eq=False)
+class AtInputs:
+    """A client's predictor at n inputs, with loadings and noise in the data's units."""
+
+    predictor: Predictor
+    X: FloatArray
+    loadings: FloatArray
+    noise: FloatArray
+    centre: FloatArray
+    chunk: int
+
+    @staticmethod
+    @with_numerics
+    def of(model: FittedModel, client: str, X: FloatArray, chunk: int | None) -> AtInputs:
+        predictor = Predictor.build(model, client)
+        outputs, scaling = model.outputs, model.scaling
+        spread = np.broadcast_to(scaling.spread, (outputs,))
+        if chunk is None:
+            fits = CHUNK_BYTES // (8 * predictor.floats_per_row)
+            largest = min(max(fits, SMALLEST_CHUNK), LARGEST_CHUNK)
+            chunk = min(1 << (int(largest).bit_length() - 1), _power_of_two(len(X)))
+        elif chunk < 1:
+            raise InputError(f"`chunk` must be at least 1, got {chunk}")
+        return AtInputs(
+            predictor=predictor,
+            X=np.asarray(scaling.inputs(X), np.float64),
+            loadings=np.concatenate(predictor.loadings, axis=1) * spread[:, None],
+            noise=np.asarray(predictor.noise) * spread[:, None] * spread[None, :],
+            centre=np.broadcast_to(scaling.centre, (outputs,)),
+            chunk=chunk,
+        )
+
+    def part(self, name: str) -> tuple[slice, FloatArray]:
+        """The latents of a layer, or of all, and their loadings."""
+        where = self.predictor.slices[name]
+        return where, self.loadings[:, where]
+
+    @with_numerics
+    def marginals(self) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
+        """Means and variances without noise, (n, Q) each, of the layers and their total."""
+        shape = (len(self.X), len(self.centre))
+        means, variances = ({name: np.zeros(shape) for name in (*LAYERS, "total")} for _ in "mv")
+        for rows, (mean, V) in self._pieces(moments):
+            for name in means:
+                where, B = self.part(name)
+                means[name][rows] = mean[:, where] @ B.T
+                variance = np.sum((V[:, where, where] @ B.T) * B.T, axis=1)
+                variances[name][rows] = np.maximum(variance, 0.0)
+        for name in ("global", "total"):
+            means[name] += self.centre
+        return means, variances
+
+    @with_numerics
+    def covariance(self, first: str, second: str, kind: Kind) -> FloatArray:
+        if kind not in get_args(Kind):
+            raise InputError(f"`kind` must be 'outputs' or 'joint', got {kind!r}")
+        (a, A), (b, B) = self.part(first), self.part(second)
+        if kind == "joint":
+            return self._joint(a, A, b, B)
+        outputs = len(self.centre)
+        cov = np.zeros((len(self.X), outputs, outputs))
+        for rows, (_, V) in self._pieces(moments):
+            cov[rows] = A @ V[:, a, b] @ B.T
+        return cov
+
+    def _joint(self, a: slice, A: FloatArray, b: slice, B: FloatArray) -> FloatArray:
+        halves = [self._halves(a, A), self._halves(b, B)]
+        cov = sum(left @ right.T for left, right in zip(*halves, strict=True))
+        rows, outputs = len(self.X), len(self.centre)
+        cells = np.asarray(cov).reshape(rows, outputs, rows, outputs)
+        shared = range(max(a.start, b.start), min(a.stop, b.stop))
+        for one, two, own in self._own_blocks() if len(shared) else ():
+            for i in shared:
+                outer = np.outer(A[:, i - a.start], B[:, i - b.start])
+                cells[one, :, two, :] += (
+                    own[self.predictor.kinds[i]][:, None, :, None] * outer[None, :, None, :]
+                )
+        return cells.reshape(rows * outputs, rows * outputs)
+
+    def _halves(self, where: slice, B: FloatArray) -> tuple[FloatArray, ...]:
+        """H F in its two parts, (nQ, Kg) and (nQ, Kc), for the latents of a layer."""
+        p = self.predictor
+        g, cells = p.counts[0], (len(self.X), len(self.centre))
+        widths = p.half_shared.shape[1], p.half_own.shape[1]
+        out = [np.zeros((*cells, width)) for width in widths]
+        own = slice(max(where.start - g, 0), max(where.stop - g, 0))
+        B_own = B[:, max(g - where.start, 0) :]
+        for rows, (_, T, T_own, _) in self._pieces(latents):
+            out[0][rows] = np.einsum("qa,nak->nqk", B, T[:, where], optimize=True)
+            out[1][rows] = np.einsum("qa,nak->nqk", B_own, T_own[:, own], optimize=True)
+        return tuple(half.reshape(cells[0] * cells[1], half.shape[2]) for half in out)
+
+    @with_numerics
+    def draw(self, count: int, rng: np.random.Generator, noise: bool) -> FloatArray:
+        p = self.predictor
+        g, rows = p.counts[0], len(self.X)
+        z = rng.standard_normal((p.half_shared.shape[1], count))
+        z_own = rng.standard_normal((p.half_own.shape[1], count))
+        h = np.zeros((rows, p.slices["total"].stop, count))
+        for piece, (mean, T, T_own, _) in self._pieces(latents):
+            h[piece] = mean[:, :, None] + T @ z
+            h[piece, g:] += T_own @ z_own
+        own = np.zeros((max(p.kinds, default=-1) + 1, rows, rows))
+        for one, two, blocks in self._own_blocks():
+            own[:, one, two] = blocks[: len(own)]
+        factors = [_lenient_factor(matrix) for matrix in own]
+        for i, kind in enumerate(p.kinds):
+            h[:, i] += factors[kind] @ rng.standard_normal((rows, count))
+        draws = np.einsum("qa,nac->cnq", self.loadings, h, optimize=True) + self.centre
+        if noise:
+            draws += rng.standard_normal(draws.shape) @ psd_factor(self.noise).T
+        return draws
+
+    def _pieces(self, function: Any) -> Iterator[tuple[slice, tuple[FloatArray, ...]]]:
+        """`function` of each chunk of rows; the last is padded, so that nothing recompiles."""
+        for rows, X in self._chunks():
+            used = rows.stop - rows.start
+            yield rows, tuple(np.asarray(out)[:used] for out in function(self.predictor, X))
+
+    def _own_blocks(self) -> Iterator[tuple[slice, slice, FloatArray]]:
+        """r(x, x') of each kind of latent, block by block."""
+        for one, X in self._chunks():
+            for two, Z in self._chunks():
+                own = np.asarray(own_covariance(self.predictor, X, Z))
+                yield one, two, own[:, : one.stop - one.start, : two.stop - two.start]
+
+    def _chunks(self) -> Iterator[tuple[slice, FloatArray]]:
+        for start in range(0, len(self.X), self.chunk):
+            X = self.X[start : start + self.chunk]
+            pad = np.repeat(X[-1:], self.chunk - len(X), axis=0)
+            yield slice(start, start + len(X)), np.concatenate([X, pad])
+
+
+def _power_of_two(n: int) -> int:
+    """The smallest power of two that is at least n, and at least the smallest chunk."""
+    return max(SMALLEST_CHUNK, 1 << max(n - 1, 0).bit_length())
+
+
+def _lenient_factor(matrix: FloatArray) -> FloatArray:
+    """A factor with 1e-12 of a latent's variance added: these matrices are nearly singular."""
+    return psd_factor(matrix + 1e-12 * np.eye(len(matrix)))

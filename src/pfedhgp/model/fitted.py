@@ -1,0 +1,187 @@
+"""A fitted model: what prediction, model files and reports work from. It holds no rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from pfedhgp.data.scaling import Scaling
+from pfedhgp.kernels import Kernel, Periodic, RationalQuadratic, Scaled, Sum, leaves_of
+from pfedhgp.model.blocks import Structure
+from pfedhgp.model.noise import DiagonalNoise
+from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population
+
+TOLERANCE = 1e-8
+"""How far a covariance may be from symmetric and from PSD, relative to its largest variance."""
+
+
+@dataclass(frozen=True, eq=False)
+class FittedModel:
+    """The posterior of every client, and what it takes to go to and from the data's units.
+
+    `kernel` and `local_kernel` are the caller's templates, in the data's units; None where a layer is
+    absent. The kernels in `shared` and `clients` are the fitted ones, in the unit box. `jitter` is that
+    of k(Z_g, Z_g), and of a client's k(Z_i, Z_i) unless `client_jitter` has another for it: whitened
+    weights mean nothing without the factor that they were whitened by.
+    """
+
+    structure: Structure
+    inference: str
+    kernel: Kernel | None
+    local_kernel: Kernel | None
+    shared: GlobalPosterior
+    clients: Mapping[str, ClientPosterior]
+    population: Population
+    scaling: Scaling
+    input_names: tuple[str, ...]
+    output_names: tuple[str, ...]
+    jitter: float
+    client_jitter: Mapping[str, float] = field(default_factory=dict)
+    scalar_output: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    messages: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def outputs(self) -> int:
+        """Q"""
+        return int(np.shape(self.shared.block.loadings)[0])
+
+    @property
+    def inputs(self) -> int:
+        """d"""
+        return int(np.shape(self.shared.block.inputs)[1])
+
+    def jitter_of(self, client: str) -> float:
+        """The relative jitter of the client's own k(Z_i, Z_i)."""
+        return float(self.client_jitter.get(client, self.jitter))
+
+
+# The checks below raise a plain ValueError whose text is one line; who calls knows which file it was.
+
+
+def check_frame(model: FittedModel) -> None:
+    """Names, scaling and population fit the global block."""
+    d, Q = model.inputs, model.outputs
+    for name, given, count in (
+        ("input", model.input_names, d),
+        ("output", model.output_names, Q),
+    ):
+        if len(given) != count:
+            raise ValueError(f"{len(given)} {name} names for {count} {name}s")
+    for name, jitter in {"": model.jitter, **model.client_jitter}.items():
+        if not np.isfinite(jitter) or jitter < 0:
+            where = f" of client {name!r}" if name else ""
+            raise ValueError(f"jitter{where} is {jitter!r}, not a number ≥ 0")
+    scaling = model.scaling
+    for name in ("lower", "upper"):
+        _expect(f"scaling.{name}", getattr(scaling, name), (d,))
+    for name in ("centre", "spread"):
+        _expect(f"scaling.{name}", getattr(scaling, name), (), (1,), (Q,))
+    if np.any(np.asarray(scaling.spread) <= 0) or np.any(scaling.upper < scaling.lower):
+        raise ValueError("scaling.spread is not positive, or scaling.upper is below lower")
+    for name in ("deviation_power", "local_power", "noise"):
+        _expect_covariance(f"population.{name}", getattr(model.population, name), Q)
+    _expect("population.clients", model.population.clients, ())
+
+
+def check_shared(structure: Structure, shared: GlobalPosterior) -> None:
+    """Shapes agree, all is finite, kernel parameters are positive, the covariance is PSD."""
+    block = shared.block
+    if np.ndim(block.loadings) != 2 or np.ndim(block.inputs) != 2:
+        raise ValueError("loadings and inputs are not both matrices")
+    (Q, R), (M, d) = np.shape(block.loadings), np.shape(block.inputs)
+    if structure.tied and (Q != 1 or R > 1):
+        raise ValueError(f"a model without loadings has one output and one latent, not {(Q, R)}")
+    _expect("loadings", block.loadings, (Q, R))
+    _expect("inputs", block.inputs, (M, d))
+    _expect("phi", block.phi, ())
+    if np.asarray(block.phi) < 0:
+        raise ValueError("phi is negative")
+    check_kernels(block.kernels, R, d)
+    _expect("mean", shared.mean, (R * M,))
+    _expect_covariance("covariance", shared.covariance, R * M)
+
+
+def check_client(structure: Structure, shared: GlobalPosterior, client: ClientPosterior) -> None:
+    """The same for a client's part, and that it fits the global block."""
+    block = client.block
+    (Q, R), (M, d) = np.shape(shared.block.loadings), np.shape(shared.block.inputs)
+    if np.ndim(block.loadings) != 2 or np.ndim(block.inputs) != 2:
+        raise ValueError("loadings and inputs are not both matrices")
+    Rl, Mi = np.shape(block.loadings)[1], np.shape(block.inputs)[0]
+    own = structure.deviation and not structure.tied
+    _expect("deviation", block.deviation, (Q, R), *(() if own else ((Q, 0),)))
+    _expect("loadings", block.loadings, (Q, Rl))
+    _expect("inputs", block.inputs, (Mi, d))
+    _expect("active", block.active, (Mi,))
+    if not np.all(np.isin(np.asarray(block.active), (0.0, 1.0))):
+        raise ValueError("active has values other than 0 and 1")
+    check_kernels(block.kernels, Rl, d)
+    if isinstance(block.noise, DiagonalNoise):
+        _expect("noise", block.noise.log_variance, (1,), (Q,))
+    else:
+        _expect("noise", block.noise.log_factor, (Q, Q))
+    K = (R * M if structure.deviation else 0) + Rl * Mi
+    _expect("offset", client.offset, (K,))
+    _expect("G", client.G, (K, R * M))
+    _expect_covariance("covariance", client.covariance, K)
+
+
+def check_kernels(kernels: Kernel, latents: int, inputs: int) -> None:
+    """Every parameter has one entry per latent, [one per column,] and is positive."""
+    for leaf in jax.tree.leaves(kernels):
+        if not np.all(np.isfinite(leaf)) or np.any(np.asarray(leaf) <= 0):
+            raise ValueError("a kernel parameter is not positive and finite")
+    if isinstance(kernels, Scaled):
+        _expect("kernel variance", kernels.variance, (latents,))
+    for kernel in leaves_of(kernels):
+        if kernel.dims is not None and max(kernel.dims) >= inputs:
+            raise ValueError(f"a kernel uses input {max(kernel.dims)}, but there are {inputs}")
+        columns = inputs if kernel.dims is None else len(kernel.dims)
+        each = ((latents,), (latents, columns))
+        _expect("lengthscale", kernel.lengthscale, *each)
+        if isinstance(kernel, Periodic):
+            _expect("period", kernel.period, *each)
+        if isinstance(kernel, RationalQuadratic):
+            _expect("alpha", kernel.alpha, (latents,))
+    for kernel in _sums_of(kernels):
+        _expect("ratios", kernel.ratios, (latents, len(kernel.kernels) - 1))
+
+
+def _sums_of(kernel: Kernel) -> list[Sum]:
+    parts = getattr(kernel, "kernels", ()) or (getattr(kernel, "kernel", None),)
+    inside = [found for part in parts if part is not None for found in _sums_of(part)]
+    return [kernel, *inside] if isinstance(kernel, Sum) else inside
+
+
+def _expect(name: str, array: Any, *shapes: tuple[int, ...]) -> None:
+    """One of these shapes, and finite."""
+    if np.shape(array) not in shapes:
+        wanted = " or ".join(str(shape) for shape in shapes)
+        raise ValueError(f"{name} has shape {np.shape(array)}, expected {wanted}")
+    if not np.all(np.isfinite(np.asarray(array))):
+        raise ValueError(f"{name} is not finite")
+
+
+def _expect_covariance(name: str, array: Any, size: int) -> None:
+    """Symmetric and positive semi-definite, up to `TOLERANCE`."""
+    _expect(name, array, (size, size))
+    if size == 0:
+        return
+    matrix = np.asarray(array, np.float64)
+    scale = float(np.max(np.abs(np.diagonal(matrix))))
+    if np.max(np.abs(matrix - matrix.T)) > TOLERANCE * scale:
+        raise ValueError(f"{name} is not symmetric")
+    if scale == 0:
+        if np.any(matrix):
+            raise ValueError(f"{name} is not positive semi-definite")
+        return
+    try:  # cheaper than eigenvalues, and the same question
+        np.linalg.cholesky(matrix + TOLERANCE * scale * np.eye(size))
+    except np.linalg.LinAlgError:
+        raise ValueError(f"{name} is not positive semi-definite") from None

@@ -1,0 +1,212 @@
+"""The latents' joint posterior at any inputs, from which every prediction follows by the loadings.
+
+A client's function is f(x) = Σ_a b_a h_a(x) over the L latents of its three layers, and
+    h_a(x) = m_a(x) + T_a(x)ᵀ z + e_a(x),   z ~ N(0, I),   e_a ~ GP(0, r_a) on its own,
+where T collects the posterior of the weights: with w = [v_g | v_δ | v_l],
+    Cov(w) = F Fᵀ,   F = [[S½, 0], [−G S½, W⁻½]],   T_a(x) = F_aᵀ a_a(x),
+and r_a(x, x') = k(x, x') − a(x)ᵀa(x') is what the inducing inputs do not carry. With D = H*_g − H*_c G
+this is design 5's D S Dᵀ + H*_c W⁻¹ H*_cᵀ + R*, in factors: PSD by construction.
+
+An unseen client has the global layer's posterior, and latents that nothing is known of: T = 0, and r
+is their prior.
+"""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from pfedhgp.errors import NumericsError
+from pfedhgp.features import Basis
+from pfedhgp.model.blocks import ClientBlock, GlobalBlock, deviation_loadings
+from pfedhgp.model.fitted import FittedModel
+
+LAYERS = ("global", "deviation", "local")
+
+
+class Predictor(eqx.Module):
+    """m, T and r of one client. Loadings are in scaled units; an absent layer has no columns."""
+
+    shared: Basis | None
+    local: Basis | None
+    loadings: tuple[Float[Array, "Q R"], Float[Array, "Q Rd"], Float[Array, "Q Rl"]]
+    noise: Float[Array, "Q Q"]
+    mean: Float[Array, " K"]
+    half_shared: Float[Array, "K Kg"]
+    """F's columns of v_g: S½ over −G S½"""
+    half_own: Float[Array, "Kc Kc"]
+    """F's columns of w: W⁻½"""
+    known: bool = eqx.field(static=True)
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Latents of the three layers."""
+        g, d, l = (B.shape[1] for B in self.loadings)
+        return g, d, l
+
+    @property
+    def slices(self) -> dict[str, slice]:
+        """Where each layer's latents are, and "total"."""
+        g, d, l = self.counts
+        ends = (slice(0, g), slice(g, g + d), slice(g + d, g + d + l))
+        return {**dict(zip(LAYERS, ends, strict=True)), "total": slice(0, g + d + l)}
+
+    @property
+    def kinds(self) -> tuple[int, ...]:
+        """Which matrix of `own_covariance` is each latent's: a deviation has the global one."""
+        g, d, l = self.counts
+        if self.known:
+            return (*range(g), *range(d), *range(g, g + l))
+        return (*range(g), *[g] * d, *[g + 1] * l)
+
+    @property
+    def floats_per_row(self) -> int:
+        """About how many numbers `moments` holds for one row."""
+        g, d, l = self.counts
+        kept = (g + d + l) * (self.half_shared.shape[1] + 1) + (d + l) * self.half_own.shape[1]
+        made = sum(b.factor.shape[0] * b.factor.shape[1] for b in (self.shared, self.local) if b)
+        return kept + 3 * made + (g + d + l) ** 2
+
+    @staticmethod
+    def build(model: FittedModel, client: str) -> Predictor:
+        """For a client of the model, or for one that it has not seen."""
+        posterior = model.clients.get(client)
+        shared = model.shared
+        B_g = np.asarray(shared.block.loadings)
+        S_half = psd_factor(np.asarray(shared.covariance))
+        basis = _basis(shared.block, model.jitter, None) if B_g.shape[1] else None
+        if posterior is None:
+            people = model.population
+            prior = [
+                psd_factor(np.asarray(p)) for p in (people.deviation_power, people.local_power)
+            ]
+            loadings = (B_g, *(B[:, np.any(B != 0, axis=0)] for B in prior))
+            mean, none = np.asarray(shared.mean), np.zeros((0, 0))
+            return Predictor(
+                basis, None, loadings, np.asarray(people.noise), mean, S_half, none, False
+            )
+        block = posterior.block
+        B_d = np.asarray(deviation_loadings(model.structure, shared.block, block))
+        B_l = np.asarray(block.loadings)
+        m, G = np.asarray(shared.mean), np.asarray(posterior.G)
+        return Predictor(
+            shared=basis,
+            local=_basis(block, model.jitter_of(client), client) if B_l.shape[1] else None,
+            loadings=(B_g, B_d, B_l),
+            noise=np.asarray(block.noise.covariance(model.outputs)),
+            mean=np.concatenate([m, np.asarray(posterior.offset) - G @ m]),
+            half_shared=np.concatenate([S_half, -G @ S_half]),
+            half_own=psd_factor(np.asarray(posterior.covariance)),
+            known=True,
+        )
+
+
+@jax.jit
+def latents(
+    predictor: Predictor, X: Float[Array, "n d"]
+) -> tuple[
+    Float[Array, "n L"], Float[Array, "n L Kg"], Float[Array, "n Lc Kc"], Float[Array, "n L"]
+]:
+    """m(x), T(x) in its two parts (the second has no rows for global latents), and r(x, x)."""
+    p = predictor
+    g, d, _ = p.counts
+    n, rows = X.shape[0], p.mean.shape[0]
+    A_g, res_g = _features(p.shared, X)
+    columns = jnp.concatenate([p.mean[:, None], p.half_shared], axis=1)
+    if not p.known:
+        prior = p.slices["total"].stop - g
+        out = _project(A_g, columns)
+        moments = jnp.concatenate([out, jnp.zeros((n, prior, out.shape[2]), X.dtype)], axis=1)
+        spread = jnp.concatenate([res_g.T, jnp.ones((n, prior), X.dtype)], axis=1)
+        return moments[:, :, 0], moments[:, :, 1:], jnp.zeros((n, prior, 0), X.dtype), spread
+    A_l, res_l = _features(p.local, X)
+    size = A_g.shape[1]
+    parts, cut = (A_g, A_g[:d], A_l), (g * size, (g + d) * size, rows)
+    starts = (0, *cut[:2])
+    moments = jnp.concatenate(
+        [_project(A, columns[a:b]) for A, a, b in zip(parts, starts, cut, strict=True)], axis=1
+    )
+    own_cut = d * size
+    own = jnp.concatenate(
+        [_project(A_g[:d], p.half_own[:own_cut]), _project(A_l, p.half_own[own_cut:])], axis=1
+    )
+    spread = jnp.concatenate([res_g, res_g[:d], res_l]).T
+    return moments[:, :, 0], moments[:, :, 1:], own, spread
+
+
+@jax.jit
+def moments(
+    predictor: Predictor, X: Float[Array, "n d"]
+) -> tuple[Float[Array, "n L"], Float[Array, "n L L"]]:
+    """Mean and covariance of the latents at each row on its own."""
+    mean, T, T_own, spread = latents(predictor, X)
+    g = predictor.counts[0]
+    V = jnp.einsum("nak,nbk->nab", T, T)
+    V = V.at[:, g:, g:].add(jnp.einsum("nak,nbk->nab", T_own, T_own))
+    eye = jnp.eye(V.shape[1], dtype=V.dtype)
+    return mean, V + eye[None] * spread[:, :, None]
+
+
+@jax.jit
+def own_covariance(
+    predictor: Predictor, X: Float[Array, "n d"], Z: Float[Array, "m d"]
+) -> Float[Array, "U n m"]:
+    """r(x, z) of each different kind of latent (see `Predictor.kinds`)."""
+    p = predictor
+    parts = [_residual(p.shared, X, Z)]
+    if p.known:
+        return jnp.concatenate([*parts, _residual(p.local, X, Z)])
+    same = jnp.all(X[:, None, :] == Z[None, :, :], axis=2).astype(X.dtype)
+    kernels = same[None] if p.shared is None else _kernels(p.shared, X, Z)
+    return jnp.concatenate([*parts, jnp.mean(kernels, axis=0, keepdims=True), same[None]])
+
+
+def psd_factor(matrix: np.ndarray) -> np.ndarray:
+    """F with F Fᵀ = matrix; where Cholesky fails, from eigenvalues cut off at zero."""
+    symmetric = 0.5 * (matrix + matrix.T)
+    try:
+        return np.linalg.cholesky(symmetric)
+    except np.linalg.LinAlgError:
+        values, vectors = np.linalg.eigh(symmetric)
+        return vectors * np.sqrt(np.maximum(values, 0.0))
+
+
+@jax.jit
+def _build(block: GlobalBlock | ClientBlock, jitter: Array) -> Basis:
+    return block.basis(jitter)
+
+
+def _basis(block: GlobalBlock | ClientBlock, jitter: float, client: str | None) -> Basis:
+    basis = _build(block, np.float64(jitter))
+    if not np.all(np.isfinite(basis.factor)):
+        matrix = "k(Z_g, Z_g)" if client is None else "k(Z_i, Z_i)"
+        message = f"the factorisation failed at the model's relative jitter of {jitter:g}"
+        raise NumericsError(message, client=client, matrix=matrix)
+    return basis
+
+
+def _features(basis: Basis | None, X: Array) -> tuple[Array, Array]:
+    """a(x) (R, M, n) and r(x, x) (R, n); nothing for an absent layer."""
+    if basis is None:
+        return jnp.zeros((0, 0, X.shape[0]), X.dtype), jnp.zeros((0, X.shape[0]), X.dtype)
+    A = basis.features(X)
+    return A, basis.residual(A)
+
+
+def _project(A: Float[Array, "R M n"], columns: Float[Array, "RM k"]) -> Float[Array, "n R k"]:
+    latents, size, _ = A.shape
+    return jnp.einsum("rmn,rmk->nrk", A, columns.reshape(latents, size, columns.shape[1]))
+
+
+def _kernels(basis: Basis, X: Array, Z: Array) -> Float[Array, "R n m"]:
+    return jax.vmap(lambda kernel: kernel(X, Z))(basis.kernels)
+
+
+def _residual(basis: Basis | None, X: Array, Z: Array) -> Float[Array, "R n m"]:
+    if basis is None:
+        return jnp.zeros((0, X.shape[0], Z.shape[0]), X.dtype)
+    A, C = basis.features(X), basis.features(Z)
+    return _kernels(basis, X, Z) - jnp.einsum("rmn,rmk->rnk", A, C)

@@ -1,0 +1,135 @@
+"""What a model is, before any data: layers, latents, kernels, noise. Ablations are specs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import equinox as eqx
+import numpy as np
+
+from pfedhgp.errors import InputError
+from pfedhgp.kernels import Kernel, Periodic, _Stationary, map_leaves, split_scale, stack
+from pfedhgp.model.blocks import Structure
+
+LAYERS = ("global", "deviation", "local")
+NOISES = ("scalar", "output", "full")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """y_i = B_g h_g + B̃_i h_δ,i + B_l,i h_l,i + ε for Q outputs of d inputs, as far as it is fixed beforehand.
+
+    A layer that is left out has no latents. `tied` is the model without loadings (scalar outputs).
+    """
+
+    inputs: int
+    outputs: int
+    kernel: Kernel
+    local_kernel: Kernel
+    latents: int
+    local_latents: int
+    deviation: bool
+    tied: bool
+    noise: str
+
+    @property
+    def structure(self) -> Structure:
+        return Structure(deviation=self.deviation, tied=self.tied)
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        present = (self.latents > 0, self.deviation, self.local_latents > 0)
+        return tuple(layer for layer, there in zip(LAYERS, present, strict=True) if there)
+
+
+def build_spec(
+    *,
+    inputs: int,
+    outputs: int,
+    kernel: Kernel,
+    local_kernel: Kernel,
+    layers: tuple[str, ...],
+    latents: int | None,
+    local_latents: int | None,
+    noise: str,
+) -> Spec:
+    """Checks the choices against each other and fills in what was left open."""
+    unknown = [layer for layer in layers if layer not in LAYERS]
+    if unknown or not layers:
+        raise InputError(f"`layers` must be some of {LAYERS}, got {tuple(layers)!r}")
+    if "deviation" in layers and "global" not in layers:
+        raise InputError("`layers`: a deviation departs from the global layer, which is missing")
+    if noise not in ("auto", *NOISES):
+        raise InputError(f"`noise` must be 'auto' or one of {NOISES}, got {noise!r}")
+    for name, value in (("latents", latents), ("local_latents", local_latents)):
+        if value is not None and (not isinstance(value, int | np.integer) or value < 1):
+            raise InputError(f"`{name}` must be a positive whole number or None, got {value!r}")
+    for name, tree in (("kernel", kernel), ("local_kernel", local_kernel)):
+        for leaf in _all_leaves(tree):
+            if leaf.dims is not None and max(leaf.dims, default=0) >= inputs:
+                raise InputError(f"`{name}` uses input {max(leaf.dims)}, but there are {inputs}")
+    tied = outputs == 1 and (latents or 1) == 1 and (local_latents or 1) == 1
+    rank = latents or (1 if outputs == 1 else 2)
+    local_rank = local_latents or (1 if outputs == 1 else 2)
+    return Spec(
+        inputs=inputs,
+        outputs=outputs,
+        kernel=kernel,
+        local_kernel=local_kernel,
+        latents=rank if "global" in layers else 0,
+        local_latents=local_rank if "local" in layers else 0,
+        deviation="deviation" in layers,
+        tied=tied,
+        noise=("scalar" if outputs == 1 else "output") if noise == "auto" else noise,
+    )
+
+
+def starting_kernels(template: Kernel, *, scale: float, count: int, extent: np.ndarray) -> Kernel:
+    """`count` stacked unit kernels in the unit box: open lengthscales start at `scale`, spread apart.
+
+    Lengthscales and periods that the caller gave are in the data's units and are honoured.
+    """
+    spread = np.geomspace(0.8, 1.25, count) if count > 1 else np.ones(count)
+    filled = [_fill(template, scale * factor, extent) for factor in spread]
+    if filled:
+        return stack(filled)
+    return _no_latents(_fill(template, scale, extent))
+
+
+def _fill(template: Kernel, scale: float, extent: np.ndarray) -> Kernel:
+    _, unit = split_scale(template)
+    opened = 0
+
+    def change(leaf: _Stationary) -> _Stationary:
+        nonlocal opened
+        used = extent if leaf.dims is None else extent[list(leaf.dims)]
+        if isinstance(leaf, Periodic):
+            return eqx.tree_at(
+                lambda k: (k.lengthscale, k.period),
+                leaf,
+                (
+                    np.broadcast_to(leaf.lengthscale, used.shape).astype(np.float64),
+                    np.broadcast_to(leaf.period, used.shape) / used,
+                ),
+            )
+        if leaf.lengthscale is None:
+            value = np.full(used.shape, scale * 0.5**opened)
+            opened += 1
+        else:
+            value = np.broadcast_to(leaf.lengthscale, used.shape) / used
+        leaf = eqx.tree_at(lambda k: k.lengthscale, leaf, value, is_leaf=lambda v: v is None)
+        return leaf
+
+    return map_leaves(change, unit)
+
+
+def _no_latents(kernel: Kernel) -> Kernel:
+    import jax
+
+    return jax.tree.map(lambda leaf: np.zeros((0, *np.shape(leaf))), kernel)
+
+
+def _all_leaves(kernel: Kernel) -> list[_Stationary]:
+    from pfedhgp.kernels import leaves_of
+
+    return leaves_of(kernel)
