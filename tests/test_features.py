@@ -62,7 +62,9 @@ def test_padding_changes_nothing(active):
     short = Basis.build(kernels, jnp.asarray(Z[mask > 0]), 1e-8)
     small = np.asarray(short.features(jnp.asarray(X)))
     np.testing.assert_allclose(A[:, mask > 0], small, rtol=1e-12, atol=1e-14)
-    np.testing.assert_allclose(padded.residual(jnp.asarray(A)), short.residual(jnp.asarray(small)), rtol=1e-11)
+    np.testing.assert_allclose(
+        padded.residual(jnp.asarray(A)), short.residual(jnp.asarray(small)), rtol=1e-11
+    )
 
 
 def test_padding_has_no_gradient():
@@ -105,7 +107,9 @@ def test_carry_from_keeps_the_functions_values_at_the_inducing_inputs():
     np.testing.assert_allclose(
         np.asarray(old.factor) @ T @ v, np.asarray(new.factor) @ v, rtol=1e-9, atol=1e-10
     )
-    np.testing.assert_allclose(np.asarray(old.carry_from(old)), np.stack([np.eye(5)] * 2), atol=1e-12)
+    np.testing.assert_allclose(
+        np.asarray(old.carry_from(old)), np.stack([np.eye(5)] * 2), atol=1e-12
+    )
 
 
 def test_project_from_equal_inputs_is_the_carried_prior_mean():

@@ -166,9 +166,7 @@ def trees():
 
     def grow(inner):
         both = st.tuples(inner, inner)
-        add = both.map(
-            lambda p: (p[0][0] + p[1][0], lambda X, Z: p[0][1](X, Z) + p[1][1](X, Z))
-        )
+        add = both.map(lambda p: (p[0][0] + p[1][0], lambda X, Z: p[0][1](X, Z) + p[1][1](X, Z)))
         multiply = both.map(
             lambda p: (p[0][0] * p[1][0], lambda X, Z: p[0][1](X, Z) * p[1][1](X, Z))
         )
@@ -262,9 +260,7 @@ def test_a_product_of_plain_kernels_has_no_scale_and_a_scaled_one_has_one():
 
 def test_map_leaves_keeps_the_tree():
     tree = 2.0 * (RBF(1.0) * Periodic(0.5, period=2.0) + 0.5 * Matern12(3.0))
-    doubled = map_leaves(
-        lambda leaf: jax.tree.map(lambda v: 2.0 * v, leaf), tree
-    )
+    doubled = map_leaves(lambda leaf: jax.tree.map(lambda v: 2.0 * v, leaf), tree)
     assert jax.tree.structure(doubled) == jax.tree.structure(tree)
     assert float(doubled.variance) == float(tree.variance)
     np.testing.assert_array_equal(doubled.kernel.ratios, tree.kernel.ratios)

@@ -97,7 +97,9 @@ def test_log_partition_derivatives_equal_finite_differences():
     np.testing.assert_allclose(first(at), twins.five_point(value, at), rtol=1e-8)
     np.testing.assert_allclose(second(at), twins.five_point(first, at), rtol=1e-7)
     np.testing.assert_allclose(second(at), forward(at), rtol=1e-11)
-    plain = jax.jit(jax.hessian(lambda t: _plain(along_arguments(t, precision, linear, directions, turns))))
+    plain = jax.jit(
+        jax.hessian(lambda t: _plain(along_arguments(t, precision, linear, directions, turns)))
+    )
     np.testing.assert_allclose(second(at), plain(at), rtol=1e-10)
 
 

@@ -117,9 +117,7 @@ class Problem:
 
     def summaries(self) -> list[tuple[Array, Array, Array]]:
         """(c, h, J) of every client, by the library."""
-        return [
-            reduced(self.structure, self.shared, c, r, self.jitter)[1] for c, r in self.pairs()
-        ]
+        return [reduced(self.structure, self.shared, c, r, self.jitter)[1] for c, r in self.pairs()]
 
     def bound(self) -> float:
         """The library's ELBO: Surrogate.value of the summed unloaded statistics."""
@@ -135,7 +133,9 @@ def rows_of(X: Array, Y: Array) -> Rows:
     return Rows(jnp.asarray(X), jnp.asarray(np.where(seen, Y, 0.0)), jnp.asarray(seen * 1.0))
 
 
-def model_of(structure: Structure, shared: GlobalBlock, clients: Sequence[ClientBlock]) -> ref.Model:
+def model_of(
+    structure: Structure, shared: GlobalBlock, clients: Sequence[ClientBlock]
+) -> ref.Model:
     """The reference's model, spelled out here and not by the library's own `deviation_loadings`."""
     B_g = np.asarray(shared.loadings)
     Q, R = B_g.shape
@@ -319,8 +319,7 @@ def stacked(trees: Sequence):
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 
-@partial(compiled, static_argnums=0)
-def elbo(
+def total_bound(
     structure: Structure, shared: GlobalBlock, clients: ClientBlock, rows: Rows, jitter: float
 ) -> Array:
     """The bound of stacked clients, from their (c, h, J) in one batch."""
@@ -332,6 +331,9 @@ def elbo(
 
     c, h, J = jax.vmap(one)(clients, rows)
     return jnp.sum(c) + linalg.log_partition(jnp.sum(J, 0), jnp.sum(h, 0))
+
+
+elbo = compiled(total_bound, static_argnums=0)
 
 
 # -------------------------------------------------------------------------------------- derivatives

@@ -106,10 +106,10 @@ def test_pooled_bound_equals_the_naive_ones(problem):
 
 
 def test_pooled_bound_at_other_loadings_needs_no_new_statistics(problem):
-    """F(θ₀, B) for any B_g. (A scalar model's deviation moves with B_g, so it asks its clients.)"""
-    if problem.structure.tied:
-        pytest.skip("loadings of a tied model are part of θ_g")
+    """F(θ₀, B) for any B_g; a scalar model's is a part of θ_g, and moves the deviation too."""
     B = np.random.default_rng(6).normal(size=problem.shared.loadings.shape)
+    if problem.structure.tied:
+        B = np.asarray(problem.shared.loadings)
     sums = twins.add(
         [
             twins.sums_only(problem.structure, problem.shared, c, r, problem.jitter)
@@ -136,10 +136,8 @@ def test_equivalence_cavity_bound_and_the_others_constants_is_the_whole_bound(pr
 # ---------------------------------------------------------------------------- padding and chunks
 
 
-def full_problem(**changes) -> twins.Problem:
-    return twins.make_problem(
-        **{"sizes": (7,), "Q": 2, "noise": "full", "missing": True, "M": 4, **changes}
-    )
+def full_problem() -> twins.Problem:
+    return twins.make_problem(sizes=(7,), **CASES["missing cells, full noise"])
 
 
 @pytest.mark.parametrize("unloaded", [False, True])
@@ -173,9 +171,8 @@ def test_invariance_to_inactive_local_inputs():
         twins.assert_close(two, one, 1e-12)
 
 
-@pytest.fixture(scope="module")
-def in_pieces():
-    """The cavity bound and its gradient in all of a client's coordinates, by size of the chunk."""
+def test_invariance_to_chunks_in_value_and_gradient():
+    """Seven rows at once or in pieces of three, which do not divide them."""
     problem = twins.make_problem(sizes=(7,), Q=2, noise="outputs", missing=True, M=4)
     (client,), (rows,) = problem.clients, problem.rows
     start, unravel = ravel_pytree(to_free(client))
@@ -188,14 +185,9 @@ def in_pieces():
         return cavity_bound(accumulate(rows, design, chunk=size), J_rest, h_rest)
 
     both = twins.compiled(jax.value_and_grad(bound), static_argnums=1)
-    return {size: both(start, size) for size in (100, 7, 3)}
-
-
-@pytest.mark.parametrize("chunk", [7, 3])
-def test_invariance_to_chunks_in_value_and_gradient(in_pieces, chunk):
-    """Seven rows at once or in pieces of three, which do not divide them."""
-    assert float(in_pieces[chunk][0]) == pytest.approx(float(in_pieces[100][0]), rel=1e-12)
-    twins.assert_close(in_pieces[chunk][1], in_pieces[100][1], 1e-10)
+    whole, pieces = both(start, 100), both(start, 3)
+    assert float(pieces[0]) == pytest.approx(float(whole[0]), rel=1e-12)
+    twins.assert_close(pieces[1], whole[1], 1e-10)
 
 
 def test_invariance_of_unloaded_sums_to_chunks():

@@ -40,7 +40,9 @@ def test_rows_equal_the_inverse_of_the_observed_block(kind, scale):
     a, b, Y = rng.normal(size=(Q, 2)), rng.normal(size=(Q, 4)), rng.normal(size=(len(MASK), Q))
     P, log_det = dense_rows(Sigma)
     rows = noise.rows(jnp.asarray(MASK))
-    twins.assert_close(rows.weigh(jnp.asarray(a), jnp.asarray(b)), np.einsum("qa,nqp,pb->abn", a, P, b), 1e-12)
+    twins.assert_close(
+        rows.weigh(jnp.asarray(a), jnp.asarray(b)), np.einsum("qa,nqp,pb->abn", a, P, b), 1e-12
+    )
     twins.assert_close(rows.apply(jnp.asarray(Y)), np.einsum("nqp,np->nq", P, Y), 1e-12)
     assert float(rows.log_determinant) == pytest.approx(log_det, rel=1e-12)
     np.testing.assert_allclose(noise.covariance(Q), Sigma, rtol=1e-13)

@@ -9,7 +9,7 @@ import narwhals as nw
 import numpy as np
 
 from pfedhgp.errors import InputError
-from pfedhgp.federation.plan import ClientRows
+from pfedhgp.data.rows import ClientRows
 
 
 def clients_from(
@@ -51,7 +51,9 @@ def numeric(values: Any, what: str, *, missing: bool) -> np.ndarray:
     if bad.any():
         row, column = (int(v) for v in np.argwhere(bad)[0])
         word = "infinite" if np.isinf(array[row, column]) else "NaN"
-        raise InputError(f"{what}: {word} value in row {row}, column {column}; remove or mend that row")
+        raise InputError(
+            f"{what}: {word} value in row {row}, column {column}; remove or mend that row"
+        )
     return array
 
 
@@ -63,7 +65,9 @@ def _from_mapping(
     data: Mapping[Any, Any], inputs: Any, outputs: Any, cycle: str | None
 ) -> tuple[list[ClientRows], tuple[str, ...], tuple[str, ...]]:
     if cycle is not None:
-        raise InputError("`cycle` names a column of a table; give arrays of cycles as (grid, cycles)")
+        raise InputError(
+            "`cycle` names a column of a table; give arrays of cycles as (grid, cycles)"
+        )
     if not data:
         raise InputError("`data` has no clients")
     clients = []
@@ -99,7 +103,11 @@ def _labels(given: Any, count: int, letter: str, what: str) -> tuple[str, ...]:
 
 
 def _from_table(
-    frame: nw.DataFrame[Any], client: str, inputs: tuple[str, ...], outputs: tuple[str, ...], cycle: str | None
+    frame: nw.DataFrame[Any],
+    client: str,
+    inputs: tuple[str, ...],
+    outputs: tuple[str, ...],
+    cycle: str | None,
 ) -> tuple[list[ClientRows], tuple[str, ...], tuple[str, ...]]:
     wanted = (client, *inputs, *outputs, *((cycle,) if cycle else ()))
     for name in wanted:
@@ -140,7 +148,9 @@ def _replicates(name: str, grid: np.ndarray, cycles: np.ndarray) -> ClientRows:
     if np.isinf(array).any():
         raise InputError(f"client {name!r}: infinite value in its cycles")
     if array.shape[2] != len(grid):
-        raise InputError(f"client {name!r}: cycles of {array.shape[2]} samples on a grid of {len(grid)}")
+        raise InputError(
+            f"client {name!r}: cycles of {array.shape[2]} samples on a grid of {len(grid)}"
+        )
     stacked = np.moveaxis(array, 1, 2).reshape(-1, array.shape[1])
     return _merge_replicates(name, np.tile(grid, (array.shape[0], 1)), stacked)
 

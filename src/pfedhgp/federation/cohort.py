@@ -8,24 +8,25 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 import numpy as np
 
+from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import BudgetWarning, MessageError
 from pfedhgp.federation.messages import Message
-from pfedhgp.federation.plan import ClientRows, Plan
+from pfedhgp.data.rows import ClientRows
+from pfedhgp.federation.plan import Plan
 from pfedhgp.inference import budget, census, initial
 from pfedhgp.inference.arrays import block_from_arrays, stack_trees
 from pfedhgp.inference.census import Scales
-from pfedhgp.data.scaling import Scaling
 from pfedhgp.model.blocks import ClientBlock, Rows
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior
 from pfedhgp.model.spec import starting_kernels
-
-SCALES = ("short", "long", "short_variance", "long_variance", "noise_variance")
 
 
 class Cohort:
     """Clients that compute together because their arrays have equal shapes after padding."""
 
-    def __init__(self, plan: Plan, clients: Sequence[ClientRows], padded_rows: int | None = None) -> None:
+    def __init__(
+        self, plan: Plan, clients: Sequence[ClientRows], padded_rows: int | None = None
+    ) -> None:
         self.plan, self.clients = plan, tuple(clients)
         self.padded_rows = padded_rows or max(len(c.X) for c in clients)
         self.names = tuple(client.name for client in clients)
@@ -39,10 +40,14 @@ class Cohort:
         """One reply a client; none to `finish`."""
         handler = getattr(self, f"_on_{request.kind}")
         replies: list[dict[str, np.ndarray]] = handler(request)
-        return [
-            Message(request.kind, request.round, name, arrays, request.block)
-            for name, arrays in zip(self.names, replies, strict=True)
-        ] if replies else []
+        return (
+            [
+                Message(request.kind, request.round, name, arrays, request.block)
+                for name, arrays in zip(self.names, replies, strict=True)
+            ]
+            if replies
+            else []
+        )
 
     def _on_census(self, request: Message) -> list[dict[str, np.ndarray]]:
         replies = []
@@ -102,7 +107,8 @@ class Cohort:
         )
         found = trainer.posteriors(shared, float(a["jitter"]))
         self.posteriors = dict(zip(self.names, found, strict=True))
-        return []
+        last_words = getattr(trainer, "last_words", None)
+        return last_words(shared, found) if last_words else []
 
     def _train(self, request: Message) -> list[dict[str, np.ndarray]]:
         return self.trainers[self.attempt].answer(request.arrays, request.kind, self.names)
@@ -111,7 +117,9 @@ class Cohort:
         """Stacked shared kernels of the right form, for reading a broadcast."""
         spec = self.plan.spec
         assert self.scaling is not None
-        return starting_kernels(spec.kernel, scale=0.2, count=spec.latents, extent=self.scaling.extent)
+        return starting_kernels(
+            spec.kernel, scale=0.2, count=spec.latents, extent=self.scaling.extent
+        )
 
     def _local_inputs(self, name: str, X: np.ndarray, scales: Scales) -> np.ndarray:
         plan, spec = self.plan, self.plan.spec
@@ -119,11 +127,12 @@ class Cohort:
             return X[:0]
         distinct = np.unique(X, axis=0)
         if plan.local_inducing == "auto":
-            if len(distinct) <= 64:
+            if len(distinct) <= budget.ALL_ROWS:
                 return distinct
             kernels = self._local_kernels(scales)
-            cells = max(int(np.isfinite(X).all(1).sum()) * spec.outputs, 1)
-            tolerance = 2.0 * budget.MARGIN * budget.NATS * scales.noise_variance / (cells * scales.short_variance)
+            tolerance = budget.tolerance(
+                scales.noise_variance, scales.short_variance, len(X) * spec.outputs
+            )
             return budget.greedy_rows(kernels, X, tolerance, plan.largest_local_inducing)
         wanted = int(plan.local_inducing)
         if wanted > len(distinct):
@@ -142,7 +151,10 @@ class Cohort:
         spec = self.plan.spec
         assert self.scaling is not None
         return starting_kernels(
-            spec.local_kernel, scale=scales.short, count=spec.local_latents, extent=self.scaling.extent
+            spec.local_kernel,
+            scale=scales.short,
+            count=spec.local_latents,
+            extent=self.scaling.extent,
         )
 
     def _rows(self, client: ClientRows, X: np.ndarray, Y: np.ndarray) -> Rows:
@@ -193,7 +205,9 @@ def pad_block(block: ClientBlock, size: int) -> ClientBlock:
     extra = size - len(block.active)
     return ClientBlock(
         block.kernels,
-        jnp.pad(block.inputs, ((0, extra), (0, 0)), mode="edge") if len(block.inputs) else jnp.pad(block.inputs, ((0, extra), (0, 0))),
+        jnp.pad(block.inputs, ((0, extra), (0, 0)), mode="edge")
+        if len(block.inputs)
+        else jnp.pad(block.inputs, ((0, extra), (0, 0))),
         jnp.pad(block.active, (0, extra)),
         block.deviation,
         block.loadings,
@@ -201,7 +215,9 @@ def pad_block(block: ClientBlock, size: int) -> ClientBlock:
     )
 
 
-def make_cohorts(plan: Plan, clients: Sequence[ClientRows], *, batch: bool, largest: int = 64) -> list[Cohort]:
+def make_cohorts(
+    plan: Plan, clients: Sequence[ClientRows], *, batch: bool, largest: int = 64
+) -> list[Cohort]:
     """Clients grouped by size: within a cohort the longest has at most about 1.4 times the shortest's rows."""
     if not batch:
         return [Cohort(plan, [client]) for client in clients]

@@ -13,15 +13,15 @@ Callback = Callable[[dict[str, Any]], bool | None]
 
 
 def run(
-    server: Server, cohorts: Sequence[Cohort], *, callbacks: Sequence[Callback] = (), record: Callable[[Message, str], None] | None = None
+    server: Server,
+    cohorts: Sequence[Cohort],
+    *,
+    callbacks: Sequence[Callback] = (),
+    record: Callable[[Message, str], None] | None = None,
 ) -> None:
     """Carries messages until the server is done. A callback that returns True ends training early."""
     while (request := server.request()) is not None:
         replies = _answers(request, cohorts, record)
-        if request.kind == "finish":
-            list(replies)
-            server.gather([])
-            continue
         entry = server.gather(replies)
         if entry is not None and any([callback(entry) is True for callback in callbacks]):
             server.stop_asked = True

@@ -8,7 +8,7 @@ Never rows, never a client's weights, inducing inputs or loadings. A client's re
 | extent   | counts of rows in bins along each input; sums of squared differences by lag |
 | start    | the solver's statistics at the starting values |
 | round    | the solver's statistics after the client's step |
-| finish   | nothing: the final block is only delivered |
+| finish   | nothing; with mean-field B̃B̃ᵀ, B_l B_lᵀ and Σ, which the structured statistics hold already |
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ class Message:
         """Refuses NaN and infinities, naming the sender and the array."""
         for name, array in self.arrays.items():
             if not np.all(np.isfinite(array)):
-                raise MessageError(f"`{name}` from {self.sender} in round {self.round} is not finite")
+                raise MessageError(
+                    f"`{name}` from {self.sender} in round {self.round} is not finite"
+                )
 
 
 def hash_arrays(arrays: Mapping[str, np.ndarray]) -> str:

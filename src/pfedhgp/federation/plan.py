@@ -25,16 +25,3 @@ class Plan:
     tolerance: float = 0.02
     restarts: int = 1
     seed: int = 0
-
-
-@dataclass(frozen=True)
-class ClientRows:
-    """One client's rows as arrays, in the data's own units; NaN in Y is a missing cell."""
-
-    name: str
-    X: np.ndarray
-    Y: np.ndarray
-    counts: np.ndarray | None = None
-    """How many observations each cell of Y is the mean of (replicates); None: one where observed."""
-    scatter: np.ndarray | None = None
-    """Σ over replicates of (y − ȳ)(y − ȳ)ᵀ, Q × Q, summed over rows."""

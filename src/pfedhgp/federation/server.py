@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from pfedhgp.data.scaling import Scaling
@@ -21,6 +22,7 @@ from pfedhgp.inference import budget, census, initial
 from pfedhgp.inference.arrays import block_to_arrays
 from pfedhgp.inference.census import Scales
 from pfedhgp.model.posterior import GlobalPosterior, Population
+from pfedhgp.model.spec import starting_kernels
 
 log = logging.getLogger("pfedhgp")
 
@@ -35,7 +37,7 @@ class Server:
         self.exchanges = 0
         self.history: list[dict[str, Any]] = []
         self.attempt = 0
-        self.best: tuple[float, int, GlobalPosterior, Population, float] | None = None
+        self.best: tuple[Any, int, GlobalPosterior, Any, float] | None = None
         self._request: Message | None = None
         self._flat = 0
         self.trainer: Any = None
@@ -55,22 +57,30 @@ class Server:
         total: dict[str, np.ndarray] = {}
         count = received = 0
         for reply in replies:
-            if (reply.kind, reply.round, reply.block) != (self._request.kind, self.round, self._request.block):
+            if (reply.kind, reply.round, reply.block) != (
+                self._request.kind,
+                self.round,
+                self._request.block,
+            ):
                 raise MessageError(f"a reply from {reply.sender} belongs to another request")
             reply.check_finite()
             received += reply.nbytes
             count += 1
             for name, array in reply.arrays.items():
                 total[name] = total[name] + array if name in total else array
-        if self.phase != "finish":
+        if count:
             self.exchanges += 1
-            if not count:
-                raise MessageError(f"no client answered the {self.phase} request")
+        elif self.phase != "finish":
+            raise MessageError(f"no client answered the {self.phase} request")
         record = getattr(self, f"_take_{self.phase}")(total, count)
         if record is not None:
-            record |= {"clients": count, "bytes_up": received, "bytes_down": self._request.nbytes * count}
+            record |= {
+                "clients": count,
+                "bytes_up": received,
+                "bytes_down": self._request.nbytes * count,
+            }
             self.history.append(record)
-            log.info("round %d: bound %.3f", record["round"], record["bound"])
+            log.info("round %d: bound %s", record["round"], record["bound"])
         return record
 
     # census and extent ------------------------------------------------------------------------
@@ -96,11 +106,20 @@ class Server:
         lower, upper = census.extent(sums["histogram"], self.x_centre, self.x_spread)
         spread = self.x_spread * np.sqrt(12.0)
         varies = (upper > lower) & (spread > 0)
-        ratio = float(np.exp(np.mean(np.log(spread[varies] / (upper - lower)[varies])))) if varies.any() else 1.0
+        ratio = (
+            float(np.exp(np.mean(np.log(spread[varies] / (upper - lower)[varies]))))
+            if varies.any()
+            else 1.0
+        )
         self._settle(lower, upper, sums["lag_sum"], sums["lag_pairs"], ratio)
 
     def _settle(
-        self, lower: np.ndarray, upper: np.ndarray, lag_sum: np.ndarray, lag_pairs: np.ndarray, ratio: float
+        self,
+        lower: np.ndarray,
+        upper: np.ndarray,
+        lag_sum: np.ndarray,
+        lag_pairs: np.ndarray,
+        ratio: float,
     ) -> None:
         """Scaling and starting scales; `ratio` turns the variogram's lags into the unit box's."""
         s = self.census
@@ -138,7 +157,11 @@ class Server:
         if cross is not None:
             pairs = np.maximum(self.census["y_pairs"], 1.0)
             outer = self.scaling.centre[:, None] * self.scaling.centre[None, :]
-            moment = (cross / pairs - outer) / self.scaling.spread[:, None] / self.scaling.spread[None, :]
+            moment = (
+                (cross / pairs - outer)
+                / self.scaling.spread[:, None]
+                / self.scaling.spread[None, :]
+            )
         block = initial.global_block(spec, self.scales, moment, inputs, self.scaling.extent, seed)
         self.trainer = plan.inference.server(spec, block)
         return {
@@ -147,15 +170,7 @@ class Server:
             "upper": self.scaling.upper,
             "centre": self.scaling.centre,
             "spread": self.scaling.spread,
-            "scales": np.array(
-                [
-                    self.scales.short,
-                    self.scales.long,
-                    self.scales.short_variance,
-                    self.scales.long_variance,
-                    self.scales.noise_variance,
-                ]
-            ),
+            "scales": np.array(list(self.scales.as_dict().values())),
             "attempt": np.asarray(float(self.attempt)),
         }
 
@@ -173,13 +188,11 @@ class Server:
                     stacklevel=2,
                 )
             return budget.box_points(min(wanted, rows), spec.inputs)
-        from pfedhgp.model.spec import starting_kernels
-
         kernels = starting_kernels(
             spec.kernel, scale=self.scales.long, count=spec.latents, extent=self.scaling.extent
         )
         cells = float(self.census["y_count"].sum()) / self.clients
-        tolerance = 2.0 * budget.MARGIN * budget.NATS * self.scales.noise_variance / (cells * self.scales.long_variance)
+        tolerance = budget.tolerance(self.scales.noise_variance, self.scales.long_variance, cells)
         cap = min(plan.largest_inducing, max(rows, 1))
         return budget.domain_budget(kernels, spec.inputs, tolerance, cap, plan.inference.jitter)
 
@@ -187,32 +200,38 @@ class Server:
         record = self._record(self.trainer.gather(sums), "start")
         self.trainer.advance(self._other_inputs())
         self.phase, self.round, self._flat = "round", self.round + 1, 0
-        self.turn = 1
+        self.turn = 2 if self.plan.inference.start_is_round else 1
         return record
 
     def _ask_round(self) -> dict[str, np.ndarray]:
         return self.trainer.request()
 
     def _take_round(self, sums: dict[str, np.ndarray], count: int) -> dict[str, Any]:
-        before = self.trainer.bounds[-1]
         bound = self.trainer.gather(sums)
-        self._flat = self._flat + 1 if bound - before < self.plan.tolerance * count else 0
-        settled = self._flat >= 2 and self.turn > self.plan.inference.patience
-        if self.turn >= self.plan.inference.rounds or settled or self.stop_asked:
+        if self._settled(bound, count) or self.turn >= self.plan.inference.rounds or self.stop_asked:
             shared = self.trainer.finish()
-            final = self.trainer.bounds[-1]
-            if self.best is None or final > self.best[0]:
-                self.best = (final, self.attempt, shared, self.trainer.population(), self.trainer.jitter)
+            bound = self.trainer.bounds[-1] if bound is not None else None
+            if self.best is None or bound > self.best[0]:
+                found = self.trainer.population()
+                self.best = (bound, self.attempt, shared, found, self.trainer.jitter)
             self.attempt += 1
             again = self.attempt < self.plan.restarts and not self.stop_asked
             self.phase = "start" if again else "finish"
-            record = self._record(final, "round")
+            record = self._record(bound, "round")
         else:
             record = self._record(bound, "round")
             self.trainer.advance(self._other_inputs())
         self.turn += 1
         self.round += 1
         return record
+
+    def _settled(self, bound: float | None, clients: int) -> bool:
+        """Whether two rounds in a row gained less than the tolerance."""
+        if bound is None:
+            return False
+        gain = bound - self.trainer.bounds[-2]
+        self._flat = self._flat + 1 if gain < self.plan.tolerance * clients else 0
+        return self._flat >= 2 and self.turn > self.plan.inference.patience
 
     def _other_inputs(self) -> np.ndarray | None:
         """More global inducing inputs, where the residual says that they are short."""
@@ -240,14 +259,19 @@ class Server:
         }
 
     def _take_finish(self, sums: dict[str, np.ndarray], count: int) -> None:
+        if count:
+            assert self.best is not None
+            means = {name: jnp.asarray(value / count) for name, value in sums.items()}
+            population = Population(**{**means, "clients": jnp.asarray(float(count))})
+            self.best = (*self.best[:3], population, self.best[4])
         self.phase = None
 
-    def _record(self, bound: float, kind: str) -> dict[str, Any]:
+    def _record(self, bound: float | None, kind: str) -> dict[str, Any]:
         return {
             "round": self.round,
             "kind": kind,
             "attempt": self.attempt,
             "exchange": self.exchanges,
-            "bound": float(bound),
+            "bound": None if bound is None else float(bound),
             "inducing": len(self.trainer.block.inputs),
         }

@@ -17,7 +17,39 @@ from pfedhgp.kernels import Kernel
 NATS = 0.5
 MARGIN = 0.1
 """Starting budgets aim at this part of NATS, since lengthscales may shrink while training."""
-SIZES = (4, 6, 8, 10, 12, 16, 20, 24, 28, 32, 40, 50, 64, 80, 100, 128, 160, 200, 256, 320, 400, 512)
+SIZES = (
+    4,
+    6,
+    8,
+    10,
+    12,
+    16,
+    20,
+    24,
+    28,
+    32,
+    40,
+    50,
+    64,
+    80,
+    100,
+    128,
+    160,
+    200,
+    256,
+    320,
+    400,
+    512,
+)
+
+
+ALL_ROWS = 64
+"""A client with at most so many distinct inputs has an inducing input at each: then its layer is exact."""
+
+
+def tolerance(noise_variance: float, layer_variance: float, cells: float) -> float:
+    """The mean residual variance at which a client's `cells` cost MARGIN · NATS."""
+    return 2.0 * MARGIN * NATS * noise_variance / (max(cells, 1.0) * layer_variance)
 
 
 def round_up(size: int) -> int:
@@ -45,7 +77,9 @@ def _residuals(kernels: Kernel, Z: jax.Array, X: jax.Array, jitter: float) -> ja
     return jnp.mean(basis.residual(basis.features(X)), axis=0)
 
 
-def domain_budget(kernels: Kernel, dimensions: int, tolerance: float, cap: int, jitter: float) -> np.ndarray:
+def domain_budget(
+    kernels: Kernel, dimensions: int, tolerance: float, cap: int, jitter: float
+) -> np.ndarray:
     """The smallest set of the ladder whose mean residual over the unit box is at most `tolerance`."""
     probe = box_points(401 if dimensions == 1 else 1000, dimensions)
     for size in SIZES:

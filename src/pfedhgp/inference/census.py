@@ -10,7 +10,7 @@ to their total: the long scale starts the global and deviation layers, the short
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from scipy.optimize import nnls
@@ -46,7 +46,9 @@ def histogram(X: np.ndarray, centre: np.ndarray, spread: np.ndarray) -> np.ndarr
     )
 
 
-def extent(counts: np.ndarray, centre: np.ndarray, spread: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def extent(
+    counts: np.ndarray, centre: np.ndarray, spread: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """(lower, upper) of each input: the outer edges of the outermost bins that hold rows."""
     step = 2.0 * HISTOGRAM_REACH / HISTOGRAM_BINS
     lower, upper = np.empty(len(counts)), np.empty(len(counts))
@@ -95,6 +97,9 @@ class Scales:
     short_variance: float
     long_variance: float
     noise_variance: float
+
+    def as_dict(self) -> dict[str, float]:
+        return asdict(self)
 
 
 def starting_scales(lag_sum: np.ndarray, lag_pairs: np.ndarray, variances: np.ndarray) -> Scales:

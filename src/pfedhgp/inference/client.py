@@ -156,7 +156,11 @@ def batched_step(
     """`step` for a batch of clients of equal shapes."""
 
     def one(
-        rest: tuple[Array, Array], client: ClientBlock, anchor: ClientBlock, rows: Rows, jitter: Array
+        rest: tuple[Array, Array],
+        client: ClientBlock,
+        anchor: ClientBlock,
+        rows: Rows,
+        jitter: Array,
     ) -> tuple[ClientBlock, Statistics, Info]:
         return step(options, broadcast, rest, client, anchor, rows, jitter)
 

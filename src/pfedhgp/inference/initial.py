@@ -11,13 +11,17 @@ from pfedhgp.model.noise import DiagonalNoise, FullNoise, Noise
 from pfedhgp.model.spec import Spec, starting_kernels
 
 
-def principal_loadings(second_moment: np.ndarray, rank: int, rng: np.random.Generator | None) -> np.ndarray:
+def principal_loadings(
+    second_moment: np.ndarray, rank: int, rng: np.random.Generator | None
+) -> np.ndarray:
     """Q × rank: leading eigenvectors of E[yyᵀ], scaled so that B Bᵀ is near it; turned at random on a restart."""
     outputs = len(second_moment)
     values, vectors = np.linalg.eigh(second_moment)
     values, vectors = values[::-1], vectors[:, ::-1]
     floor = 0.05 * max(float(np.trace(second_moment)) / outputs, 1e-3)
-    columns = [vectors[:, r % outputs] * np.sqrt(max(values[r % outputs], floor)) for r in range(rank)]
+    columns = [
+        vectors[:, r % outputs] * np.sqrt(max(values[r % outputs], floor)) for r in range(rank)
+    ]
     B = np.stack(columns, axis=1) if rank else np.zeros((outputs, 0))
     if rng is not None and rank > 1:
         B = B @ np.linalg.qr(rng.normal(size=(rank, rank)))[0]
@@ -33,12 +37,19 @@ def second_moment(Y: np.ndarray) -> np.ndarray:
 
 
 def global_block(
-    spec: Spec, scales: Scales, moment: np.ndarray, inputs: np.ndarray, extent: np.ndarray, seed: int | None
+    spec: Spec,
+    scales: Scales,
+    moment: np.ndarray,
+    inputs: np.ndarray,
+    extent: np.ndarray,
+    seed: int | None,
 ) -> GlobalBlock:
     """Half of the smooth variance to the global layer, half to the deviations (φ = 1)."""
     rng = None if seed is None else np.random.default_rng([seed, 0])
     jump = 1.0 if rng is None else float(np.exp(0.3 * rng.normal()))
-    kernels = starting_kernels(spec.kernel, scale=scales.long * jump, count=spec.latents, extent=extent)
+    kernels = starting_kernels(
+        spec.kernel, scale=scales.long * jump, count=spec.latents, extent=extent
+    )
     share = np.sqrt(0.5 * scales.long_variance)
     if spec.tied:
         loadings = np.full((spec.outputs, spec.latents), share)
@@ -50,7 +61,12 @@ def global_block(
 
 
 def client_block(
-    spec: Spec, scales: Scales, Y: np.ndarray, inputs: np.ndarray, extent: np.ndarray, seed: int | None
+    spec: Spec,
+    scales: Scales,
+    Y: np.ndarray,
+    inputs: np.ndarray,
+    extent: np.ndarray,
+    seed: int | None,
 ) -> ClientBlock:
     """Directions from the client's own second moment; scales from the agreed variogram."""
     rng = None if seed is None else np.random.default_rng([seed, 1])

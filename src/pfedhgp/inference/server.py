@@ -40,7 +40,9 @@ def improve(
         return 0.5 * jnp.sum(z**2) - surrogate.value(structure, z.reshape(block.loadings.shape))
 
     start = block.loadings.reshape(-1)
-    found = lbfgs.minimize(objective, start, evaluations=options.evaluations, movable=jnp.ones_like(start))
+    found = lbfgs.minimize(
+        objective, start, evaluations=options.evaluations, movable=jnp.ones_like(start)
+    )
     new = eqx.tree_at(lambda b: b.loadings, new, found.x.reshape(block.loadings.shape))
     return new, gain + found.first_value - found.value
 
@@ -57,9 +59,11 @@ def newton_in_box(gradient: Array, hessian: Array, radius: Array) -> tuple[Array
 
 def scale_of_deviations(power: Array, count: Array, width: float = 2.0) -> Array:
     """argmax over φ of N(B̃; 0, φ) for all clients' entries and log φ ~ N(0, width²): Newton in log φ."""
+
     def turn(_: int, log_phi: Array) -> Array:
         ratio = 0.5 * power * jnp.exp(-log_phi)
         gradient = ratio - 0.5 * count - log_phi / width**2
         return log_phi + jnp.clip(gradient / (ratio + 1.0 / width**2), -1.0, 1.0)
+
     start = jnp.log(jnp.maximum(power, 1e-6) / jnp.maximum(count, 1.0))
     return jnp.exp(jax.lax.fori_loop(0, 30, turn, start))

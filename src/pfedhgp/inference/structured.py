@@ -18,7 +18,6 @@ from pfedhgp.inference.coordinates import Theta, theta_of, with_theta
 from pfedhgp.inference.grams import Design, Grams, accumulate
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, Structure, deviation_loadings
 
-
 CURVATURE_STEP = 1e-3
 
 
@@ -46,7 +45,11 @@ class Statistics(eqx.Module):
 
 
 def design_of(
-    structure: Structure, shared: GlobalBlock, basis: Basis, client: ClientBlock, jitter: Array | float
+    structure: Structure,
+    shared: GlobalBlock,
+    basis: Basis,
+    client: ClientBlock,
+    jitter: Array | float,
 ) -> Design:
     """The client's linear model at the current parameters."""
     return Design(
@@ -99,9 +102,13 @@ def at_fixed_function(
     turn = jnp.swapaxes(basis.carry_from(new), 1, 2)
     if structure.tied:
         turn = turn * (shared.loadings / moved.loadings)[None]
-    design = design_of(structure, moved, new, client, jitter if local_jitter is None else local_jitter)
+    design = design_of(
+        structure, moved, new, client, jitter if local_jitter is None else local_jitter
+    )
     design = eqx.tree_at(lambda d: d.turn, design, turn, is_leaf=lambda v: v is None)
-    return summary(accumulate(rows, design, chunk=chunk), basis.factor.shape[0] * basis.factor.shape[1])
+    return summary(
+        accumulate(rows, design, chunk=chunk), basis.factor.shape[0] * basis.factor.shape[1]
+    )
 
 
 def statistics(
@@ -139,7 +146,11 @@ def statistics(
     shifts = CURVATURE_STEP * jnp.eye(theta.shape[0], dtype=theta.dtype)
     points = jnp.concatenate([theta[None], theta[None] + shifts, theta[None] - shifts])
     all_c, all_h, all_J = jax.lax.map(derivative, points)
-    slopes = all_c + jnp.einsum("ikp,k->ip", all_h, mean) - 0.5 * jnp.einsum("iklp,kl->ip", all_J, second)
+    slopes = (
+        all_c
+        + jnp.einsum("ikp,k->ip", all_h, mean)
+        - 0.5 * jnp.einsum("iklp,kl->ip", all_J, second)
+    )
     ahead, behind = slopes[1 : 1 + theta.shape[0]], slopes[1 + theta.shape[0] :]
     curvature = (ahead - behind) / (2.0 * CURVATURE_STEP)
     d_c, d_h, d_J = all_c[0], all_h[0], all_J[0]

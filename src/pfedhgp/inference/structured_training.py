@@ -29,15 +29,17 @@ from pfedhgp.inference.arrays import (
 from pfedhgp.inference.budget import round_up
 from pfedhgp.inference.client import Broadcast, Info, StepOptions
 from pfedhgp.inference.coordinates import theta_of, with_theta
+from pfedhgp.inference.grams import accumulate
 from pfedhgp.inference.server import ServerOptions, improve, scale_of_deviations
 from pfedhgp.inference.structured import Statistics, design_of
 from pfedhgp.inference.structured_posterior import client_posterior
 from pfedhgp.inference.surrogate import Surrogate
-from pfedhgp.inference.grams import accumulate
 from pfedhgp.kernels import Kernel
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population
 from pfedhgp.model.spec import Spec
+
+LARGEST_JITTER = 1e-2
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,15 @@ class Structured:
     patience: int = 4
 
     name = "structured"
+    start_is_round = False
+    knows_bound = True
 
     def server(self, spec: Spec, block: GlobalBlock) -> StructuredServer:
         return StructuredServer(self, spec, block)
 
-    def clients(self, spec: Spec, like: Kernel, blocks: ClientBlock, rows: Rows) -> StructuredClients:
+    def clients(
+        self, spec: Spec, like: Kernel, blocks: ClientBlock, rows: Rows
+    ) -> StructuredClients:
         return StructuredClients(self, spec, like, blocks, rows)
 
 
@@ -113,7 +119,9 @@ class StructuredServer:
         new, _ = improve(options, total, self.anchor, radius, jnp.asarray(self.jitter))
         if self._fell() and self.before is not None:
             back = with_theta(structure, new, theta_of(structure, self.before))
-            new = eqx.tree_at(lambda b: b.loadings, back, back.loadings if structure.tied else new.loadings)
+            new = eqx.tree_at(
+                lambda b: b.loadings, back, back.loadings if structure.tied else new.loadings
+            )
         if self.spec.deviation and not structure.tied:
             entries = total.sums.clients * self.block.loadings.size
             phi = scale_of_deviations(jnp.trace(total.sums.deviation_power), entries)
@@ -183,7 +191,6 @@ class StructuredClients:
     info: Info | None = None
     local_nats: np.ndarray | None = None
     jitter: np.ndarray = field(init=False)
-    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.anchors = self.blocks
@@ -193,7 +200,6 @@ class StructuredClients:
         self, arrays: Arrays, kind: str, names: tuple[str, ...]
     ) -> list[dict[str, np.ndarray]]:
         """The replies to a `start` or `round` broadcast, one a client."""
-        self.names = names
         broadcast = Broadcast(
             block=block_from_arrays(arrays, self.like),
             J=jnp.asarray(arrays["J"]),
@@ -202,40 +208,41 @@ class StructuredClients:
             jitter=jnp.asarray(arrays["jitter"]),
             evaluations=jnp.asarray(int(arrays["evaluations"])),
         )
-        sums, nats = self._sturdy(lambda jitter: self._step(broadcast, jitter))
-        self.own, self.own_block, self.local_nats = sums, broadcast.block, np.asarray(nats)
-        return statistics_to_arrays(sums)
-
-    def _step(self, broadcast: Broadcast, jitter: jax.Array) -> tuple[Statistics, jax.Array]:
-        count = self.blocks.active.shape[0]
         if self.own is None or self.own_block is None:
+            count = self.blocks.active.shape[0]
             rest = jax.tree.map(lambda v: jnp.zeros((count, *v.shape)), (broadcast.J, broadcast.h))
         else:
-            rest = client_step.batched_rest(
-                self.spec.structure, broadcast, self.own_block, self.own
-            )
-        blocks, sums, info = client_step.batched_step(
-            self._options(), broadcast, rest, self.blocks, self.anchors, self.rows, jitter
-        )
-        if np.all(np.isfinite(np.asarray(sums.evidence))):
-            self.blocks, self.info = blocks, info
-        return sums, info.local_nats
+            structure = self.spec.structure
+            rest = client_step.batched_rest(structure, broadcast, self.own_block, self.own)
+        self.own = self.improve(broadcast, rest, names)
+        self.own_block = broadcast.block
+        return statistics_to_arrays(self.own)
 
-    def _options(self) -> StepOptions:
-        settings = self.settings
-        return StepOptions(self.spec.structure, settings.learn_inducing, settings.chunk)
+    def improve(
+        self, broadcast: Broadcast, rest: tuple[jax.Array, jax.Array], names: tuple[str, ...]
+    ) -> Statistics:
+        """Each client's step given the others' J and h; returns their sums.
 
-    def _sturdy(self, attempt: Any) -> tuple[Statistics, jax.Array]:
-        """Raises the local jitter tenfold for the clients whose factorisation failed, up to 1e-2."""
+        Where a client's factorisation fails, its local jitter is raised tenfold, up to 1e-2.
+        """
         while True:
-            sums, nats = attempt(jnp.asarray(self.jitter))
+            blocks, sums, info = client_step.batched_step(
+                self._options(),
+                broadcast,
+                rest,
+                self.blocks,
+                self.anchors,
+                self.rows,
+                jnp.asarray(self.jitter),
+            )
             failed = ~np.isfinite(np.asarray(sums.evidence))
             if not failed.any():
-                return sums, nats
-            if self.jitter[failed].max() >= 1e-2:
+                self.blocks, self.info, self.local_nats = blocks, info, np.asarray(info.local_nats)
+                return sums
+            if self.jitter[failed].max() >= LARGEST_JITTER:
                 raise NumericsError(
                     "a factorisation failed at the largest jitter",
-                    client=self.names[int(np.flatnonzero(failed)[0])],
+                    client=names[int(np.flatnonzero(failed)[0])],
                     matrix="k(Z_i, Z_i)",
                 )
             warnings.warn(
@@ -245,13 +252,20 @@ class StructuredClients:
             )
             self.jitter = np.where(failed, 10.0 * self.jitter, self.jitter)
 
+    def _options(self) -> StepOptions:
+        settings = self.settings
+        return StepOptions(self.spec.structure, settings.learn_inducing, settings.chunk)
+
     def kernels_of(self, index: int) -> Kernel:
         """The local kernels of one client."""
         return jax.tree.map(lambda leaf: leaf[index], self.blocks.kernels)
 
     def replace_inputs(self, inputs: list[np.ndarray | None]) -> None:
         """Gives clients other local inducing inputs; None leaves a client's as they are."""
-        now = [np.asarray(self.blocks.inputs[i])[np.asarray(self.blocks.active[i]) > 0] for i in range(len(inputs))]
+        now = [
+            np.asarray(self.blocks.inputs[i])[np.asarray(self.blocks.active[i]) > 0]
+            for i in range(len(inputs))
+        ]
         chosen = [old if new is None else new for old, new in zip(now, inputs, strict=True)]
         size = round_up(max(len(Z) for Z in chosen))
         padded = np.stack([np.pad(Z, ((0, size - len(Z)), (0, 0)), mode="edge") for Z in chosen])
@@ -263,7 +277,12 @@ class StructuredClients:
     def posteriors(self, shared: GlobalPosterior, jitter: float) -> list[ClientPosterior]:
         """What each client keeps for prediction."""
         stacked = _posteriors(
-            self._options(), shared.block, self.blocks, self.rows, jnp.asarray(jitter), jnp.asarray(self.jitter)
+            self._options(),
+            shared.block,
+            self.blocks,
+            self.rows,
+            jnp.asarray(jitter),
+            jnp.asarray(self.jitter),
         )
         count = self.blocks.active.shape[0]
         return [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(count)]
@@ -307,6 +326,8 @@ def settle_jitter(block: GlobalBlock, jitter: float) -> float:
         factor = np.asarray(block.basis(jitter).factor)
         if np.all(np.isfinite(factor)):
             return jitter
-        if jitter >= 1e-2:
-            raise NumericsError("a factorisation failed at the largest jitter", matrix="k(Z_g, Z_g)")
+        if jitter >= LARGEST_JITTER:
+            raise NumericsError(
+                "a factorisation failed at the largest jitter", matrix="k(Z_g, Z_g)"
+            )
         jitter *= 10.0

@@ -28,7 +28,9 @@ class Surrogate(eqx.Module):
     block: GlobalBlock
     sums: Statistics
 
-    def carried(self, structure: Structure, target: GlobalBlock, jitter: Array | float) -> tuple[Array, Array]:
+    def carried(
+        self, structure: Structure, target: GlobalBlock, jitter: Array | float
+    ) -> tuple[Array, Array]:
         """(J, h) for the whitened weights of `target`, the evidence on u held as it is: Tᵀ J₀ T and Tᵀ h₀.
 
         Linear in the sums, so a client can subtract its own; J and h move together, so the mean that
@@ -41,7 +43,11 @@ class Surrogate(eqx.Module):
     def value(self, structure: Structure, loadings: Array) -> Array:
         """F(θ₀, B): the ELBO at the block's own θ for any loadings."""
         J, h = load(self.sums.U, self.sums.y, loadings, self.block.loadings.shape[1])
-        extra = 0.0 if structure.tied else self._residual(self.block.loadings) - self._residual(loadings)
+        extra = (
+            0.0
+            if structure.tied
+            else self._residual(self.block.loadings) - self._residual(loadings)
+        )
         return self.sums.evidence + 0.5 * extra + linalg.log_partition(J, h)
 
     def derivatives(self, structure: Structure, jitter: Array | float) -> tuple[Theta, Array]:

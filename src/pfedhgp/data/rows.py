@@ -1,0 +1,20 @@
+"""One client's rows, as arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class ClientRows:
+    """One client's rows as arrays, in the data's own units; NaN in Y is a missing cell."""
+
+    name: str
+    X: np.ndarray
+    Y: np.ndarray
+    counts: np.ndarray | None = None
+    """How many observations each cell of Y is the mean of (replicates); None: one where observed."""
+    scatter: np.ndarray | None = None
+    """Σ over replicates of (y − ȳ)(y − ȳ)ᵀ, Q × Q, summed over rows."""

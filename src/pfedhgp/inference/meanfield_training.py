@@ -1,0 +1,190 @@
+"""The paper's Algorithm 1 as two parties; the same calls as the structured solver's.
+
+The server never learns the bound (clients send S̃_i and nothing else while training), so training runs for all
+its rounds. With the last delivery each client answers with B̃B̃ᵀ, B_l B_lᵀ and Σ, which unseen clients need.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pfedhgp.errors import NumericsError, NumericsWarning
+from pfedhgp.inference import meanfield, meanfield_steps
+from pfedhgp.inference.arrays import Arrays
+from pfedhgp.inference.meanfield import JITTER, GlobalState, MeanFieldOptions
+from pfedhgp.inference.structured_training import LARGEST_JITTER, settle_jitter
+from pfedhgp.kernels import Kernel
+from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, deviation_loadings
+from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population
+from pfedhgp.model.spec import Spec
+
+
+@dataclass(frozen=True)
+class MeanField:
+    """Settings of the mean-field inference, with the paper's values."""
+
+    rounds: int = 20
+    local_steps: int = 80
+    local_rate: float = 0.1
+    server_rate: float = 0.1
+    server_optimizer: str = "adam"
+    learn_inducing: bool = True
+    jitter: float = JITTER
+    chunk: int = 4096
+
+    name = "mean-field"
+    patience = 0
+    start_is_round = True
+    knows_bound = False
+
+    def options(self, spec: Spec) -> MeanFieldOptions:
+        return MeanFieldOptions(
+            structure=spec.structure,
+            local_steps=self.local_steps,
+            local_rate=self.local_rate,
+            server_rate=self.server_rate,
+            server_optimizer=self.server_optimizer,
+            learn_inputs=self.learn_inducing,
+            chunk=self.chunk,
+        )
+
+    def server(self, spec: Spec, block: GlobalBlock) -> MeanFieldServer:
+        return MeanFieldServer(self, spec, block)
+
+    def clients(self, spec: Spec, like: Kernel, blocks: ClientBlock, rows: Rows) -> MeanFieldClients:
+        return MeanFieldClients(self, spec, like, blocks, rows)
+
+
+class MeanFieldServer:
+    """Θ_global and its optimiser. The global KL is held here alone."""
+
+    def __init__(self, settings: MeanField, spec: Spec, block: GlobalBlock) -> None:
+        self.options = settings.options(spec)
+        self.start = block
+        self.state = meanfield_steps.server_init(self.options, block)
+        self.jitter = settle_jitter(block, settings.jitter)
+        self.gradient: GlobalState | None = None
+        self.sent_start = False
+
+    @property
+    def block(self) -> GlobalBlock:
+        return meanfield.global_block(self.options, self.state.free)
+
+    def request(self) -> dict[str, np.ndarray]:
+        """Θ_global in its unconstrained coordinates."""
+        named = meanfield_steps.gradient_to_arrays(self.state.free)
+        arrays = {f"free.{name}": np.asarray(value) for name, value in named.items()}
+        return {**arrays, "jitter": np.asarray(self.jitter)}
+
+    def gather(self, sums: Arrays) -> None:
+        """Takes Σ S̃_i; there is no bound to return."""
+        self.gradient = meanfield_steps.gradient_from_arrays(sums, self.state.free)
+
+    def advance(self, inputs: np.ndarray | None = None) -> None:
+        """One step on eq. global_gradient; inducing inputs move with it, their number does not change."""
+        assert self.gradient is not None and inputs is None
+        self.state = meanfield_steps.server_update(self.options, self.state, self.gradient)
+
+    def finish(self) -> GlobalPosterior:
+        self.advance()
+        return meanfield.global_posterior(self.options, self.state.free)
+
+    def population(self) -> Population | None:
+        return None
+
+
+class MeanFieldClients:
+    """A batch of clients of equal shapes: their coordinates, Adam's moments and their rows."""
+
+    local_nats = None
+
+    def __init__(
+        self, settings: MeanField, spec: Spec, like: Kernel, blocks: ClientBlock, rows: Rows
+    ) -> None:
+        self.options, self.spec, self.like = settings.options(spec), spec, like
+        self.blocks, self.rows = blocks, rows
+        self.jitter = np.full(blocks.active.shape[0], settings.jitter)
+        self.states: Any = None
+        self.reference: GlobalState | None = None
+
+    def answer(self, arrays: Arrays, kind: str, names: tuple[str, ...]) -> list[dict[str, np.ndarray]]:
+        """S̃_i of each client after its local steps."""
+        broadcast = self._read(arrays)
+        if kind == "start" or self.states is None:
+            shared = meanfield.global_block(self.options, broadcast)
+            self.states = jax.vmap(
+                lambda block: meanfield_steps.client_init(self.options, block, shared)
+            )(self.blocks)
+        self.jitter = np.maximum(self.jitter, float(arrays["jitter"]))
+        while True:
+            jitter = jnp.asarray(self.jitter.max())
+            states, gradient, info = meanfield_steps.batched_client_update(
+                self.options, broadcast, self.states, self.rows, jitter
+            )
+            failed = ~np.isfinite(np.asarray(info.after))
+            if not failed.any():
+                break
+            if self.jitter.max() >= LARGEST_JITTER:
+                name = names[int(np.flatnonzero(failed)[0])]
+                raise NumericsError(
+                    "the bound is not finite at the largest jitter", client=name, matrix="k(Z_i, Z_i)"
+                )
+            warnings.warn(
+                f"{failed.sum()} of {len(failed)} clients need a larger jitter: a factorisation failed",
+                NumericsWarning,
+                stacklevel=2,
+            )
+            self.jitter = 10.0 * self.jitter
+        self.states = states
+        each = [jax.tree.map(lambda leaf, i=i: leaf[i], gradient) for i in range(len(failed))]
+        return [
+            {name: np.asarray(a) for name, a in meanfield_steps.gradient_to_arrays(one).items()}
+            for one in each
+        ]
+
+    def _read(self, arrays: Arrays) -> GlobalState:
+        named = {k.removeprefix("free."): v for k, v in arrays.items() if k.startswith("free.")}
+        size = len(named["q.mean"])
+        latents = self.spec.latents
+        inputs = np.zeros((size // max(latents, 1), self.spec.inputs))
+        like = GlobalBlock(
+            self.like,
+            jnp.asarray(inputs),
+            jnp.ones((self.spec.outputs, latents)),
+            jnp.ones(()),
+        )
+        return meanfield_steps.gradient_from_arrays(
+            named, meanfield.global_coordinates(self.options, like)
+        )
+
+    def posteriors(self, shared: GlobalPosterior, jitter: float) -> list[ClientPosterior]:
+        """What each client keeps for prediction: its factors, independent of v_g."""
+        count = len(self.jitter)
+        return [
+            meanfield.client_posterior(
+                self.options, jax.tree.map(lambda leaf, i=i: leaf[i], self.states.free), shared.block
+            )
+            for i in range(count)
+        ]
+
+    def last_words(self, shared: GlobalPosterior, found: list[ClientPosterior]) -> list[dict[str, np.ndarray]]:
+        """B̃B̃ᵀ, B_l B_lᵀ and Σ of each client, for the population."""
+        replies = []
+        for client in found:
+            B_dev = deviation_loadings(self.spec.structure, shared.block, client.block)
+            B_loc = client.block.loadings
+            replies.append(
+                {
+                    "deviation_power": np.asarray(B_dev @ B_dev.T),
+                    "local_power": np.asarray(B_loc @ B_loc.T),
+                    "noise": np.asarray(client.block.noise.covariance(self.spec.outputs)),
+                    "clients": np.ones(()),
+                }
+            )
+        return replies

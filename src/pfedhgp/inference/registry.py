@@ -1,0 +1,33 @@
+"""Inferences by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pfedhgp.errors import InputError
+from pfedhgp.inference.meanfield_training import MeanField
+from pfedhgp.inference.structured_training import Structured
+
+INFERENCES = {"structured": Structured, "mean-field": MeanField}
+
+
+def inference_named(
+    given: Any, *, rounds: int | None, learn_inducing: bool
+) -> Structured | MeanField:
+    """The settings object for a name, or the given one; `rounds` overrides its own."""
+    if isinstance(given, str):
+        if given not in INFERENCES:
+            raise InputError(f"`inference` must be one of {', '.join(INFERENCES)}, got {given!r}")
+        found = INFERENCES[given]()
+        if learn_inducing:
+            found = replace(found, learn_inducing=True)
+    elif isinstance(given, Structured | MeanField):
+        found = given
+    else:
+        raise InputError(f"`inference` must be a name or settings of an inference, got {given!r}")
+    if rounds is None:
+        return found
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
+        raise InputError(f"`rounds` must be a positive whole number, got {rounds!r}")
+    return replace(found, rounds=rounds)

@@ -1,0 +1,302 @@
+"""Model files: a RUN folder of JSON and safetensors, written whole or not at all, checked when read.
+
+    spec.json                   format, kernels, scaling, names, population, SHA-256 of every file
+    global.safetensors          what all clients share: Z_g, B_g, φ, kernel parameters, q(v_g)
+    clients/<hash>.safetensors  one client: Z_i, loadings, kernel parameters, noise, q(w | v_g)
+    metrics.json                the history of the fit
+    messages.jsonl              names, shapes and bytes of all that crossed the wire
+
+Nothing is pickled, and nothing in a file is executed. A client's file is named by a hash of its name;
+the name itself is in spec.json and messages.jsonl.
+
+What a client's file reveals: it holds no rows, but it is the client's fitted function with its
+uncertainty. Whoever has it predicts as the client does, and sees from the covariance where its data
+are dense. Where the client has no more rows than inducing inputs, its inducing inputs ARE its
+inputs (Z_i = X_i), and the fitted function there is nearly its targets: guard such a file like the
+rows. global.safetensors holds the shared function and, in its covariance, where the clients' data
+are dense together. A site needs spec.json, global.safetensors and its own file (`load_client`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+
+from pfedhgp.data.scaling import Scaling
+from pfedhgp.errors import InputError
+from pfedhgp.kernels import Kernel
+from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Structure
+from pfedhgp.model.codec import (
+    Arrays,
+    kernel_from_json,
+    kernel_to_json,
+    noise_from_json,
+    noise_to_json,
+    plain_json,
+    to_array,
+)
+from pfedhgp.model.fitted import FittedModel, check_client, check_frame, check_shared
+from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population
+from pfedhgp.model.run_folder import (
+    SPEC,
+    RunFolder,
+    client_file,
+    naming,
+    parse_json,
+    write_folder,
+)
+from pfedhgp.runtime import with_numerics
+
+__all__ = ["load", "load_client", "save"]
+
+GLOBAL, METRICS, MESSAGES = "global.safetensors", "metrics.json", "messages.jsonl"
+PathLike = str | os.PathLike[str]
+
+
+@with_numerics
+def save(model: FittedModel, path: PathLike, *, overwrite: bool = False) -> None:
+    """Writes `model` into the folder `path`; an existing model stays unless `overwrite`.
+
+    Settings come back as JSON has them: tuples as lists. In the history and the messages, numbers that
+    are not finite come back as None.
+    """
+    _check_before_saving(model)
+    write_folder(Path(path), _files_of(model), _spec_of(model), overwrite=overwrite)
+
+
+@with_numerics
+def load(path: PathLike) -> FittedModel:
+    """Reads a model, checking all of it: hashes, shapes, finite numbers, covariances."""
+    folder = RunFolder.open(path)
+    with naming(folder.path / SPEC):
+        entries = _entries(folder.spec)
+    folder.refuse_strangers([GLOBAL, METRICS, MESSAGES, *(e["file"] for e in entries.values())])
+    history = folder.read(METRICS)
+    with naming(folder.path / METRICS):
+        records = parse_json(history)["history"]
+    lines = folder.read(MESSAGES)
+    with naming(folder.path / MESSAGES):
+        messages = [parse_json(line) for line in lines.splitlines()]
+    return _assemble(folder, entries, records, messages)
+
+
+@with_numerics
+def load_client(path: PathLike, name: str) -> FittedModel:
+    """Reads the model with one client's part alone: no other client's file needs to be there.
+
+    The history and the messages are left out. Predictions for the other clients would be those for
+    an unseen one.
+    """
+    folder = RunFolder.open(path)
+    with naming(folder.path / SPEC):
+        entries = _entries(folder.spec)
+    if name not in entries:
+        raise InputError(
+            f"{folder.path}: no client {name!r} among the {len(entries)} of this model"
+        )
+    return _assemble(folder, {name: entries[name]}, [], [])
+
+
+# ------------------------------------------------------------------------------------------- saving
+
+
+def _check_before_saving(model: FittedModel) -> None:
+    """A broken model is refused now, not when it is needed."""
+    where = "the model"
+    try:
+        check_shared(model.structure, model.shared)
+        check_frame(model)
+        for name, client in model.clients.items():
+            where = f"client {name!r}"
+            check_client(model.structure, model.shared, client)
+    except ValueError as error:
+        raise InputError(f"{where} cannot be saved: {error}") from None
+    files = {client_file(name): name for name in model.clients}
+    if len(files) != len(model.clients):
+        raise InputError("two clients' names have the same hash: rename one of them")
+
+
+def _files_of(model: FittedModel) -> Iterator[tuple[str, bytes]]:
+    """One file at a time, so that no more than one is in memory."""
+    yield GLOBAL, safetensors.numpy.save(_shared_arrays(model))
+    for name, client in model.clients.items():
+        yield client_file(name), safetensors.numpy.save(_client_arrays(client))
+    history = {"history": plain_json(model.history, "history", strict=False)}
+    yield METRICS, json.dumps(history, indent=1, allow_nan=False).encode("ascii")
+    messages = plain_json(model.messages, "messages", strict=False)
+    yield MESSAGES, "".join(json.dumps(m, allow_nan=False) + "\n" for m in messages).encode("ascii")
+
+
+def _shared_arrays(model: FittedModel) -> Arrays:
+    block, shared = model.shared.block, model.shared
+    arrays = {key: to_array(getattr(block, key)) for key in ("inputs", "loadings", "phi")}
+    arrays |= {key: to_array(getattr(shared, key)) for key in ("mean", "covariance")}
+    arrays |= kernel_to_json(block.kernels, "kernels")[1]
+    for key, kernel in (("kernel", model.kernel), ("local_kernel", model.local_kernel)):
+        arrays |= kernel_to_json(kernel, key)[1] if kernel is not None else {}
+    return arrays
+
+
+def _client_arrays(client: ClientPosterior) -> Arrays:
+    block = client.block
+    keys = ("inputs", "active", "deviation", "loadings")
+    arrays = {key: to_array(getattr(block, key)) for key in keys}
+    arrays |= {key: to_array(getattr(client, key)) for key in ("offset", "G", "covariance")}
+    arrays |= kernel_to_json(block.kernels, "kernels")[1]
+    return arrays | noise_to_json(block.noise, "noise")[1]
+
+
+def _spec_of(model: FittedModel) -> dict[str, Any]:
+    def tree(kernel: Kernel | None) -> dict[str, Any] | None:
+        return None if kernel is None else kernel_to_json(kernel, "")[0]
+
+    return {
+        "inference": model.inference,
+        "structure": asdict(model.structure),
+        "inputs": list(model.input_names),
+        "outputs": list(model.output_names),
+        "scalar_output": model.scalar_output,
+        "scaling": _lists(model.scaling),
+        "population": _lists(model.population),
+        "kernel": tree(model.kernel),
+        "local_kernel": tree(model.local_kernel),
+        "kernels": tree(model.shared.block.kernels),
+        "jitter": float(model.jitter),
+        "settings": plain_json(dict(model.settings), "settings", strict=True),
+        "clients": [
+            {
+                "name": name,
+                "file": client_file(name),
+                "jitter": model.jitter_of(name),
+                "kernels": tree(client.block.kernels),
+                "noise": noise_to_json(client.block.noise, "")[0],
+            }
+            for name, client in model.clients.items()
+        ],
+    }
+
+
+def _lists(record: Scaling | Population) -> dict[str, Any]:
+    return {f.name: to_array(getattr(record, f.name)).tolist() for f in fields(record)}
+
+
+# ------------------------------------------------------------------------------------------ loading
+
+
+def _entries(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The clients' entries by name."""
+    entries = {_string(entry["name"], "name"): entry for entry in spec["clients"]}
+    if len(entries) != len(spec["clients"]):
+        raise ValueError("two clients have the same name")
+    for name, entry in entries.items():
+        if entry["file"] != client_file(name):
+            raise ValueError(f"the file of client {name!r} is {entry['file']!r}")
+    return entries
+
+
+def _assemble(
+    folder: RunFolder, entries: Mapping[str, dict[str, Any]], history: Any, messages: list[Any]
+) -> FittedModel:
+    spec, arrays = folder.spec, _arrays(folder, GLOBAL)
+    with naming(folder.path / SPEC):
+        structure = _structure(spec["structure"])
+        if type(spec["scalar_output"]) is not bool:
+            raise ValueError("`scalar_output` is not true or false")
+    with naming(folder.path / GLOBAL):
+        shared = _shared(spec, arrays)
+        templates = {
+            key: None if spec[key] is None else kernel_from_json(spec[key], arrays, key)
+            for key in ("kernel", "local_kernel")
+        }
+        _refuse_rest(arrays)
+        check_shared(structure, shared)
+    clients = {}
+    for name, entry in entries.items():
+        own = _arrays(folder, entry["file"])
+        with naming(folder.path / entry["file"]):
+            clients[name] = _client(entry, own)
+            _refuse_rest(own)
+            check_client(structure, shared, clients[name])
+    with naming(folder.path / SPEC):
+        model = FittedModel(
+            structure=structure,
+            inference=_string(spec["inference"], "inference"),
+            **templates,
+            shared=shared,
+            clients=clients,
+            population=Population(**_numbers(spec["population"])),
+            scaling=Scaling(**_numbers(spec["scaling"])),
+            input_names=tuple(_string(name, "inputs") for name in spec["inputs"]),
+            output_names=tuple(_string(name, "outputs") for name in spec["outputs"]),
+            jitter=_number(spec["jitter"]),
+            client_jitter={name: _number(entry["jitter"]) for name, entry in entries.items()},
+            scalar_output=spec["scalar_output"],
+            settings=dict(spec["settings"]),
+            history=list(history),
+            messages=messages,
+        )
+        check_frame(model)
+    return model
+
+
+def _structure(table: Mapping[str, Any]) -> Structure:
+    usual = asdict(Structure())
+    if {key: type(value) for key, value in table.items()} != {k: type(v) for k, v in usual.items()}:
+        raise ValueError(
+            f"`structure` is {table!r}, expected {', '.join(usual)}, true or false each"
+        )
+    return Structure(**table)
+
+
+def _arrays(folder: RunFolder, name: str) -> Arrays:
+    """The arrays of a file, all of float64."""
+    content = folder.read(name)
+    with naming(folder.path / name):
+        arrays = safetensors.numpy.load(content)
+        for key, array in arrays.items():
+            if array.dtype != np.float64:
+                raise ValueError(f"{key} is of {array.dtype}, not float64")
+        return {key: to_array(array) for key, array in arrays.items()}
+
+
+def _shared(spec: Mapping[str, Any], arrays: Arrays) -> GlobalPosterior:
+    kernels = kernel_from_json(spec["kernels"], arrays, "kernels")
+    take = arrays.pop
+    block = GlobalBlock(kernels, take("inputs"), take("loadings"), take("phi"))
+    return GlobalPosterior(block, take("mean"), take("covariance"))
+
+
+def _client(entry: Mapping[str, Any], arrays: Arrays) -> ClientPosterior:
+    kernels = kernel_from_json(entry["kernels"], arrays, "kernels")
+    noise = noise_from_json(entry["noise"], arrays, "noise")
+    keys = ("inputs", "active", "deviation", "loadings")
+    block = ClientBlock(kernels=kernels, noise=noise, **{key: arrays.pop(key) for key in keys})
+    return ClientPosterior(block, *(arrays.pop(key) for key in ("offset", "G", "covariance")))
+
+
+def _refuse_rest(arrays: Arrays) -> None:
+    for key in sorted(arrays):
+        raise ValueError(f"unknown array {key!r}")
+
+
+def _numbers(table: Any) -> dict[str, Any]:
+    return {key: np.asarray(value, np.float64) for key, value in table.items()}
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{value!r} is not a number")
+    return float(value)
+
+
+def _string(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{where}: {value!r} is not a name")
+    return value

@@ -1,0 +1,219 @@
+"""A folder that is written whole or not at all, and whose files are what its spec.json says.
+
+spec.json lists the SHA-256 of every other file under `files`, and its own, of everything else in it,
+under `sha256`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from pfedhgp import __version__
+from pfedhgp.errors import InputError, ModelFileError
+
+FORMAT, VERSION = "pfedhgp-run", 1
+SPEC = "spec.json"
+PARTS = (SPEC, "global.safetensors", "clients", "metrics.json", "messages.jsonl")
+OTHERS = ("report.html", "checkpoint")
+"""What else may lie in a RUN folder; it goes when the model is replaced."""
+
+
+def client_file(name: str) -> str:
+    """clients/<sha256(name)[:16]>.safetensors"""
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"clients/{digest[:16]}.safetensors"
+
+
+def seal(spec: Mapping[str, Any]) -> str:
+    """The SHA-256 of a spec without its own, in one canonical spelling."""
+    rest = {key: value for key, value in spec.items() if key != "sha256"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+# ------------------------------------------------------------------------------------------ writing
+
+
+def write_folder(
+    target: Path, files: Iterable[tuple[str, bytes]], spec: Mapping[str, Any], *, overwrite: bool
+) -> None:
+    """Writes `files`, then spec.json, into a new folder beside `target`, and puts it in its place.
+
+    Whatever fails, `target` stays as it was; with `overwrite` the old folder goes last.
+    """
+    target = target.resolve()
+    _may_replace(target, overwrite)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fresh = _beside(target)
+    try:
+        (fresh / "clients").mkdir(parents=True)
+        digests = {}
+        for name, content in files:
+            _write(fresh / name, content)
+            digests[name] = hashlib.sha256(content).hexdigest()
+        head = {"format": FORMAT, "format_version": VERSION, "package_version": __version__}
+        whole = {**head, **spec, "files": digests}
+        whole["sha256"] = seal(whole)
+        _write(fresh / SPEC, json.dumps(whole, indent=1, allow_nan=False).encode("ascii"))
+        _sync(fresh / "clients")
+        _sync(fresh)
+        _put_in_place(fresh, target)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
+
+
+def _may_replace(target: Path, overwrite: bool) -> None:
+    """Only a model is ever replaced, or a run that has only got to its checkpoint."""
+    if not os.path.lexists(target):
+        return
+    if not target.is_dir():
+        raise InputError(f"{target} is a file: choose a folder for the model")
+    there = {entry.name for entry in target.iterdir()}
+    strange = sorted(there - {*PARTS, *OTHERS})
+    if strange:
+        raise InputError(
+            f"{target} holds {strange[0]!r}, which is no part of a model: choose another folder"
+        )
+    if there - {"checkpoint"} and not overwrite:
+        raise InputError(
+            f"{target} already exists: choose another folder, or say that it may be overwritten"
+        )
+
+
+def _beside(target: Path) -> Path:
+    return target.parent / f".pfedhgp-{secrets.token_hex(8)}"
+
+
+def _put_in_place(fresh: Path, target: Path) -> None:
+    if not target.exists():
+        os.rename(fresh, target)
+        _sync(target.parent)
+        return
+    old = _beside(target)
+    os.rename(target, old)
+    try:
+        os.rename(fresh, target)
+    except BaseException:
+        os.rename(old, target)
+        raise
+    _sync(target.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _write(path: Path, content: bytes) -> None:
+    with open(path, "xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    """Makes a folder's entries durable, where the system can."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+# ------------------------------------------------------------------------------------------ reading
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A folder whose spec.json has been read and checked; other files are checked as they are read."""
+
+    path: Path
+    spec: Mapping[str, Any]
+
+    @staticmethod
+    def open(path: str | os.PathLike[str]) -> RunFolder:
+        folder = Path(path)
+        if not folder.is_dir():
+            raise ModelFileError(f"{folder}: no such folder")
+        with naming(folder / SPEC):
+            spec = parse_json(_read(folder / SPEC))
+            if not isinstance(spec, dict) or spec.get("format") != FORMAT:
+                raise ValueError("this is not the spec of a pfedhgp model")
+            version = spec["format_version"]
+            if type(version) is not int or version < 1:
+                raise ValueError(f"format version {version!r} does not exist")
+            if version > VERSION:
+                raise ValueError(
+                    f"format version {version} is newer than {VERSION}, the newest that pfedhgp "
+                    f"{__version__} reads: update pfedhgp"
+                )
+            if spec["sha256"] != seal(spec):
+                raise ValueError("corrupted: its SHA-256 does not match")
+            if not isinstance(spec["files"], dict):
+                raise ValueError("`files` is not a table")
+        return RunFolder(folder, spec)
+
+    def read(self, name: str) -> bytes:
+        """A file's content, if its SHA-256 is the spec's."""
+        with naming(self.path / name):
+            content = _read(self.path / name)
+            expected = self.spec["files"].get(name)
+            if expected is None:
+                raise ValueError(f"not listed in {SPEC}")
+            if hashlib.sha256(content).hexdigest() != expected:
+                raise ValueError("corrupted: its SHA-256 is not the one in spec.json")
+            return content
+
+    def refuse_strangers(self, expected: Iterable[str]) -> None:
+        """No arrays lie about that the spec does not list, and it lists none that are not a model's."""
+        wanted = set(expected)
+        with naming(self.path / SPEC):
+            listed = set(self.spec["files"])
+            for name in sorted(listed ^ wanted):
+                raise ValueError(f"`files` {'has' if name in listed else 'lacks'} {name!r}")
+        clients = self.path / "clients"
+        there = [*self.path.glob("*.safetensors"), *(clients.iterdir() if clients.is_dir() else ())]
+        for found in sorted(there):
+            if found.relative_to(self.path).as_posix() not in listed:
+                raise ModelFileError(f"{found}: not listed in {SPEC}")
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Turns whatever is wrong with a file's content into one line that names the file."""
+    try:
+        yield
+    except ModelFileError:
+        raise
+    except KeyError as error:
+        raise ModelFileError(f"{path}: {error.args[0]!r} is missing") from None
+    except OSError as error:
+        raise ModelFileError(f"{path}: {error.strerror or error}") from None
+    except (TypeError, ValueError, AttributeError, RecursionError, SafetensorError) as error:
+        raise ModelFileError(f"{path}: {' '.join(str(error).split())}") from None
+
+
+def parse_json(content: bytes) -> Any:
+    """JSON proper: no NaN, no Infinity."""
+    return json.loads(content.decode("utf-8"), parse_constant=_refuse_constant)
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise ModelFileError(f"{path}: the file is missing") from None

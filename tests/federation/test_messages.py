@@ -1,0 +1,159 @@
+"""What crosses the wire: the whole list, checked; nothing that is a client's own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pfedhgp.data.rows import ClientRows
+from pfedhgp.errors import MessageError
+from pfedhgp.federation import inprocess
+from pfedhgp.federation.cohort import make_cohorts
+from pfedhgp.federation.messages import Message, hash_arrays
+from pfedhgp.federation.plan import Plan
+from pfedhgp.federation.server import Server
+from pfedhgp.inference.meanfield_training import MeanField
+from pfedhgp.inference.structured_training import Structured
+from pfedhgp.kernels import RBF
+from pfedhgp.model.spec import build_spec
+
+BLOCK = {"kernel", "inputs", "loadings", "phi"}
+DOWN = {
+    "census": set(),
+    "extent": {"centre", "spread"},
+    "start": BLOCK
+    | {"J", "h", "jitter", "kernels_free", "evaluations"}
+    | {"lower", "upper", "centre", "spread", "scales", "attempt"},
+    "round": BLOCK | {"J", "h", "jitter", "kernels_free", "evaluations"},
+    "finish": BLOCK | {"mean", "covariance", "jitter", "attempt"},
+}
+STATISTICS = {
+    *("evidence", "U", "y", "shared_residual", "d_evidence", "d_h", "d_J", "curvature"),
+    *("deviation_power", "local_power", "noise", "clients", "residual"),
+}
+UP = {
+    "census": {"rows", "x_sum", "x_square", "y_count", "y_sum", "y_square", "y_cross", "y_pairs"},
+    "extent": {"histogram", "lag_sum", "lag_pairs"},
+    "start": STATISTICS,
+    "round": STATISTICS,
+}
+
+
+def clients(count: int = 3, seed: int = 0, outputs: int = 1) -> list[ClientRows]:
+    rng = np.random.default_rng(seed)
+    made = []
+    for i in range(count):
+        X = rng.uniform(0.0, 5.0, (12 + 5 * i, 1))
+        Y = np.sin(X) + 0.3 * np.cos(X + i) + 0.1 * rng.normal(size=(len(X), outputs))
+        made.append(ClientRows(f"client {i}", X, Y))
+    return made
+
+
+def plan(inference, *, outputs: int = 1, domain=None, **kwargs) -> Plan:
+    spec = build_spec(
+        inputs=1,
+        outputs=outputs,
+        kernel=RBF(),
+        local_kernel=RBF(),
+        layers=("global", "deviation", "local"),
+        latents=None,
+        local_latents=None,
+        noise="auto",
+    )
+    return Plan(spec, inference, inducing=8, local_inducing=6, domain=domain, **kwargs)
+
+
+def recorded(inference, rows, *, batch: bool = True, **kwargs):
+    """(server, cohorts, messages down, messages up) of a whole run."""
+    chosen = plan(inference, outputs=rows[0].Y.shape[1], **kwargs)
+    server, down, up = Server(chosen), [], []
+    cohorts = make_cohorts(chosen, rows, batch=batch)
+
+    def record(message: Message, receiver: str) -> None:
+        (up if receiver == "server" else down).append(message)
+
+    inprocess.run(server, cohorts, record=record)
+    return server, cohorts, down, up
+
+
+def test_every_message_of_a_structured_run_is_on_the_list():
+    server, _, down, up = recorded(Structured(rounds=2), clients())
+    assert [m.kind for m in down[::3]] == ["census", "extent", "start", "round", "round", "finish"]
+    assert all(set(m.arrays) == DOWN[m.kind] for m in down)
+    assert all(set(m.arrays) == UP[m.kind] for m in up)
+    assert len(up) == 3 * 5 and server.exchanges == 5
+
+
+def test_a_known_domain_spares_the_extent_exchange():
+    domain = (np.zeros(1), np.full(1, 5.0))
+    server, _, down, up = recorded(Structured(rounds=2), clients(), domain=domain)
+    assert "extent" not in {m.kind for m in down}
+    assert set(up[0].arrays) == UP["census"] | {"lag_sum", "lag_pairs"}
+    assert server.exchanges == 4
+
+
+def test_mean_field_sends_gradients_and_nothing_else_while_training():
+    server, _, down, up = recorded(MeanField(rounds=2, local_steps=3), clients())
+    training = [m for m in up if m.kind in ("start", "round")]
+    assert len(training) == 3 * 2
+    for message in training:
+        sent = {f"free.{name}" for name in message.arrays}
+        asked = {n for n in down[-4].arrays if n.startswith("free.")}
+        assert sent == asked
+    assert set(up[-1].arrays) == {"deviation_power", "local_power", "noise", "clients"}
+    assert all(record["bound"] is None for record in server.history)
+
+
+def test_no_message_holds_a_row_or_a_clients_own_block():
+    """Every row, target, inducing input and loading is looked for, bit for bit, in all that was sent."""
+    rows = clients(outputs=2)
+    _, cohorts, _, up = recorded(Structured(rounds=2), rows)
+    sent = np.concatenate([a.reshape(-1) for m in up for a in m.arrays.values()])
+    private = [v for r in rows for v in (r.X, r.Y)]
+    for cohort in cohorts:
+        block, scaling = cohort.trainers[0].blocks, cohort.scaling
+        private += [block.loadings, block.deviation, block.kernels.lengthscale]
+        private += [scaling.inputs(r.X) for r in cohort.clients]
+        private += [scaling.outputs(r.Y) for r in cohort.clients]
+    for values in private:
+        assert not np.isin(np.asarray(values).reshape(-1), sent).any()
+
+
+def test_the_hash_follows_names_shapes_and_values():
+    one = {"a": np.arange(4.0), "b": np.zeros(())}
+    assert hash_arrays(one) == hash_arrays(dict(reversed(one.items())))
+    assert hash_arrays(one) != hash_arrays({**one, "a": np.arange(4.0).reshape(2, 2)})
+    assert hash_arrays(one) != hash_arrays({**one, "a": np.arange(4.0) + 1e-15})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"kind": "gossip"}, "unknown kind"),
+        ({"schema": 2}, "schema 2"),
+        ({"arrays": {"a": np.zeros(2, np.float32)}}, "not an array of float64"),
+    ],
+)
+def test_malformed_messages_are_refused(change, words):
+    good = {"kind": "round", "round": 1, "sender": "a", "arrays": {}}
+    with pytest.raises(MessageError, match=words):
+        Message(**{**good, **change})
+
+
+def test_replies_to_another_request_and_nan_are_refused():
+    chosen = plan(Structured(rounds=1))
+    server = Server(chosen)
+    cohort = make_cohorts(chosen, clients(), batch=True)[0]
+    replies = cohort.answer(server.request())
+    first = replies[0]
+    stale = Message(first.kind, 7, first.sender, first.arrays, first.block)
+    with pytest.raises(MessageError, match="another request"):
+        server.gather([stale])
+    other = Message(first.kind, first.round, first.sender, first.arrays, "0" * 64)
+    with pytest.raises(MessageError, match="another request"):
+        server.gather([other])
+    broken = {**first.arrays, "x_sum": np.array([np.nan])}
+    with pytest.raises(MessageError, match=r"`x_sum` from client 0 in round 0 is not finite"):
+        server.gather([Message(first.kind, 0, first.sender, broken, first.block)])
+    with pytest.raises(MessageError, match="no client answered"):
+        server.gather([])

@@ -1,0 +1,296 @@
+"""What a client's message says about other θ_g, and what the server makes of the sum of messages."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import reference as ref
+import twins
+from pfedhgp.features import Basis
+from pfedhgp.inference.coordinates import theta_of, with_theta
+from pfedhgp.inference.structured import at_fixed_function, statistics
+from pfedhgp.inference.surrogate import Surrogate
+
+CASES = {
+    "outputs": {"Q": 2, "noise": "outputs", "missing": True},
+    "scalar": {"tied": True, "k_g": twins.wave},
+    "scalar, no deviation": {"tied": True, "deviation": False, "k_g": twins.matern52},
+}
+CHUNK = 4096
+
+
+class Setting:
+    """A problem, each client's full statistics at the final q, and their sum."""
+
+    def __init__(self, name: str) -> None:
+        self.problem = problem = twins.make_problem(2, sizes=(8, 8), **CASES[name])
+        self.structure, self.block, self.jitter = problem.structure, problem.shared, problem.jitter
+        self.theta = np.asarray(theta_of(self.structure, self.block))
+        self.clients, self.rows = twins.stacked(problem.clients), twins.stacked(problem.rows)
+        _, h, J = (sum(v) for v in zip(*problem.summaries(), strict=True))
+        send = twins.compiled(
+            lambda client, rows, J_rest, h_rest: statistics(
+                self.structure,
+                self.block,
+                self.block.basis(self.jitter),
+                client,
+                rows,
+                J_rest,
+                h_rest,
+                self.jitter,
+                CHUNK,
+            )
+        )
+        self.messages = [
+            send(client, rows, J - own[2], h - own[1])
+            for (client, rows), own in zip(problem.pairs(), problem.summaries(), strict=True)
+        ]
+        self.surrogate = Surrogate(self.block, twins.add(self.messages))
+        self.bound = twins.compiled(self._bound)
+
+    def _bound(self, theta):
+        """The true ELBO with all statistics taken anew at θ_g."""
+        moved = with_theta(self.structure, self.block, theta)
+        return twins.total_bound(self.structure, moved, self.clients, self.rows, self.jitter)
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda name: name.replace(" ", "_"))
+def setting(request) -> Setting:
+    return Setting(request.param)
+
+
+def test_exact_message_holds_the_dense_statistics(setting):
+    problem = setting.problem
+    Q = problem.shared.loadings.shape[0]
+    for i, (message, dense) in enumerate(zip(setting.messages, problem.dense, strict=True)):
+        expected = ref.client_statistics_dense(*dense)
+        assert float(message.evidence) == pytest.approx(expected["c"], rel=1e-9)
+        unloaded = ref.unloaded_statistics_dense(dense)
+        twins.assert_close(message.U.ravel(), unloaded["U"].ravel())
+        twins.assert_close(message.y, unloaded["e"].ravel())
+        assert float(message.residual) == pytest.approx(-2.0 * dense.residual_term, rel=1e-9)
+        B_dev, B_l = problem.model.B_dev[i], problem.model.B_l[i]
+        twins.assert_close(message.deviation_power, (B_dev @ B_dev.T).reshape(Q, Q), 1e-14)
+        twins.assert_close(message.local_power, B_l @ B_l.T, 1e-14)
+        twins.assert_close(message.noise, problem.model.noise[i], 1e-13)
+        assert float(message.clients) == 1.0
+
+
+def test_exact_derivatives_of_a_message_equal_finite_differences(setting):
+    """∂(c, h, J)/∂θ_g with the shared function's values at Z_g held fixed."""
+    client, rows = setting.problem.clients[0], setting.problem.rows[0]
+    pieces = twins.compiled(
+        lambda theta: at_fixed_function(
+            theta,
+            setting.structure,
+            setting.block,
+            setting.block.basis(setting.jitter),
+            client,
+            rows,
+            setting.jitter,
+            CHUNK,
+        )
+    )
+    message, k = setting.messages[0], setting.problem.k
+
+    def flat(theta):
+        return np.concatenate([np.ravel(piece) for piece in pieces(theta)])
+
+    d_c, d_h, d_J = np.split(twins.five_point(flat, setting.theta), [1, 1 + k])
+    twins.assert_close(message.d_evidence, d_c[0], 1e-8)
+    twins.assert_close(message.d_h, d_h.T, 1e-8)
+    twins.assert_close(message.d_J, d_J.T.reshape(-1, k, k), 1e-8)
+
+
+def test_exact_values_at_fixed_function_are_those_of_a_moved_model(setting):
+    """(c, h, J) for v₀ at θ' are the dense ones at θ', in the coordinates v = T⁻¹v₀."""
+    rng = np.random.default_rng(0)
+    theta = setting.theta + 0.1 * rng.normal(size=setting.theta.shape)
+    moved = with_theta(setting.structure, setting.block, jnp.asarray(theta))
+    problem = eqx.tree_at(lambda p: p, setting.problem, setting.problem)
+    model = twins.model_of(setting.structure, moved, problem.clients)
+    dense = ref.sparse_clients(problem.Xs, problem.Ys, model, problem.inducing)[0]
+    expected = ref.client_statistics_dense(*dense)
+    c, h, J = at_fixed_function(
+        jnp.asarray(theta),
+        setting.structure,
+        setting.block,
+        setting.block.basis(setting.jitter),
+        problem.clients[0],
+        problem.rows[0],
+        setting.jitter,
+        CHUNK,
+    )
+    turn = []  # v = T⁻¹ v₀ from τ₀ L₀ v₀ = τ L v, latent by latent
+    M = len(problem.inducing.Z_g)
+    tau = float(setting.block.loadings[0, 0] / moved.loadings[0, 0])
+    for k0, k1 in zip(problem.model.k_g, model.k_g, strict=True):
+        L0, L1 = (
+            np.linalg.cholesky(ref.inducing_covariance(k, problem.inducing.Z_g, problem.jitter))
+            for k in (k0, k1)
+        )
+        turn.append((tau if setting.structure.tied else 1.0) * np.linalg.solve(L1, L0))
+    whole = np.zeros((len(turn) * M,) * 2)
+    for r, part in enumerate(turn):
+        whole[r * M : r * M + M, r * M : r * M + M] = part
+    assert float(c) == pytest.approx(expected["c"], rel=1e-9)
+    twins.assert_close(h, whole.T @ expected["h"], 1e-8)
+    twins.assert_close(J, whole.T @ expected["J"] @ whole, 1e-8)
+
+
+def test_exact_gradient_and_hessian_of_the_bound_in_the_shared_parameters(setting):
+    """From sums alone; against the true ELBO with every statistic taken anew at moved θ_g.
+
+    The curvature in a message is by central differences of step 1e-3, whose error is about 1e-6.
+    """
+    derivatives = twins.compiled(partial(Surrogate.derivatives, structure=setting.structure))
+    gradient, hessian = derivatives(setting.surrogate, jitter=setting.jitter)
+    expected = twins.five_point(setting.bound, setting.theta)
+    twins.assert_close(gradient, expected, 1e-8)
+    by_gradient = twins.compiled(jax.grad(setting._bound))
+    expected = twins.five_point(by_gradient, setting.theta)
+    twins.assert_close(hessian, expected, 1e-5)
+
+
+def test_exact_value_of_the_surrogate_is_the_bound(setting):
+    loadings = setting.block.loadings
+    found = twins.value(setting.structure, setting.surrogate, loadings)
+    assert float(found) == pytest.approx(float(setting.bound(setting.theta)), rel=1e-10)
+    assert float(found) == pytest.approx(ref.pooled_elbo(setting.problem.dense), rel=1e-9)
+
+
+# ------------------------------------------------------------------------------------------- carried
+
+
+carried = twins.compiled(
+    lambda surrogate, structure, target, jitter: surrogate.carried(structure, target, jitter),
+    static_argnums=1,
+)
+
+
+def elsewhere(setting: Setting, size: float = 0.2) -> twins.GlobalBlock:
+    """Another θ_g, and other loadings."""
+    rng = np.random.default_rng(1)
+    theta = setting.theta + size * rng.normal(size=setting.theta.shape)
+    block = with_theta(setting.structure, setting.block, jnp.asarray(theta))
+    if setting.structure.tied:
+        return block
+    B = jnp.asarray(rng.normal(size=block.loadings.shape))
+    return eqx.tree_at(lambda b: b.loadings, block, B)
+
+
+def test_equivalence_of_carried_and_loaded_at_the_own_block(setting):
+    J, h = carried(setting.surrogate, setting.structure, setting.block, setting.jitter)
+    _, h_sum, J_sum = (sum(v) for v in zip(*setting.problem.summaries(), strict=True))
+    twins.assert_close(J, J_sum)
+    twins.assert_close(h, h_sum)
+
+
+def test_invariance_carried_is_linear_in_the_sums_and_positive(setting):
+    target = elsewhere(setting)
+    total = carried(setting.surrogate, setting.structure, target, setting.jitter)
+    parts = [
+        carried(Surrogate(setting.block, m), setting.structure, target, setting.jitter)
+        for m in setting.messages
+    ]
+    for index in (0, 1):
+        twins.assert_close(sum(p[index] for p in parts), total[index], 1e-11)
+    for J, _ in (total, *parts):
+        values = np.linalg.eigvalsh(0.5 * (J + J.T))
+        assert values.min() > -1e-10 * values.max()
+
+
+def test_invariance_carried_evidence_names_the_same_function(setting):
+    """J⁻¹h, as function values B L v at the inducing inputs, stays: J and h move together."""
+    target = setting.block
+    if setting.structure.tied:
+        target = elsewhere(setting)
+    else:
+        target = eqx.tree_at(lambda b: b.loadings, elsewhere(setting), target.loadings)
+    R, M = target.loadings.shape[1], target.inputs.shape[0]
+
+    def likeliest(block):
+        J, h = carried(setting.surrogate, setting.structure, block, setting.jitter)
+        # A ridge of precision on u itself, the same for both, as J need not be of full rank.
+        L = np.asarray(block.basis(setting.jitter).factor)
+        tau = float(block.loadings[0, 0]) if setting.structure.tied else 1.0
+        scale = np.zeros((R * M, R * M))
+        for r in range(R):
+            scale[r * M : r * M + M, r * M : r * M + M] = tau * L[r]
+        return scale @ np.linalg.solve(np.asarray(J) + scale.T @ scale, np.asarray(h))
+
+    twins.assert_close(likeliest(target), likeliest(setting.block), 1e-7)
+
+
+def test_equivalence_carried_to_more_inducing_inputs_says_the_same():
+    """Where the new inputs hold all old ones, the old evidence is carried over exactly."""
+    problem = twins.make_problem(
+        4, sizes=(8, 8), Q=2, M=4, k_g=twins.matern32, jitter=1e-12, noise="outputs"
+    )
+    sums = twins.add(
+        [
+            twins.sums_only(problem.structure, problem.shared, c, r, problem.jitter)
+            for c, r in problem.pairs()
+        ]
+    )
+    more = np.random.default_rng(5).uniform(0, 3, (3, 1))
+    Z = jnp.concatenate([problem.shared.inputs, jnp.asarray(more)])
+    target = eqx.tree_at(lambda b: b.inputs, problem.shared, Z)
+    surrogate = Surrogate(problem.shared, sums)
+    J, h = carried(surrogate, problem.structure, target, problem.jitter)
+    J0, h0 = carried(surrogate, problem.structure, problem.shared, problem.jitter)
+    assert J.shape == (14, 14)
+    # The same evidence on the function: equal posterior moments at any inputs of the old set.
+    x = problem.shared.inputs
+
+    def at_old_inputs(block, J, h):
+        basis = Basis.build(block.kernels, block.inputs, problem.jitter)
+        A = np.asarray(basis.features(x))
+        m, S = (np.asarray(v) for v in twins.linalg.posterior_moments(J, h))
+        R, M, _ = A.shape
+        mean = np.stack([A[r].T @ m[r * M : r * M + M] for r in range(R)])
+        cov = [A[r].T @ S[r * M : r * M + M, r * M : r * M + M] @ A[r] for r in range(R)]
+        return mean, np.stack(cov)
+
+    for found, expected in zip(
+        at_old_inputs(target, J, h), at_old_inputs(problem.shared, J0, h0), strict=True
+    ):
+        twins.assert_close(found, expected, 1e-8)
+    bound = twins.linalg.log_partition(J0, h0)
+    assert float(twins.linalg.log_partition(J, h)) == pytest.approx(float(bound), rel=1e-8)
+
+
+def test_statistics_of_a_model_without_a_global_layer():
+    """Local-only: no θ_g, no weights, and the bound is the sum of the clients' own."""
+    problem = twins.make_problem(6, sizes=(8, 8), R=0, deviation=False, Q=2)
+    nothing = jnp.zeros((0, 0)), jnp.zeros(0)
+    messages = [
+        twins.compiled(
+            lambda c, r: statistics(
+                problem.structure,
+                problem.shared,
+                problem.shared.basis(1e-8),
+                c,
+                r,
+                *nothing,
+                1e-8,
+                CHUNK,
+            )
+        )(c, r)
+        for c, r in problem.pairs()
+    ]
+    surrogate = Surrogate(problem.shared, twins.add(messages))
+    bound = surrogate.value(problem.structure, problem.shared.loadings)
+    assert float(bound) == pytest.approx(ref.pooled_elbo(problem.dense), rel=1e-9)
+    gradient, hessian = surrogate.derivatives(problem.structure, 1e-8)
+    assert gradient.shape == (0,)
+    assert hessian.shape == (0, 0)
+    J, h = surrogate.carried(problem.structure, problem.shared, 1e-8)
+    assert J.shape == (0, 0)
+    assert h.shape == (0,)
