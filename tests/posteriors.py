@@ -1,4 +1,4 @@
-"""Fitted models without a fit: random parameters and rows, solved exactly, beside their dense twins."""
+"""Fitted models without a fit: random parameters and rows, solved, beside their dense twins."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ def closed_form(precision: np.ndarray, linear: np.ndarray) -> float:
     return float(0.5 * linear @ np.linalg.solve(S, linear) - 0.5 * logdet)
 
 
-log_partition = jax.jit(linalg.log_partition)
-gradient = jax.jit(jax.grad(linalg.log_partition, (0, 1)))
+log_partition = twins.compiled(linalg.log_partition)
+gradient = twins.compiled(jax.grad(linalg.log_partition, (0, 1)))
 
 
 @pytest.mark.parametrize(("k", "rank"), [(1, 1), (6, 6), (6, 2), (6, 0)])
@@ -91,13 +91,17 @@ def test_log_partition_derivatives_equal_finite_differences():
         moved = precision + sum(a * D for a, D in zip(t, directions, strict=True))
         return linalg.log_partition(moved, linear + t @ turns)
 
-    value, first, second = jax.jit(along), jax.jit(jax.grad(along)), jax.jit(jax.hessian(along))
-    forward = jax.jit(jax.jacfwd(jax.jacfwd(along)))
+    value, first, second = (
+        twins.compiled(along),
+        twins.compiled(jax.grad(along)),
+        twins.compiled(jax.hessian(along)),
+    )
+    forward = twins.compiled(jax.jacfwd(jax.jacfwd(along)))
     at = np.zeros(3)
     np.testing.assert_allclose(first(at), twins.five_point(value, at), rtol=1e-8)
     np.testing.assert_allclose(second(at), twins.five_point(first, at), rtol=1e-7)
     np.testing.assert_allclose(second(at), forward(at), rtol=1e-11)
-    plain = jax.jit(
+    plain = twins.compiled(
         jax.hessian(lambda t: _plain(along_arguments(t, precision, linear, directions, turns)))
     )
     np.testing.assert_allclose(second(at), plain(at), rtol=1e-10)
@@ -117,7 +121,7 @@ def _plain(arguments):
 def test_log_partition_is_batched_by_vmap():
     precisions = np.stack([random_precision(s, 3) for s in range(4)])
     linears = np.random.default_rng(6).normal(size=(4, 3))
-    together = jax.jit(jax.vmap(linalg.log_partition))(precisions, linears)
+    together = twins.compiled(jax.vmap(linalg.log_partition))(precisions, linears)
     one_by_one = [closed_form(p, v) for p, v in zip(precisions, linears, strict=True)]
     np.testing.assert_allclose(together, one_by_one, rtol=1e-12)
 

@@ -268,6 +268,28 @@ def test_unseen_client_has_the_population_variances():
     )
 
 
+def test_invariance_to_padding_of_the_local_inducing_inputs():
+    model = make(seed=1).model
+    client = model.clients["client 0"]
+    block, M, more = client.block, 6, 3
+    kept = [np.arange(2 * M), *(2 * M + r * (5 + more) + np.arange(5) for r in range(2))]
+    where = np.concatenate(kept)  # deviation weights, then (latent, inducing input)
+    K = 2 * M + 2 * (5 + more)
+    offset, G, covariance = np.zeros(K), np.zeros((K, 2 * M)), np.eye(K)
+    offset[where], G[where] = client.offset, client.G
+    covariance[np.ix_(where, where)] = client.covariance
+    wider = dataclasses.replace(
+        block,
+        inputs=np.pad(block.inputs, ((0, more), (0, 0)), mode="edge"),
+        active=np.pad(block.active, (0, more)),
+    )
+    padded = type(client)(wider, offset, G, covariance)
+    changed = dataclasses.replace(model, clients={"client 0": padded})
+    p, q = (predict(m, "client 0", points(1)) for m in (changed, model))
+    np.testing.assert_allclose(p.mean, q.mean, rtol=0, atol=1e-11)
+    np.testing.assert_allclose(p.covariance("joint"), q.covariance("joint"), rtol=0, atol=1e-11)
+
+
 def test_a_client_has_its_own_jitter():
     model = make(seed=1, jitter=1e-8, local_jitter=1e-2).model
     with numerics():

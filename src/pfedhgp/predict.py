@@ -54,15 +54,15 @@ class Layer:
 class Prediction:
     """What one client is predicted to observe at n inputs: `mean` and `sd` (n, Q), sd WITH noise.
 
-    `layers` has "global", "deviation" and "local", each WITHOUT noise. Layer variances do not add up
-    to the total's: layers are anti-correlated (see `Layer`); `cross_covariance` says how much.
+    `layers` has "global", "deviation" and "local", each WITHOUT noise. Layer variances do not add
+    up to the total's: layers are anti-correlated (see `Layer`); `cross_covariance` says how much.
 
-    `known` is False for a client that the model has not seen. Such a prediction is the population's:
-    the global layer's mean, and the variance of the global layer, of a typical deviation, of a
-    typical local layer and of the mean noise. Between inputs its deviation is correlated by the mean
-    of the global kernels. Its local layer is the same at equal inputs and uncorrelated between
-    different ones, because the server does not know local kernels: joint covariances and samples of
-    it are rougher than the truth; marginals are not affected.
+    `known` is False for a client that the model has not seen. Such a prediction is the
+    population's: the global layer's mean, and the variance of the global layer, of a typical
+    deviation, of a typical local layer and of the mean noise. Between inputs its deviation is
+    correlated by the mean of the global kernels. Its local layer is the same at equal inputs and
+    uncorrelated between different ones, because the server does not know local kernels: joint
+    covariances and samples of it are rougher than the truth; marginals are not affected.
     """
 
     client: str
@@ -79,7 +79,7 @@ class Prediction:
     def covariance(self, kind: Kind = "outputs", *, noise: bool = True) -> FloatArray:
         """(n, Q, Q), one block per input, or "joint": (nQ, nQ) with cell (n, q) at n·Q + q.
 
-        Noise is in unless `noise=False`; it belongs to a row: in "joint", to the diagonal blocks only.
+        Noise is in unless `noise=False`; it belongs to a row: in "joint", to the diagonal blocks.
         """
         cov = self._view.covariance("total", "total", kind)
         if not noise:
@@ -93,14 +93,14 @@ class Prediction:
         return cov
 
     def cross_covariance(self, first: str, second: str, kind: Kind = "outputs") -> FloatArray:
-        """Cov(f_first(x)_q, f_second(x)_p) of two layers, (n, Q, Q) or "joint" (nQ, nQ); no noise."""
+        """Cov(f_first(x)_q, f_second(x)_p) of two layers, (n, Q, Q) or "joint"; without noise."""
         for name in (first, second):
             if name not in LAYERS:
                 raise InputError(f"a layer is one of {', '.join(LAYERS)}, got {name!r}")
         return self._view.covariance(first, second, kind)
 
     def interval(self, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
-        """(lower, upper), each (n, Q): central intervals that hold an observation with this chance."""
+        """(lower, upper), each (n, Q): they hold an observation between them with this chance."""
         if not 0.0 < level < 1.0:
             raise InputError(f"`level` must be between 0 and 1, got {level!r}")
         reach = ndtri(0.5 * (1.0 + level)) * self.sd
@@ -142,7 +142,7 @@ def outside(
     *,
     margin: float = 0.1,
 ) -> npt.NDArray[np.bool_]:
-    """Which rows are beyond the agreed domain by more than `margin` times its extent, in any input."""
+    """Which rows are beyond the agreed domain by more than `margin` of its extent, in any input."""
     X, low, high = (np.asarray(v, np.float64) for v in (X_scaled, lower, upper))
     reach = margin * (high - low)
     return np.any((low - reach > X) | (high + reach < X), axis=1)

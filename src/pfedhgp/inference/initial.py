@@ -57,7 +57,7 @@ def global_block(
     else:
         loadings = principal_loadings(moment, spec.latents, rng) * share
         phi = 0.5 * scales.long_variance
-    return GlobalBlock(kernels, jnp.asarray(inputs), jnp.asarray(loadings), jnp.asarray(phi))
+    return GlobalBlock(kernels, jnp.asarray(inputs), jnp.asarray(loadings), jnp.asarray(np.float64(phi)))
 
 
 def client_block(

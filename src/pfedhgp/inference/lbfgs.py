@@ -73,7 +73,7 @@ def minimize(
     def turn(_: Array, state: _State) -> _State:
         x = state.x + state.step * state.direction
         value, gradient = value_and_grad(x)
-        gradient = gradient * movable
+        gradient = _frozen(gradient, movable)
         slope = jnp.dot(state.gradient, state.direction)
         finite = jnp.isfinite(value) & jnp.all(jnp.isfinite(gradient))
         good = finite & (value <= state.value + 1e-4 * state.step * slope)
@@ -83,6 +83,11 @@ def minimize(
 
     last = jax.lax.fori_loop(0, evaluations, turn, state)
     return Result(last.x, last.value, last.gradient, last.first_value, last.accepted)
+
+
+def _frozen(gradient: Vector, movable: Vector) -> Vector:
+    """Zero where a coordinate stays; a choice and not a product, which would keep its NaN."""
+    return jnp.where(movable > 0.0, gradient, 0.0)
 
 
 def _first_step(gradient: Vector) -> Array:

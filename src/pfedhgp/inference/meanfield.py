@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -26,6 +26,8 @@ from pfedhgp.kernels import Kernel
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, Structure
 from pfedhgp.model.noise import DiagonalNoise, Noise
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior
+
+Tree = TypeVar("Tree")
 
 JITTER = 1e-6
 """The paper's, relative to the mean of a kernel matrix's diagonal."""
@@ -115,8 +117,14 @@ def inverse_softplus(value: Array) -> Array:
     return value + jnp.log(-jnp.expm1(-value))
 
 
+def _strong(tree: Tree) -> Tree:
+    """float64 leaves: a weakly typed one, like jnp.asarray(1.0), would have every step compiled twice."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), tree)
+
+
 def global_coordinates(options: MeanFieldOptions, block: GlobalBlock) -> GlobalState:
     """Where the server starts: q(v_g) is the prior."""
+    block = _strong(block)
     return GlobalState(
         kernels=jax.tree.map(inverse_softplus, block.kernels),
         inputs=block.inputs,
@@ -130,7 +138,7 @@ def client_coordinates(
     options: MeanFieldOptions, block: ClientBlock, shared: GlobalBlock
 ) -> ClientCoordinates:
     """Where a client starts: q(v_δ) and q(v_l) are the priors, and B_δ = B̃/√φ."""
-    structure = options.structure
+    structure, block, shared = options.structure, _strong(block), _strong(shared)
     width = shared.loadings.shape[1] * shared.inputs.shape[0] if structure.deviation else 0
     return ClientCoordinates(
         kernels=jax.tree.map(inverse_softplus, block.kernels),

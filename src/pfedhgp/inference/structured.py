@@ -18,7 +18,8 @@ from pfedhgp.inference.coordinates import Theta, theta_of, with_theta
 from pfedhgp.inference.grams import Design, Grams, accumulate
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, Structure, deviation_loadings
 
-CURVATURE_STEP = 1e-3
+# In log θ_g. At 1e-3 the truncation is 1e-6 (RBF) to 2e-3 (three periods), a hundredfold of this.
+CURVATURE_STEP = 1e-4
 
 
 class Statistics(eqx.Module):

@@ -11,7 +11,7 @@ from pfedhgp.model.posterior import ClientPosterior
 
 
 def client_posterior(grams: Grams, block: ClientBlock, k: int) -> ClientPosterior:
-    """W = I + Λ_cc: offset W⁻¹η_c, G = W⁻¹Λ_cg, covariance W⁻¹; the first `k` weights are global."""
+    """W = I + Λ_cc: offset W⁻¹η_c, G = W⁻¹Λ_cg, covariance W⁻¹; the first `k` weights are v_g."""
     eye = jnp.eye(grams.linear.shape[0] - k, dtype=grams.linear.dtype)
     factor = jnp.linalg.cholesky(grams.precision[k:, k:] + eye)
     right = jnp.concatenate([grams.linear[k:, None], grams.precision[k:, :k], eye], axis=1)

@@ -103,7 +103,7 @@ class StructuredServer:
     def gather(self, sums: Arrays) -> float:
         """Takes the summed statistics and returns the bound at the block that was broadcast."""
         self.total = Surrogate(self.block, statistics_from_arrays(sums))
-        bound = float(_value(self.spec.structure, self.total))
+        bound = float(_value(self.spec.structure, self.total, self.block.loadings))
         self.bounds.append(bound)
         self.turn += 1
         return bound
@@ -114,9 +114,9 @@ class StructuredServer:
         structure, total = self.spec.structure, self.total
         self._set_radius()
         moving = self.turn > self.settings.frozen_rounds
-        radius = jnp.asarray(self.radius if moving else 0.0)
+        radius = np.float64(self.radius if moving else 0.0)
         options = ServerOptions(structure)
-        new, _ = improve(options, total, self.anchor, radius, jnp.asarray(self.jitter))
+        new, _ = improve(options, total, self.anchor, radius, np.float64(self.jitter))
         if self._fell() and self.before is not None:
             back = with_theta(structure, new, theta_of(structure, self.before))
             new = eqx.tree_at(
@@ -130,15 +130,15 @@ class StructuredServer:
             new = eqx.tree_at(lambda b: b.inputs, new, jnp.asarray(inputs))
         self.jitter = max(self.jitter, settle_jitter(new, self.settings.jitter))
         self.before, self.block = self.block, new
-        self.J, self.h = _carried(structure, total, new, jnp.asarray(self.jitter))
+        self.J, self.h = _carried(structure, total, new, np.float64(self.jitter))
 
     def finish(self) -> GlobalPosterior:
         """The exact step in B_g at the last θ_g, and q(v_g) solved there."""
         assert self.total is not None
         structure, total = self.spec.structure, self.total
         options = ServerOptions(structure)
-        block, _ = improve(options, total, self.anchor, jnp.asarray(0.0), jnp.asarray(self.jitter))
-        J, h = _carried(structure, total, block, jnp.asarray(self.jitter))
+        block, _ = improve(options, total, self.anchor, np.float64(0.0), np.float64(self.jitter))
+        J, h = _carried(structure, total, block, np.float64(self.jitter))
         self.block = block
         self.bounds[-1] = float(_value(structure, total, block.loadings))
         mean, covariance = _moments(J, h)
@@ -308,8 +308,8 @@ def _posteriors(
 
 
 @eqx.filter_jit
-def _value(structure: Any, total: Surrogate, loadings: jax.Array | None = None) -> jax.Array:
-    return total.value(structure, total.block.loadings if loadings is None else loadings)
+def _value(structure: Any, total: Surrogate, loadings: jax.Array) -> jax.Array:
+    return total.value(structure, loadings)
 
 
 @eqx.filter_jit

@@ -107,7 +107,7 @@ def noise_from_json(tree: Any, arrays: Arrays, name: str) -> Noise:
 
 
 def plain_json(value: Any, where: str, *, strict: bool) -> Any:
-    """`value` as JSON has it; a number that is not finite becomes None, or is refused if `strict`."""
+    """`value` as JSON has it; what is not finite becomes None, or is refused if `strict`."""
     if isinstance(value, np.generic) or (hasattr(value, "tolist") and hasattr(value, "shape")):
         value = value.tolist()
     if value is None or isinstance(value, bool | int | str):
@@ -124,10 +124,10 @@ def plain_json(value: Any, where: str, *, strict: bool) -> Any:
 
 
 def _class_of(tree: Any, word: str, known: Mapping[str, Any]) -> Any:
-    if not isinstance(tree, dict) or tree.get(word) not in known:
-        got = tree.get(word) if isinstance(tree, dict) else tree
-        raise ValueError(f"unknown {word} {got!r}; known: {', '.join(known)}")
-    return known[tree[word]]
+    name = tree.get(word) if isinstance(tree, dict) else tree
+    if not isinstance(tree, dict) or not isinstance(name, str) or name not in known:
+        raise ValueError(f"unknown {word} {name!r} in spec.json; known: {', '.join(known)}")
+    return known[name]
 
 
 def _parts(kernel: kn.Sum | kn.Product | kn.Scaled) -> tuple[kn.Kernel, ...]:

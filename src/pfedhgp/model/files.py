@@ -1,4 +1,4 @@
-"""Model files: a RUN folder of JSON and safetensors, written whole or not at all, checked when read.
+"""Model files: a RUN folder of JSON and safetensors, written whole or not at all, checked on load.
 
     spec.json                   format, kernels, scaling, names, population, SHA-256 of every file
     global.safetensors          what all clients share: Z_g, B_g, φ, kernel parameters, q(v_g)
@@ -6,8 +6,8 @@
     metrics.json                the history of the fit
     messages.jsonl              names, shapes and bytes of all that crossed the wire
 
-Nothing is pickled, and nothing in a file is executed. A client's file is named by a hash of its name;
-the name itself is in spec.json and messages.jsonl.
+Nothing is pickled, and nothing in a file is executed. A client's file is named by a hash of its
+name; the name itself is in spec.json and messages.jsonl.
 
 What a client's file reveals: it holds no rows, but it is the client's fitted function with its
 uncertainty. Whoever has it predicts as the client does, and sees from the covariance where its data
@@ -64,8 +64,8 @@ PathLike = str | os.PathLike[str]
 def save(model: FittedModel, path: PathLike, *, overwrite: bool = False) -> None:
     """Writes `model` into the folder `path`; an existing model stays unless `overwrite`.
 
-    Settings come back as JSON has them: tuples as lists. In the history and the messages, numbers that
-    are not finite come back as None.
+    Settings come back as JSON has them: tuples as lists. In the history and the messages, numbers
+    that are not finite come back as None.
     """
     _check_before_saving(model)
     write_folder(Path(path), _files_of(model), _spec_of(model), overwrite=overwrite)

@@ -12,7 +12,7 @@ import numpy as np
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.kernels import Kernel, Periodic, RationalQuadratic, Scaled, Sum, leaves_of
 from pfedhgp.model.blocks import Structure
-from pfedhgp.model.noise import DiagonalNoise
+from pfedhgp.model.noise import DiagonalNoise, FullNoise
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population
 
 TOLERANCE = 1e-8
@@ -23,10 +23,10 @@ TOLERANCE = 1e-8
 class FittedModel:
     """The posterior of every client, and what it takes to go to and from the data's units.
 
-    `kernel` and `local_kernel` are the caller's templates, in the data's units; None where a layer is
-    absent. The kernels in `shared` and `clients` are the fitted ones, in the unit box. `jitter` is that
-    of k(Z_g, Z_g), and of a client's k(Z_i, Z_i) unless `client_jitter` has another for it: whitened
-    weights mean nothing without the factor that they were whitened by.
+    `kernel` and `local_kernel` are the caller's templates, in the data's units; None where a layer
+    is absent. The kernels in `shared` and `clients` are the fitted ones, in the unit box. `jitter`
+    is that of k(Z_g, Z_g), and of a client's k(Z_i, Z_i) unless `client_jitter` has another for it:
+    whitened weights mean nothing without the factor that they were whitened by.
     """
 
     structure: Structure
@@ -61,7 +61,7 @@ class FittedModel:
         return float(self.client_jitter.get(client, self.jitter))
 
 
-# The checks below raise a plain ValueError whose text is one line; who calls knows which file it was.
+# The checks below raise a plain ValueError of one line; who calls knows which file it was.
 
 
 def check_frame(model: FittedModel) -> None:
@@ -124,8 +124,10 @@ def check_client(structure: Structure, shared: GlobalPosterior, client: ClientPo
     check_kernels(block.kernels, Rl, d)
     if isinstance(block.noise, DiagonalNoise):
         _expect("noise", block.noise.log_variance, (1,), (Q,))
-    else:
+    elif isinstance(block.noise, FullNoise):
         _expect("noise", block.noise.log_factor, (Q, Q))
+    else:
+        raise ValueError(f"noise is a {type(block.noise).__name__}")
     K = (R * M if structure.deviation else 0) + Rl * Mi
     _expect("offset", client.offset, (K,))
     _expect("G", client.G, (K, R * M))
@@ -149,8 +151,8 @@ def check_kernels(kernels: Kernel, latents: int, inputs: int) -> None:
             _expect("period", kernel.period, *each)
         if isinstance(kernel, RationalQuadratic):
             _expect("alpha", kernel.alpha, (latents,))
-    for kernel in _sums_of(kernels):
-        _expect("ratios", kernel.ratios, (latents, len(kernel.kernels) - 1))
+    for total in _sums_of(kernels):
+        _expect("ratios", total.ratios, (latents, len(total.kernels) - 1))
 
 
 def _sums_of(kernel: Kernel) -> list[Sum]:

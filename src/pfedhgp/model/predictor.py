@@ -4,14 +4,16 @@ A client's function is f(x) = Σ_a b_a h_a(x) over the L latents of its three la
     h_a(x) = m_a(x) + T_a(x)ᵀ z + e_a(x),   z ~ N(0, I),   e_a ~ GP(0, r_a) on its own,
 where T collects the posterior of the weights: with w = [v_g | v_δ | v_l],
     Cov(w) = F Fᵀ,   F = [[S½, 0], [−G S½, W⁻½]],   T_a(x) = F_aᵀ a_a(x),
-and r_a(x, x') = k(x, x') − a(x)ᵀa(x') is what the inducing inputs do not carry. With D = H*_g − H*_c G
-this is design 5's D S Dᵀ + H*_c W⁻¹ H*_cᵀ + R*, in factors: PSD by construction.
+and r_a(x, x') = k(x, x') − a(x)ᵀa(x') is what the inducing inputs do not carry. This is design 5's
+D S Dᵀ + H*_c W⁻¹ H*_cᵀ + R*, D = H*_g − H*_c G, in factors: PSD by construction.
 
-An unseen client has the global layer's posterior, and latents that nothing is known of: T = 0, and r
-is their prior.
+An unseen client has the global layer's posterior, and latents that nothing is known of: T = 0, and
+r is their prior.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -73,33 +75,35 @@ class Predictor(eqx.Module):
     @staticmethod
     def build(model: FittedModel, client: str) -> Predictor:
         """For a client of the model, or for one that it has not seen."""
-        posterior = model.clients.get(client)
-        shared = model.shared
-        B_g = np.asarray(shared.block.loadings)
+        posterior, shared = model.clients.get(client), model.shared
+        B_g, m = np.asarray(shared.block.loadings), np.asarray(shared.mean)
         S_half = psd_factor(np.asarray(shared.covariance))
         basis = _basis(shared.block, model.jitter, None) if B_g.shape[1] else None
         if posterior is None:
             people = model.population
-            prior = [
-                psd_factor(np.asarray(p)) for p in (people.deviation_power, people.local_power)
-            ]
-            loadings = (B_g, *(B[:, np.any(B != 0, axis=0)] for B in prior))
-            mean, none = np.asarray(shared.mean), np.zeros((0, 0))
             return Predictor(
-                basis, None, loadings, np.asarray(people.noise), mean, S_half, none, False
+                shared=basis,
+                local=None,
+                loadings=_arrays(
+                    B_g, _columns(people.deviation_power), _columns(people.local_power)
+                ),
+                noise=jnp.asarray(people.noise),
+                mean=jnp.asarray(m),
+                half_shared=jnp.asarray(S_half),
+                half_own=jnp.zeros((0, 0)),
+                known=False,
             )
-        block = posterior.block
-        B_d = np.asarray(deviation_loadings(model.structure, shared.block, block))
-        B_l = np.asarray(block.loadings)
-        m, G = np.asarray(shared.mean), np.asarray(posterior.G)
+        block, G = posterior.block, np.asarray(posterior.G)
+        B_d = deviation_loadings(model.structure, shared.block, block)
+        own = _basis(block, model.jitter_of(client), client) if block.loadings.shape[1] else None
         return Predictor(
             shared=basis,
-            local=_basis(block, model.jitter_of(client), client) if B_l.shape[1] else None,
-            loadings=(B_g, B_d, B_l),
-            noise=np.asarray(block.noise.covariance(model.outputs)),
-            mean=np.concatenate([m, np.asarray(posterior.offset) - G @ m]),
-            half_shared=np.concatenate([S_half, -G @ S_half]),
-            half_own=psd_factor(np.asarray(posterior.covariance)),
+            local=own,
+            loadings=_arrays(B_g, B_d, block.loadings),
+            noise=jnp.asarray(block.noise.covariance(model.outputs)),
+            mean=jnp.asarray(np.concatenate([m, np.asarray(posterior.offset) - G @ m])),
+            half_shared=jnp.asarray(np.concatenate([S_half, -G @ S_half])),
+            half_own=jnp.asarray(psd_factor(np.asarray(posterior.covariance))),
             known=True,
         )
 
@@ -172,6 +176,17 @@ def psd_factor(matrix: np.ndarray) -> np.ndarray:
     except np.linalg.LinAlgError:
         values, vectors = np.linalg.eigh(symmetric)
         return vectors * np.sqrt(np.maximum(values, 0.0))
+
+
+def _columns(power: Array) -> np.ndarray:
+    """B with B Bᵀ = power, without columns of zeros: none for an absent layer."""
+    B = psd_factor(np.asarray(power))
+    return B[:, np.any(B != 0, axis=0)]
+
+
+def _arrays(*loadings: Any) -> tuple[Array, Array, Array]:
+    g, d, l = (jnp.asarray(B) for B in loadings)
+    return g, d, l
 
 
 @jax.jit

@@ -1,7 +1,7 @@
 """A folder that is written whole or not at all, and whose files are what its spec.json says.
 
-spec.json lists the SHA-256 of every other file under `files`, and its own, of everything else in it,
-under `sha256`.
+spec.json lists the SHA-256 of every other file under `files`, and its own, of all else in it, under
+`sha256`.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _sync(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A folder whose spec.json has been read and checked; other files are checked as they are read."""
+    """A folder whose spec.json has been checked; other files are checked as they are read."""
 
     path: Path
     spec: Mapping[str, Any]
@@ -175,7 +175,7 @@ class RunFolder:
             return content
 
     def refuse_strangers(self, expected: Iterable[str]) -> None:
-        """No arrays lie about that the spec does not list, and it lists none that are not a model's."""
+        """No arrays lie about that the spec does not list, and it lists just what a model has."""
         wanted = set(expected)
         with naming(self.path / SPEC):
             listed = set(self.spec["files"])

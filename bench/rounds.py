@@ -1,0 +1,106 @@
+"""The table that decided what ships: the bound reached per exchange, per second, and what it predicts.
+
+    python -m bench.rounds --seeds 6 --variants default,frozen0,fixed-q
+
+Scenario A of the paper (tests/scenarios.py), the domain known, at most 12 exchanges in all. The gap is to the best
+bound that any variant reached on that seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+import scenarios
+
+from pfedhgp import FederatedGP, metrics
+from pfedhgp.inference.structured_training import Structured
+
+VARIANTS: dict[str, dict] = {
+    "default": {},
+    "never frozen": {"inference": Structured(frozen_rounds=0)},
+    "frozen 4 rounds": {"inference": Structured(frozen_rounds=4)},
+    "20 evaluations": {"inference": Structured(evaluations=20, first_evaluations=30)},
+    "80 evaluations": {"inference": Structured(evaluations=80, first_evaluations=120)},
+    "small radius": {"inference": Structured(radius=0.1, largest_radius=0.1)},
+    "learned Z_i": {"learn_inducing": True},
+    "M = 25, M_i = 25": {"inducing": 25, "local_inducing": 25},
+    "M = 25, M_i = 25 learned": {"inducing": 25, "local_inducing": 25, "learn_inducing": True},
+    "6 rounds": {"rounds": 6},
+    "25 rounds": {"rounds": 25, "tolerance": 0.0},
+}
+
+
+def one(seed: int, scenario: str = "A", **settings) -> dict:
+    """Fits one simulated run and scores it as the paper does."""
+    truth = scenarios.simulate(scenario, seed)
+    data = {f"client {i}": (X, Y) for i, (X, Y) in enumerate(zip(truth.X, truth.Y, strict=True))}
+    settings = {"rounds": None, "tolerance": 0.0, **settings}
+    began = time.perf_counter()
+    model = FederatedGP(domain=[(0.0, 10.0)], noise="scalar", **settings).fit(data)
+    seconds = time.perf_counter() - began
+    scored = []
+    for i, name in enumerate(data):
+        p = model.predict(name, truth.X_test)
+        scored.append(
+            metrics.Scored(
+                y=truth.Y_test[i],
+                mean=p.mean,
+                cov=p.covariance(),
+                clean=truth.clean_test[i],
+                noise=truth.noise_sd**2,
+            )
+        )
+    bounds = {r["exchange"]: r["bound"] for r in model.history_}
+    return {
+        **metrics.evaluate(scored),
+        "bounds": bounds,
+        "seconds": seconds,
+        "exchanges": model.exchanges_,
+        "bytes": sum(r["bytes_up"] + r["bytes_down"] for r in model.history_),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=6)
+    parser.add_argument("--variants", default=",".join(VARIANTS))
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")
+    results = {
+        name: [one(seed, **VARIANTS[name]) for seed in range(args.seeds)]
+        for name in args.variants.split(",")
+    }
+    best = [max(max(r[s]["bounds"].values()) for r in results.values()) for s in range(args.seeds)]
+    print("| variant | gap at 7 / 12 / last exchange | exchanges | NLL | CRPS | RMSE | coverage | s |")
+    print("|---|---|---|---|---|---|---|---|")
+    for name, runs in results.items():
+        gaps = []
+        for at in (7, 12, 99):
+            reached = [
+                best[s] - max(b for e, b in run["bounds"].items() if e <= at)
+                for s, run in enumerate(runs)
+            ]
+            gaps.append(f"{np.mean(reached):.1f}")
+        mean = {k: np.mean([run[k] for run in runs]) for k in runs[0] if k != "bounds"}
+        print(
+            f"| {name} | {' / '.join(gaps)} | {mean['exchanges']:.0f} | {mean['nll']:.3f} "
+            f"| {mean['crps']:.4f} | {mean['rmse']:.3f} | {mean['coverage']:.3f} "
+            f"| {np.median([run['seconds'] for run in runs]):.1f} |",
+            flush=True,
+        )
+    if args.out:
+        args.out.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()
