@@ -43,7 +43,9 @@ def calls(sizes: Sizes, seed: int = 0) -> list[Call]:
     return [*_kernel_calls(sizes, rng), *_gram_calls(sizes, rng), *_joint_calls(sizes, rng)]
 
 
-def timed_calls(sizes: Sizes) -> tuple[Callable[[], float], dict[str, list[float]], dict[str, float]]:
+def timed_calls(
+    sizes: Sizes,
+) -> tuple[Callable[[], float], dict[str, list[float]], dict[str, float]]:
     """A competitor that sums the calls' seconds; each name's seconds as they come; and its Mflop."""
     found = calls(sizes)
     parts: dict[str, list[float]] = {call.name: [] for call in found}

@@ -64,8 +64,7 @@ def make_problem(sizes: Sizes, seed: int = 0) -> Problem:
         J_rest=np.swapaxes(others, 1, 2) @ others,
         h_rest=rng.normal(size=(C, sizes.shared * R)),
         learned={
-            "log_lengthscale": np.log(_apart(sizes.local, R, 1.0))
-            + 0.05 * rng.normal(size=(C, R)),
+            "log_lengthscale": np.log(_apart(sizes.local, R, 1.0)) + 0.05 * rng.normal(size=(C, R)),
             "deviation": 0.5 * rng.normal(size=(C, Q, R)),
             "loadings": 0.5 * rng.normal(size=(C, Q, R)),
             "log_noise": np.log(0.04) + 0.1 * rng.normal(size=(C, 1)),

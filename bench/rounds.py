@@ -2,8 +2,8 @@
 
     python -m bench.rounds --seeds 6 --variants default,frozen0,fixed-q
 
-Scenario A of the paper (tests/scenarios.py), the domain known, at most 12 exchanges in all. The gap is to the best
-bound that any variant reached on that seed.
+Scenario A of the paper (tests/scenarios.py), the domain known, 12 exchanges in all by default. The gap is
+to the best bound that any variant reached on that seed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 import scenarios
-
 from pfedhgp import FederatedGP, metrics
 from pfedhgp.inference.structured_training import Structured
 
@@ -81,7 +80,9 @@ def main() -> None:
         for name in args.variants.split(",")
     }
     best = [max(max(r[s]["bounds"].values()) for r in results.values()) for s in range(args.seeds)]
-    print("| variant | gap at 7 / 12 / last exchange | exchanges | NLL | CRPS | RMSE | coverage | s |")
+    print(
+        "| variant | gap at 7 / 12 / last exchange | exchanges | NLL | CRPS | RMSE | coverage | s |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     for name, runs in results.items():
         gaps = []

@@ -80,7 +80,10 @@ def test_pandas_polars_and_arrays_give_the_same_model(scalar):
     grid = np.linspace(0, 10, 9)
     expected = scalar.predict("s1", grid).mean
     by_polars = FederatedGP(rounds=5).fit(
-        pl.from_pandas(whole), client="site", inputs=["t"], outputs=["a"]
+        pl.DataFrame({name: whole[name].to_list() for name in whole}),
+        client="site",
+        inputs=["t"],
+        outputs=["a"],
     )
     np.testing.assert_allclose(by_polars.predict("s1", grid).mean, expected, rtol=1e-8)
     arrays = {name: (part.t.to_numpy(), part.a.to_numpy()) for name, part in whole.groupby("site")}
@@ -92,9 +95,7 @@ def test_pandas_polars_and_arrays_give_the_same_model(scalar):
 
 def test_invariance_one_at_a_time_equals_batched(scalar):
     """Trajectories may drift apart by rounding, so the ends are compared."""
-    single = FederatedGP(rounds=5, batch=False).fit(
-        table(), client="site", inputs="t", outputs="a"
-    )
+    single = FederatedGP(rounds=5, batch=False).fit(table(), client="site", inputs="t", outputs="a")
     assert single.bound_ == pytest.approx(scalar.bound_, abs=1e-3)
     grid = np.linspace(0, 10, 9)
     np.testing.assert_allclose(
@@ -120,7 +121,8 @@ def test_clients_of_unequal_size_down_to_one_row():
     model = FederatedGP(rounds=4).fit(cut, client="site", inputs="t", outputs="a")
     p = model.predict("s3", [[5.0]])
     crowd = model.predict("s1", [[5.0]])
-    assert np.isfinite(p.mean).all() and p.sd[0, 0] > crowd.sd[0, 0]
+    assert np.isfinite(p.mean).all()
+    assert p.sd[0, 0] > crowd.sd[0, 0]
 
 
 def test_an_unknown_client_gets_the_population_and_a_warning(scalar):
@@ -160,16 +162,19 @@ def test_a_saved_model_predicts_the_same_and_can_adopt(tmp_path, pair):
     np.testing.assert_array_equal(
         loaded.predict("s1", grid).covariance("joint"), pair.predict("s1", grid).covariance("joint")
     )
-    assert loaded.clients_ == pair.clients_ and loaded.bound_ == pair.bound_
+    assert loaded.clients_ == pair.clients_
+    assert loaded.bound_ == pair.bound_
     t = np.linspace(0, 10, 8)
     loaded.adopt("later", t, np.stack([np.sin(t), 2 * np.sin(t)], axis=1))
-    assert "later" in loaded.clients_ and "later" not in pair.clients_
+    assert "later" in loaded.clients_
+    assert "later" not in pair.clients_
 
 
 def test_sklearn_clone_get_and_set_params():
     model = FederatedGP(kernel=RBF(2.0) + Periodic(period=3.0), rounds=3, layers=("global",))
     twin = clone(model)
-    assert twin is not model and twin.get_params()["rounds"] == 3
+    assert twin is not model
+    assert twin.get_params()["rounds"] == 3
     assert twin.set_params(rounds=7).rounds == 7
     with pytest.raises(InputError, match="no parameter `depth`"):
         twin.set_params(depth=2)
@@ -223,9 +228,7 @@ def test_replicates_equal_their_rows_one_by_one():
     }
     settings = {"rounds": 4, "inducing": 10, "local_inducing": 8, "domain": [(0.0, 1.0)]}
     as_cycles = FederatedGP(**settings).fit({k: (grid, c) for k, c in cycles.items()})
-    rows = {
-        k: (np.tile(grid, 5), c[:, 0].reshape(-1)) for k, c in cycles.items()
-    }
+    rows = {k: (np.tile(grid, 5), c[:, 0].reshape(-1)) for k, c in cycles.items()}
     frame = pd.concat(
         [
             pd.DataFrame({"k": k, "x": x, "y": y, "cycle": np.repeat(np.arange(5), 12)})
@@ -246,9 +249,7 @@ def test_budgets_are_honoured_shrunk_and_grown():
     assert model.model_.shared.block.inputs.shape == (9, 1)
     assert model.model_.clients["s0"].block.inputs.shape == (7, 1)
     with pytest.warns(BudgetWarning, match="25 local inducing inputs instead of 60"):
-        FederatedGP(rounds=1, local_inducing=60).fit(
-            whole, client="site", inputs="t", outputs="a"
-        )
+        FederatedGP(rounds=1, local_inducing=60).fit(whole, client="site", inputs="t", outputs="a")
 
 
 def test_callbacks_see_rounds_and_may_stop(caplog):
@@ -262,7 +263,8 @@ def test_callbacks_see_rounds_and_may_stop(caplog):
         model = FederatedGP(rounds=9, callbacks=[watch]).fit(
             table(), client="site", inputs="t", outputs="a"
         )
-    assert seen == [0, 1, 2, 3] and len(model.history_) == 4
+    assert seen == [0, 1, 2, 3]
+    assert len(model.history_) == 4
     assert any("round 3: bound" in text for text in caplog.messages)
 
 
@@ -272,7 +274,8 @@ def test_restarts_keep_the_best_bound():
     ends = {}
     for record in model.history_:
         ends[record["attempt"]] = record["bound"]
-    assert len(ends) == 3 and model.bound_ == max(ends.values())
+    assert len(ends) == 3
+    assert model.bound_ == max(ends.values())
 
 
 def test_hot_path_is_compiled_once_for_all_rounds():
@@ -349,7 +352,9 @@ def test_constant_outputs_and_huge_values_are_accepted():
     p = flat.predict("a", t)
     np.testing.assert_allclose(p.mean, 3.0, atol=1e-3)
     assert np.isfinite(p.sd).all()
-    huge = FederatedGP(rounds=3).fit({"a": (1e9 + t, 1e12 * np.sin(6 * t)), "b": (1e9 + t, 1e12 * np.cos(6 * t))})
+    huge = FederatedGP(rounds=3).fit(
+        {"a": (1e9 + t, 1e12 * np.sin(6 * t)), "b": (1e9 + t, 1e12 * np.cos(6 * t))}
+    )
     assert np.isfinite(huge.predict("a", 1e9 + t).sd).all()
 
 
@@ -381,7 +386,8 @@ def test_blas_is_capped_while_we_work():
         seen.extend(p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas")
 
     FederatedGP(rounds=1, callbacks=[look]).fit({"a": (X5, X5), "b": (X5, -X5)})
-    assert seen and set(seen) == {1}
+    assert seen
+    assert set(seen) == {1}
 
 
 def test_gpu_is_refused_where_there_is_none():

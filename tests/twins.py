@@ -130,7 +130,7 @@ class Problem:
 def rows_of(X: Array, Y: Array) -> Rows:
     """NaN cells become 0 with mask 0."""
     seen = ~np.isnan(Y)
-    return Rows(jnp.asarray(X), jnp.asarray(np.where(seen, Y, 0.0)), jnp.asarray(seen * 1.0))
+    return Rows(np.asarray(X), np.asarray(np.where(seen, Y, 0.0)), np.asarray(seen * 1.0))
 
 
 def model_of(
@@ -140,8 +140,9 @@ def model_of(
     B_g = np.asarray(shared.loadings)
     Q, R = B_g.shape
 
-    def latents(stacked: pk.Kernel, count: int) -> list[ref.Kernel]:
-        return [dense_kernel(pk.unstack(stacked, r)) for r in range(count)]
+    def latents(stack: pk.Kernel, count: int) -> list[ref.Kernel]:
+        leaves = jax.tree.map(np.asarray, stack)
+        return [dense_kernel(pk.unstack(leaves, r)) for r in range(count)]
 
     def deviation(client: ClientBlock) -> Array:
         if not structure.deviation:
@@ -173,15 +174,15 @@ def make_noise(kind: str, rng: np.random.Generator, Q: int, scale: float) -> Noi
     if kind == "full":
         raw = 0.3 * np.sqrt(scale) * rng.normal(size=(Q, Q))
         np.fill_diagonal(raw, 0.5 * np.log(scale) + 0.2 * rng.normal(size=Q))
-        return FullNoise(jnp.asarray(raw))
+        return FullNoise(np.asarray(raw))
     size = {"scalar": 1, "outputs": Q}[kind]
-    return DiagonalNoise(jnp.asarray(np.log(scale) + 0.3 * rng.normal(size=size)))
+    return DiagonalNoise(np.asarray(np.log(scale) + 0.3 * rng.normal(size=size)))
 
 
 def latents_of(make: MakeKernel, rng: np.random.Generator, d: int, count: int) -> pk.Kernel:
     """`count` stacked kernels; none at all is a stack with a leading axis of zero."""
-    stacked = pk.stack([make(rng, d) for _ in range(max(count, 1))])
-    return jax.tree.map(lambda leaf: leaf[:count], stacked)
+    kernels = stacked([make(rng, d) for _ in range(max(count, 1))])
+    return jax.tree.map(lambda leaf: leaf[:count], kernels)
 
 
 def make_problem(
@@ -211,17 +212,17 @@ def make_problem(
     loadings = rng.uniform(0.7, 1.4, (1, 1)) if tied else rng.normal(size=(Q, R))
     shared = GlobalBlock(
         kernels=latents_of(k_g, rng, d, R),
-        inputs=jnp.asarray(spread(rng, M, d, width)),
-        loadings=jnp.asarray(loadings),
-        phi=jnp.asarray(rng.uniform(0.2, 0.6)),
+        inputs=np.asarray(spread(rng, M, d, width)),
+        loadings=np.asarray(loadings),
+        phi=np.asarray(rng.uniform(0.2, 0.6)),
     )
     clients = [
         ClientBlock(
             kernels=latents_of(k_l, rng, d, R_l),
-            inputs=jnp.asarray(spread(rng, M_l, d, width)),
-            active=jnp.ones(M_l),
-            deviation=jnp.asarray(0.6 * rng.normal(size=(Q, R))),
-            loadings=jnp.asarray(rng.normal(size=(Q, R_l))),
+            inputs=np.asarray(spread(rng, M_l, d, width)),
+            active=np.ones(M_l),
+            deviation=np.asarray(0.6 * rng.normal(size=(Q, R))),
+            loadings=np.asarray(rng.normal(size=(Q, R_l))),
             noise=make_noise(noise, rng, Q, noise_scale),
         )
         for _ in sizes
@@ -246,21 +247,22 @@ def at_the_data(problem: Problem, jitter: float = 1e-12) -> Problem:
     """Z_g the union of all inputs and Z_i = X_i: where every bound is the evidence."""
     union = np.unique(np.concatenate(problem.Xs), axis=0)
     clients = [
-        eqx.tree_at(lambda c: (c.inputs, c.active), c, (jnp.asarray(X), jnp.ones(len(X))))
+        eqx.tree_at(lambda c: (c.inputs, c.active), c, (np.asarray(X), np.ones(len(X))))
         for c, X in zip(problem.clients, problem.Xs, strict=True)
     ]
-    shared = eqx.tree_at(lambda b: b.inputs, problem.shared, jnp.asarray(union))
+    shared = eqx.tree_at(lambda b: b.inputs, problem.shared, np.asarray(union))
     return replace(problem, shared=shared, clients=clients, jitter=jitter)
 
 
 # ----------------------------------------------------------------------------- compiled once, shared
 
 # XLA's optimiser takes longer on these tiny problems than all the arithmetic.
+# (Blocks and results are NumPy arrays for the same reason: arithmetic on them compiles nothing.)
 compiled = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 @partial(compiled, static_argnums=0, static_argnames=("unloaded", "chunk"))
-def reduced(
+def _reduced(
     structure: Structure,
     shared: GlobalBlock,
     client: ClientBlock,
@@ -270,7 +272,6 @@ def reduced(
     unloaded: bool = False,
     chunk: int = 4096,
 ) -> tuple[Grams, tuple]:
-    """(Grams, (c, h, J)) of one client; with `unloaded`, (c, y, U)."""
     basis = shared.basis(jitter)
     design = design_of(structure, shared, basis, client, jitter)
     grams = accumulate(rows, design, unloaded=unloaded, chunk=chunk)
@@ -278,12 +279,17 @@ def reduced(
     return grams, summary(grams, R * basis.inputs.shape[0] * (Q if unloaded else 1))
 
 
+def reduced(*arguments, **options) -> tuple[Grams, tuple]:
+    """(Grams, (c, h, J)) of one client; with `unloaded`, (c, y, U)."""
+    return jax.device_get(_reduced(*arguments, **options))
+
+
 def sums_only(
     structure: Structure, shared: GlobalBlock, client: ClientBlock, rows: Rows, jitter: float
 ) -> Statistics:
     """A client's Statistics without the derivatives, which take long to compile."""
     grams, (evidence, y, U) = reduced(structure, shared, client, rows, jitter, unloaded=True)
-    nothing = jnp.zeros(0)
+    nothing = np.zeros(0)
     return Statistics(
         evidence=evidence,
         U=U,
@@ -296,14 +302,14 @@ def sums_only(
         deviation_power=nothing,
         local_power=nothing,
         noise=nothing,
-        clients=jnp.ones(()),
+        clients=np.ones(()),
         residual=grams.residual,
     )
 
 
 def add(trees: Sequence):
     """The leaf-wise sum: what the server does with messages."""
-    return jax.tree.map(lambda *leaves: sum(leaves[1:], start=leaves[0]), *trees)
+    return jax.tree.map(lambda *leaves: np.sum(leaves, axis=0), *trees)
 
 
 @partial(compiled, static_argnums=0)
@@ -316,7 +322,7 @@ loaded = compiled(load, static_argnums=3)
 
 def stacked(trees: Sequence):
     """Clients of equal shape, with a leading axis."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
 
 
 def total_bound(

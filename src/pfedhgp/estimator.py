@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +15,12 @@ import narwhals as nw
 import numpy as np
 
 from pfedhgp import predict as prediction
+from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.tables import clients_from, numeric
 from pfedhgp.errors import ExtrapolationWarning, InputError, NotFittedError, PFedHGPWarning
 from pfedhgp.federation import inprocess
 from pfedhgp.federation.cohort import Cohort, make_cohorts
 from pfedhgp.federation.messages import Message
-from pfedhgp.data.rows import ClientRows
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
 from pfedhgp.inference.registry import inference_named
@@ -45,18 +45,18 @@ class FederatedGP:
     """y_i(x) = f_global(x) + f_deviation,i(x) + f_local,i(x) + noise, learned without pooling rows.
 
     Args:
-        kernel: Of the global and deviation layers: a kernel, or a name such as "rbf" or "matern52". A lengthscale
-            that is given is a starting value in the data's units; an open one starts from the data.
+        kernel: Of the global and deviation layers: a kernel, or a name such as "rbf" or "matern52". A
+            lengthscale that is given is a starting value, in the data's units.
         local_kernel: Of the local layers; by default as `kernel`'s name, with its own lengthscales.
         layers: Which layers there are; fewer than three are ablations.
         latents: Latent functions of the global (and deviation) layer; by default 1 for one output, else 2.
         local_latents: The same for the local layers.
-        noise: "scalar", "output" (one variance each), "full" (a covariance), or "auto": one variance per output.
+        noise: "scalar", "output" (one variance each), "full" (a covariance), or "auto": as "output".
         inducing: Global inducing inputs: "auto" or a number.
         local_inducing: Local inducing inputs a client: "auto" or a number.
-        learn_inducing: Whether local inducing inputs move while training.
+        learn_inducing: Whether inducing inputs move while training (the default places them well enough).
         domain: (lower, upper) of each input where it is known; spares one exchange.
-        inference: "structured" (default), "mean-field" (the paper's Algorithm 1), or a settings object of either.
+        inference: "structured" (default), "mean-field" (the paper's Algorithm 1), or settings of either.
         rounds: Rounds of training; by default the inference's own.
         tolerance: Training ends early after two rounds that gain less than this, in nats a client.
         restarts: Trainings from different starting values, of which the best bound is kept.
@@ -154,8 +154,8 @@ class FederatedGP:
     ) -> FederatedGP:
         """Fits to a table (pandas, polars) with a client column, or to {client: (X, y)}.
 
-        NaN in outputs is a missing cell. With `cycle`, rows at equal inputs are replicates; as arrays, cycles are
-        y of shape (C, Q, n) with X the grid of n samples.
+        NaN in outputs is a missing cell. With `cycle`, rows at equal inputs are replicates; as arrays, cycles
+        are y of shape (C, Q, n) with X the grid of n samples.
         """
         rows, input_names, output_names = clients_from(
             data, client=client, inputs=inputs, outputs=outputs, cycle=cycle
@@ -202,7 +202,9 @@ class FederatedGP:
         if not isinstance(self.restarts, int | np.integer) or self.restarts < 1:
             raise InputError(f"`restarts` must be a positive whole number, got {self.restarts!r}")
         if self.restarts > 1 and not inference.knows_bound:
-            raise InputError("`restarts` needs a bound to choose by, which mean-field does not send")
+            raise InputError(
+                "`restarts` needs a bound to choose by, which mean-field does not send"
+            )
         return Plan(
             spec=spec,
             inference=inference,
@@ -257,7 +259,9 @@ class FederatedGP:
     def _settings(self, server: Server) -> dict[str, Any]:
         """The parameters that JSON can hold, and the starting scales that `adopt` needs."""
         plain = (str, int, float, bool, type(None))
-        kept = {name: v for name, v in self.get_params().items() if isinstance(v, plain)}
+        kept: dict[str, Any] = {
+            name: v for name, v in self.get_params().items() if isinstance(v, plain)
+        }
         kept["layers"] = list(self.layers)
         kept["starting_scales"] = server.scales.as_dict()
         kept["exchanges"] = server.exchanges
@@ -290,7 +294,8 @@ class FederatedGP:
         far = prediction.outside(model.scaling.inputs(array))
         if far.any():
             warnings.warn(
-                f"{int(far.sum())} of {len(far)} rows are far outside the data; predictions there rest on the prior",
+                f"{int(far.sum())} of {len(far)} rows are far outside the data: "
+                "predictions there rest on the prior",
                 ExtrapolationWarning,
                 stacklevel=2,
             )
@@ -438,7 +443,7 @@ def _with_observations(rows: list[ClientRows]) -> list[ClientRows]:
 
 
 @contextmanager
-def _on(device: str):
+def _on(device: str) -> Iterator[None]:
     """JAX's default device inside the block."""
     if device not in ("cpu", "gpu"):
         raise InputError(f"`device` must be 'cpu' or 'gpu', got {device!r}")

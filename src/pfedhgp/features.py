@@ -24,7 +24,9 @@ class Basis(eqx.Module):
     factor: Float[Array, "R M M"]
 
     @staticmethod
-    def build(kernels: Kernel, inputs: Array, jitter: Array | float, active: Array | None = None) -> Basis:
+    def build(
+        kernels: Kernel, inputs: Array, jitter: Array | float, active: Array | None = None
+    ) -> Basis:
         """Factorises k(Z, Z) for each latent."""
         mask = jnp.ones(inputs.shape[0], inputs.dtype) if active is None else active
         gram = jax.vmap(lambda kernel: kernel(inputs, inputs))(kernels)

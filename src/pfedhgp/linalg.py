@@ -17,7 +17,9 @@ def cholesky(K: Float[Array, "*b m m"], jitter: Array | float) -> Float[Array, "
     return jnp.linalg.cholesky(K + scale[..., None, None] * _eye_like(K))
 
 
-def solve_lower(L: Float[Array, "*b m m"], B: Float[Array, "*b m k"], *, transpose: bool = False) -> Array:
+def solve_lower(
+    L: Float[Array, "*b m m"], B: Float[Array, "*b m k"], *, transpose: bool = False
+) -> Array:
     """L⁻¹B, or L⁻ᵀB."""
     return solve_triangular(L, B, lower=True, trans=1 if transpose else 0)
 

@@ -22,20 +22,20 @@ DOWN = {
     "census": set(),
     "extent": {"centre", "spread"},
     "start": BLOCK
-    | {"J", "h", "jitter", "kernels_free", "evaluations"}
+    | {"J", "h", "jitter", "kernels_free", "evaluations", "derivatives"}
     | {"lower", "upper", "centre", "spread", "scales", "attempt"},
-    "round": BLOCK | {"J", "h", "jitter", "kernels_free", "evaluations"},
+    "round": BLOCK | {"J", "h", "jitter", "kernels_free", "evaluations", "derivatives"},
     "finish": BLOCK | {"mean", "covariance", "jitter", "attempt"},
 }
 STATISTICS = {
-    *("evidence", "U", "y", "shared_residual", "d_evidence", "d_h", "d_J", "curvature"),
-    *("deviation_power", "local_power", "noise", "clients", "residual"),
+    *("evidence", "U", "y", "shared_residual", "residual"),
+    *("deviation_power", "local_power", "noise", "clients"),
 }
+DERIVATIVES = {"d_evidence", "d_h", "d_J", "curvature"}
 UP = {
     "census": {"rows", "x_sum", "x_square", "y_count", "y_sum", "y_square", "y_cross", "y_pairs"},
     "extent": {"histogram", "lag_sum", "lag_pairs"},
     "start": STATISTICS,
-    "round": STATISTICS,
 }
 
 
@@ -77,19 +77,23 @@ def recorded(inference, rows, *, batch: bool = True, **kwargs):
 
 
 def test_every_message_of_a_structured_run_is_on_the_list():
-    server, _, down, up = recorded(Structured(rounds=2), clients())
-    assert [m.kind for m in down[::3]] == ["census", "extent", "start", "round", "round", "finish"]
+    """Derivatives in θ_g are sent only for the rounds after which the server moves it."""
+    server, _, down, up = recorded(Structured(rounds=3, frozen_rounds=1), clients())
+    kinds = ["census", "extent", "start", "round", "round", "round"]
+    assert [m.kind for m in down[::3]] == [*kinds, "finish"]
     assert all(set(m.arrays) == DOWN[m.kind] for m in down)
-    assert all(set(m.arrays) == UP[m.kind] for m in up)
-    assert len(up) == 3 * 5 and server.exchanges == 5
+    expected = [*UP.values(), *2 * [STATISTICS | DERIVATIVES], STATISTICS]
+    assert [set(m.arrays) for m in up[::3]] == expected
+    assert len(up) == 3 * len(kinds)
+    assert server.exchanges == len(kinds)
 
 
 def test_a_known_domain_spares_the_extent_exchange():
     domain = (np.zeros(1), np.full(1, 5.0))
-    server, _, down, up = recorded(Structured(rounds=2), clients(), domain=domain)
+    server, _, down, up = recorded(Structured(rounds=1), clients(), domain=domain)
     assert "extent" not in {m.kind for m in down}
     assert set(up[0].arrays) == UP["census"] | {"lag_sum", "lag_pairs"}
-    assert server.exchanges == 4
+    assert server.exchanges == 3
 
 
 def test_mean_field_sends_gradients_and_nothing_else_while_training():

@@ -29,7 +29,9 @@ BASES = {
 def block_of(make, latents: int, tied: bool) -> tuple[Structure, GlobalBlock]:
     kernels = pk.stack([make() for _ in range(latents)])
     factors = jnp.arange(1.0, latents + 1.0)
-    kernels = jax.tree.map(jax.vmap(jnp.multiply), kernels, jax.tree.map(lambda _: factors, kernels))
+    kernels = jax.tree.map(
+        jax.vmap(jnp.multiply), kernels, jax.tree.map(lambda _: factors, kernels)
+    )
     loadings = jnp.full((1, 1), 1.7) if tied else -jnp.ones((2, latents))
     return Structure(tied=tied), GlobalBlock(kernels, jnp.zeros((3, 2)), loadings, jnp.asarray(0.3))
 

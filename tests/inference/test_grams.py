@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
@@ -21,8 +20,6 @@ from pfedhgp.model.blocks import Rows, from_free, to_free
 
 CASES = {
     "scalar": {"tied": True},
-    "scalar, no deviation": {"tied": True, "deviation": False},
-    "scalar, one row": {"tied": True, "sizes": (1, 1)},
     "outputs": {},
     "missing cells, noise per output": {"noise": "outputs", "missing": True},
     "missing cells, full noise": {"noise": "full", "missing": True},
@@ -87,7 +84,7 @@ def test_exact_unloaded_statistics_give_any_loadings(problem):
             problem.structure, problem.shared, client, rows, problem.jitter, unloaded=True
         )
         assert float(c) == pytest.approx(ref.client_statistics_dense(*dense)["c"], rel=1e-9)
-        J, h = twins.loaded(U, y, jnp.asarray(B), R)
+        J, h = twins.loaded(U, y, np.asarray(B), R)
         moved = ref.client_statistics_dense(*dense._replace(B_g=B))
         twins.assert_close(J, moved["J"])
         twins.assert_close(h, moved["h"])
@@ -117,7 +114,7 @@ def test_pooled_bound_at_other_loadings_needs_no_new_statistics(problem):
         ]
     )
     surrogate = Surrogate(problem.shared, sums)
-    found = twins.value(problem.structure, surrogate, jnp.asarray(B))
+    found = twins.value(problem.structure, surrogate, np.asarray(B))
     expected = ref.pooled_elbo([d._replace(B_g=B) for d in problem.dense])
     assert float(found) == pytest.approx(expected, rel=1e-9)
 
@@ -140,17 +137,16 @@ def full_problem() -> twins.Problem:
     return twins.make_problem(sizes=(7,), **CASES["missing cells, full noise"])
 
 
-@pytest.mark.parametrize("unloaded", [False, True])
-def test_invariance_to_masked_rows(unloaded):
+def test_invariance_to_masked_rows():
     problem = full_problem()
     (client,), (rows,) = problem.clients, problem.rows
     more = Rows(
-        jnp.concatenate([rows.X[:2], rows.X, jnp.full((3, 1), 1e4)]),
-        jnp.pad(rows.Y, ((2, 3), (0, 0))),
-        jnp.pad(rows.mask, ((2, 3), (0, 0))),
+        np.concatenate([rows.X[:2], rows.X, np.full((3, 1), 1e4)]),
+        np.pad(rows.Y, ((2, 3), (0, 0))),
+        np.pad(rows.mask, ((2, 3), (0, 0))),
     )
     plain, padded = (
-        twins.reduced(problem.structure, problem.shared, client, r, 1e-8, unloaded=unloaded)
+        twins.reduced(problem.structure, problem.shared, client, r, 1e-8, unloaded=True)
         for r in (rows, more)
     )
     for one, two in zip(jax.tree.leaves(plain), jax.tree.leaves(padded), strict=True):
@@ -163,7 +159,7 @@ def test_invariance_to_inactive_local_inputs():
     wide = eqx.tree_at(
         lambda c: (c.inputs, c.active),
         client,
-        (jnp.pad(client.inputs, ((0, 2), (0, 0)), mode="edge"), jnp.pad(client.active, (0, 2))),
+        (np.pad(client.inputs, ((0, 2), (0, 0)), mode="edge"), np.pad(client.active, (0, 2))),
     )
     _, plain = twins.reduced(problem.structure, problem.shared, client, rows, 1e-8)
     _, padded = twins.reduced(problem.structure, problem.shared, wide, rows, 1e-8)
@@ -176,7 +172,7 @@ def test_invariance_to_chunks_in_value_and_gradient():
     problem = twins.make_problem(sizes=(7,), Q=2, noise="outputs", missing=True, M=4)
     (client,), (rows,) = problem.clients, problem.rows
     start, unravel = ravel_pytree(to_free(client))
-    J_rest, h_rest = jnp.eye(problem.k), jnp.ones(problem.k)
+    J_rest, h_rest = np.eye(problem.k), np.ones(problem.k)
 
     def bound(vector, size):
         client = from_free(unravel(vector))
@@ -231,5 +227,5 @@ def test_equivalence_of_a_likelihood_at_given_weights():
 def test_invariance_to_what_a_tied_models_client_holds_as_its_own_loadings():
     """Without loadings the deviation is √φ τ, whatever the client block's unused array holds."""
     problem = twins.make_problem(tied=True, sizes=(7,))
-    odd = eqx.tree_at(lambda c: c.deviation, problem.clients[0], jnp.full((1, 1), 1e3))
+    odd = eqx.tree_at(lambda c: c.deviation, problem.clients[0], np.full((1, 1), 1e3))
     assert replace(problem, clients=[odd]).bound() == problem.bound()

@@ -8,8 +8,8 @@ from typing import Any
 import narwhals as nw
 import numpy as np
 
-from pfedhgp.errors import InputError
 from pfedhgp.data.rows import ClientRows
+from pfedhgp.errors import InputError
 
 
 def clients_from(
@@ -158,7 +158,7 @@ def _replicates(name: str, grid: np.ndarray, cycles: np.ndarray) -> ClientRows:
 def _merge_replicates(name: str, X: np.ndarray, Y: np.ndarray) -> ClientRows:
     """Rows at equal inputs become one: the cell means, how many each is of, and the scatter around them.
 
-    Rows with different missing cells are kept apart, so that a row's observed cells are means of equally many.
+    Rows with different missing cells stay apart, so that a row's observed cells are means of equally many.
     """
     seen = np.isfinite(Y)
     key = np.concatenate([X, seen], axis=1)

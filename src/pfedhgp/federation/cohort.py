@@ -8,14 +8,16 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 import numpy as np
 
+from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import BudgetWarning, MessageError
 from pfedhgp.federation.messages import Message
-from pfedhgp.data.rows import ClientRows
 from pfedhgp.federation.plan import Plan
 from pfedhgp.inference import budget, census, initial
 from pfedhgp.inference.arrays import block_from_arrays, stack_trees
 from pfedhgp.inference.census import Scales
+from pfedhgp.inference.parties import ClientParty
+from pfedhgp.kernels import Kernel, unstack
 from pfedhgp.model.blocks import ClientBlock, Rows
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior
 from pfedhgp.model.spec import starting_kernels
@@ -31,10 +33,9 @@ class Cohort:
         self.padded_rows = padded_rows or max(len(c.X) for c in clients)
         self.names = tuple(client.name for client in clients)
         self.scaling: Scaling | None = None
-        self.trainers: dict[int, object] = {}
+        self.trainers: dict[int, ClientParty] = {}
         self.attempt = 0
         self.posteriors: dict[str, ClientPosterior] = {}
-        self.last: tuple[str, int] | None = None
 
     def answer(self, request: Message) -> list[Message]:
         """One reply a client; none to `finish`."""
@@ -107,13 +108,12 @@ class Cohort:
         )
         found = trainer.posteriors(shared, float(a["jitter"]))
         self.posteriors = dict(zip(self.names, found, strict=True))
-        last_words = getattr(trainer, "last_words", None)
-        return last_words(shared, found) if last_words else []
+        return trainer.last_words(shared, found)
 
     def _train(self, request: Message) -> list[dict[str, np.ndarray]]:
         return self.trainers[self.attempt].answer(request.arrays, request.kind, self.names)
 
-    def _like(self):
+    def _like(self) -> Kernel:
         """Stacked shared kernels of the right form, for reading a broadcast."""
         spec = self.plan.spec
         assert self.scaling is not None
@@ -127,13 +127,11 @@ class Cohort:
             return X[:0]
         distinct = np.unique(X, axis=0)
         if plan.local_inducing == "auto":
-            if len(distinct) <= budget.ALL_ROWS:
-                return distinct
             kernels = self._local_kernels(scales)
             tolerance = budget.tolerance(
                 scales.noise_variance, scales.short_variance, len(X) * spec.outputs
             )
-            return budget.greedy_rows(kernels, X, tolerance, plan.largest_local_inducing)
+            return budget.local_inputs(kernels, X, tolerance, plan.largest_local_inducing)
         wanted = int(plan.local_inducing)
         if wanted > len(distinct):
             warnings.warn(
@@ -147,7 +145,7 @@ class Cohort:
             return budget.box_points(wanted, 1)
         return budget.greedy_rows(self._local_kernels(scales), X, 0.0, wanted)
 
-    def _local_kernels(self, scales: Scales):
+    def _local_kernels(self, scales: Scales) -> Kernel:
         spec = self.plan.spec
         assert self.scaling is not None
         return starting_kernels(
@@ -175,7 +173,7 @@ class Cohort:
     def _grow(self) -> None:
         """Gives more inducing inputs to clients whose local residual costs more than NATS."""
         trainer = self.trainers[self.attempt]
-        nats = getattr(trainer, "local_nats", None)
+        nats = trainer.local_nats
         if self.plan.local_inducing != "auto" or nats is None or not np.any(nats > budget.NATS):
             return
         assert self.scaling is not None
@@ -186,7 +184,7 @@ class Cohort:
             if nats[i] <= budget.NATS or cap <= count[i]:
                 inputs.append(None)
                 continue
-            kernels = trainer.kernels_of(i)
+            kernels = unstack(trainer.blocks.kernels, i)
             found = budget.greedy_rows(kernels, self.scaling.inputs(client.X), 0.0, cap)
             inputs.append(found if len(found) > count[i] else None)
         if any(Z is not None for Z in inputs):
@@ -218,7 +216,7 @@ def pad_block(block: ClientBlock, size: int) -> ClientBlock:
 def make_cohorts(
     plan: Plan, clients: Sequence[ClientRows], *, batch: bool, largest: int = 64
 ) -> list[Cohort]:
-    """Clients grouped by size: within a cohort the longest has at most about 1.4 times the shortest's rows."""
+    """Clients grouped by size: in a cohort the longest has at most about 1.4 times the shortest's rows."""
     if not batch:
         return [Cohort(plan, [client]) for client in clients]
     groups: dict[int, list[ClientRows]] = {}

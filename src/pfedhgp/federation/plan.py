@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from pfedhgp.inference.parties import Inference
 from pfedhgp.model.spec import Spec
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The model, the solver and the budgets; `domain` (lower, upper) spares one exchange where it is known."""
+    """The model, the solver and the budgets; a known `domain` (lower, upper) spares one exchange."""
 
     spec: Spec
-    inference: Any
+    inference: Inference
     inducing: int | str = "auto"
     local_inducing: int | str = "auto"
     domain: tuple[np.ndarray, np.ndarray] | None = None

@@ -21,6 +21,7 @@ from pfedhgp.federation.plan import Plan
 from pfedhgp.inference import budget, census, initial
 from pfedhgp.inference.arrays import block_to_arrays
 from pfedhgp.inference.census import Scales
+from pfedhgp.inference.parties import ServerParty
 from pfedhgp.model.posterior import GlobalPosterior, Population
 from pfedhgp.model.spec import starting_kernels
 
@@ -40,7 +41,7 @@ class Server:
         self.best: tuple[Any, int, GlobalPosterior, Any, float] | None = None
         self._request: Message | None = None
         self._flat = 0
-        self.trainer: Any = None
+        self.trainer: ServerParty
         self.stop_asked = False
 
     def request(self) -> Message | None:
@@ -52,7 +53,7 @@ class Server:
         return self._request
 
     def gather(self, replies: Iterable[Message]) -> dict[str, Any] | None:
-        """Takes the replies (one a client, each summed and dropped) and moves on; returns the round's record."""
+        """Takes the replies (each is summed and dropped) and moves on; returns the round's record."""
         assert self._request is not None
         total: dict[str, np.ndarray] = {}
         count = received = 0
@@ -208,7 +209,11 @@ class Server:
 
     def _take_round(self, sums: dict[str, np.ndarray], count: int) -> dict[str, Any]:
         bound = self.trainer.gather(sums)
-        if self._settled(bound, count) or self.turn >= self.plan.inference.rounds or self.stop_asked:
+        if (
+            self._settled(bound, count)
+            or self.turn >= self.plan.inference.rounds
+            or self.stop_asked
+        ):
             shared = self.trainer.finish()
             bound = self.trainer.bounds[-1] if bound is not None else None
             if self.best is None or bound > self.best[0]:
@@ -236,12 +241,11 @@ class Server:
     def _other_inputs(self) -> np.ndarray | None:
         """More global inducing inputs, where the residual says that they are short."""
         plan = self.plan
-        shared_nats = getattr(self.trainer, "shared_nats", None)
-        if plan.inducing != "auto" or plan.spec.latents == 0 or shared_nats is None:
+        if plan.inducing != "auto" or plan.spec.latents == 0:
             return None
         size = len(self.trainer.block.inputs)
         cap = min(plan.largest_inducing, int(self.census["rows"][0]))
-        if shared_nats() <= budget.NATS or size >= cap:
+        if self.trainer.shared_nats() <= budget.NATS or size >= cap:
             return None
         larger = min(budget.round_up(size + max(2, size // 4)), cap)
         log.info("global inducing inputs: %d instead of %d", larger, size)

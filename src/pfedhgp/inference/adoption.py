@@ -12,10 +12,13 @@ from pfedhgp.inference.arrays import stack_trees
 from pfedhgp.inference.census import Scales
 from pfedhgp.inference.client import Broadcast
 from pfedhgp.inference.structured_training import Structured, StructuredClients
+from pfedhgp.kernels import RBF
 from pfedhgp.model.blocks import Rows
 from pfedhgp.model.fitted import FittedModel
-from pfedhgp.model.posterior import ClientPosterior
+from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior
 from pfedhgp.model.spec import Spec, starting_kernels
+
+LARGEST_LOCAL = 200
 
 
 def adopt(
@@ -29,15 +32,20 @@ def adopt(
     spec = _spec_of(model, noise)
     scales = Scales(**model.settings["starting_scales"])
     X, Y = model.scaling.inputs(client.X), model.scaling.outputs(client.Y)
-    Z = _inputs(spec, scales, X, model.scaling.extent)
+    extent = model.scaling.extent
+    kernels = starting_kernels(
+        spec.local_kernel, scale=scales.short, count=spec.local_latents, extent=extent
+    )
+    spare = budget.tolerance(scales.noise_variance, scales.short_variance, Y.size)
+    cap = LARGEST_LOCAL if spec.local_latents else 0
+    Z = budget.local_inputs(kernels, X, spare, cap) if cap else X[:0]
     block = initial.client_block(spec, scales, Y, Z, model.scaling.extent, None)
     seen = np.isfinite(Y)
     rows = Rows(jnp.asarray(X), jnp.asarray(np.where(seen, Y, 0.0)), jnp.asarray(seen * 1.0))
     party = StructuredClients(
         settings, spec, model.shared.block.kernels, stack_trees([block]), stack_trees([rows])
     )
-    precision = jnp.linalg.inv(model.shared.covariance)
-    rest = precision - jnp.eye(precision.shape[0]), precision @ model.shared.mean
+    rest = _evidence(model.shared)
     stacked = jax.tree.map(lambda v: v[None], rest)
     for kernels_free, evaluations in ((0.0, 100), (1.0, 150)):
         broadcast = Broadcast(
@@ -47,39 +55,31 @@ def adopt(
             kernels_free=jnp.asarray(kernels_free),
             jitter=jnp.asarray(model.jitter),
             evaluations=jnp.asarray(evaluations),
+            derivatives=jnp.asarray(0),
         )
         party.improve(broadcast, stacked, (client.name,))
     posterior = party.posteriors(model.shared, model.jitter)[0]
     return posterior, float(party.jitter[0])
 
 
+def _evidence(shared: GlobalPosterior) -> tuple[jax.Array, jax.Array]:
+    """J = S⁻¹ − I and h = S⁻¹m, J without the negative eigenvalues that rounding leaves."""
+    values, vectors = jnp.linalg.eigh(jnp.asarray(shared.covariance))
+    values = jnp.clip(values, 1e-12, 1.0)
+    J = (vectors * (1.0 / values - 1.0)) @ vectors.T
+    return J, J @ jnp.asarray(shared.mean) + jnp.asarray(shared.mean)
+
+
 def _spec_of(model: FittedModel, noise: str) -> Spec:
-    typical = next(iter(model.clients.values())).block
+    local = np.shape(next(iter(model.clients.values())).block.loadings)[1] if model.clients else 0
     return Spec(
         inputs=model.inputs,
         outputs=model.outputs,
-        kernel=model.kernel,
-        local_kernel=model.local_kernel,
+        kernel=model.kernel or RBF(),
+        local_kernel=model.local_kernel or RBF(),
         latents=model.shared.block.loadings.shape[1],
-        local_latents=typical.loadings.shape[1],
+        local_latents=local,
         deviation=model.structure.deviation,
         tied=model.structure.tied,
         noise=noise,
-    )
-
-
-def _inputs(spec: Spec, scales: Scales, X: np.ndarray, extent: np.ndarray) -> np.ndarray:
-    if spec.local_latents == 0:
-        return X[:0]
-    distinct = np.unique(X, axis=0)
-    if len(distinct) <= budget.ALL_ROWS:
-        return distinct
-    kernels = starting_kernels(
-        spec.local_kernel, scale=scales.short, count=spec.local_latents, extent=extent
-    )
-    return budget.greedy_rows(
-        kernels,
-        X,
-        budget.tolerance(scales.noise_variance, scales.short_variance, X.size * spec.outputs),
-        200,
     )

@@ -89,8 +89,14 @@ def domain_budget(
     return box_points(cap, dimensions)
 
 
+def local_inputs(kernels: Kernel, X: np.ndarray, tolerance: float, cap: int) -> np.ndarray:
+    """A client's own inducing inputs: all its distinct inputs where these are few, else a greedy choice."""
+    distinct = np.unique(X, axis=0)
+    return distinct if len(distinct) <= ALL_ROWS else greedy_rows(kernels, X, tolerance, cap)
+
+
 def greedy_rows(kernels: Kernel, X: np.ndarray, tolerance: float, cap: int) -> np.ndarray:
-    """Rows of X chosen one by one where the residual is largest (pivoted Cholesky), until its mean is small."""
+    """Rows chosen one by one where the residual is largest (pivoted Cholesky), until its mean is small."""
     X = np.unique(X, axis=0)
     if len(X) > 2000:
         X = X[np.linspace(0, len(X) - 1, 2000).astype(int)]

@@ -43,6 +43,8 @@ class Broadcast(eqx.Module):
     kernels_free: Array
     jitter: Array
     evaluations: Array
+    derivatives: Array
+    """1 where the server will move θ_g next, and so needs derivatives in it"""
 
 
 class Info(NamedTuple):
@@ -105,6 +107,8 @@ def send(
         broadcast.jitter,
         options.chunk,
         local_jitter=jitter,
+        learn_inputs=options.learn_inputs,
+        derivatives=broadcast.derivatives,
     )
     B_dev = deviation_loadings(options.structure, shared, client)
     of_shared = jnp.einsum("qr,rqp,pr->", shared.loadings, sums.shared_residual, shared.loadings)

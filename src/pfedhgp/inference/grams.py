@@ -108,7 +108,9 @@ def _one_chunk(rows: Rows, design: Design, unloaded: bool) -> Grams:
     return Grams(precision, linear, constant, residual, shared_residual)
 
 
-def _cross(A: Float[Array, "Ra Ma n"], w: Float[Array, "Ra Rb n"], B: Float[Array, "Rb Mb n"]) -> Array:
+def _cross(
+    A: Float[Array, "Ra Ma n"], w: Float[Array, "Ra Rb n"], B: Float[Array, "Rb Mb n"]
+) -> Array:
     """Blocks A_a (w_ab ⊙ B_b)ᵀ, as a (Ra·Ma) × (Rb·Mb) matrix."""
     weighted = w[:, :, None, :] * B[None]
     stacked = weighted.reshape(A.shape[0], B.shape[0] * B.shape[1], A.shape[2])
@@ -123,5 +125,7 @@ def _project(A: Float[Array, "R M n"], t: Float[Array, "n R"]) -> Float[Array, "
 def _symmetric(upper: list[list[Array]]) -> Array:
     """The symmetric matrix whose block (i, j ≥ i) is upper[i][j − i]."""
     size = len(upper)
-    full = [[upper[i][j - i] if j >= i else upper[j][i - j].T for j in range(size)] for i in range(size)]
+    full = [
+        [upper[i][j - i] if j >= i else upper[j][i - j].T for j in range(size)] for i in range(size)
+    ]
     return jnp.block(full)

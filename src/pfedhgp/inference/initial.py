@@ -14,7 +14,7 @@ from pfedhgp.model.spec import Spec, starting_kernels
 def principal_loadings(
     second_moment: np.ndarray, rank: int, rng: np.random.Generator | None
 ) -> np.ndarray:
-    """Q × rank: leading eigenvectors of E[yyᵀ], scaled so that B Bᵀ is near it; turned at random on a restart."""
+    """Leading eigenvectors of E[yyᵀ], scaled so that B Bᵀ is near it; turned at random on a restart."""
     outputs = len(second_moment)
     values, vectors = np.linalg.eigh(second_moment)
     values, vectors = values[::-1], vectors[:, ::-1]
@@ -57,7 +57,9 @@ def global_block(
     else:
         loadings = principal_loadings(moment, spec.latents, rng) * share
         phi = 0.5 * scales.long_variance
-    return GlobalBlock(kernels, jnp.asarray(inputs), jnp.asarray(loadings), jnp.asarray(np.float64(phi)))
+    return GlobalBlock(
+        kernels, jnp.asarray(inputs), jnp.asarray(loadings), jnp.asarray(np.float64(phi))
+    )
 
 
 def client_block(

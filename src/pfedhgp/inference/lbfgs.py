@@ -108,16 +108,16 @@ def _accept(state: _State, x: Vector, value: Array, gradient: Vector) -> _State:
     known = downhill & jnp.any(curvature > 0.0)
     step = jnp.where(known, 1.0, _first_step(gradient))
     first = jnp.where(state.accepted == 0, value, state.first_value)
-    return _State(
-        x, value, gradient, direction, step, S, Y, curvature, first, state.accepted + 1
-    )
+    return _State(x, value, gradient, direction, step, S, Y, curvature, first, state.accepted + 1)
 
 
 def _refuse(state: _State, value: Array, slope: Array, finite: Array) -> _State:
     """Shortens the step by quadratic interpolation; forgets the curvature when that runs dry."""
     drop = value - state.value - state.step * slope
     guess = -0.5 * slope * state.step**2 / jnp.where(drop > 0.0, drop, 1.0)
-    step = jnp.where(finite & (drop > 0.0), jnp.clip(guess, 0.1 * state.step, 0.5 * state.step), 0.1 * state.step)
+    step = jnp.where(
+        finite & (drop > 0.0), jnp.clip(guess, 0.1 * state.step, 0.5 * state.step), 0.1 * state.step
+    )
     dry = step < 1e-8
     return state._replace(
         step=jnp.where(dry, _first_step(state.gradient) * 1e-3, step),

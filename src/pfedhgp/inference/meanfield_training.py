@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,8 @@ import numpy as np
 
 from pfedhgp.errors import NumericsError, NumericsWarning
 from pfedhgp.inference import meanfield, meanfield_steps
-from pfedhgp.inference.arrays import Arrays
 from pfedhgp.inference.meanfield import JITTER, GlobalState, MeanFieldOptions
+from pfedhgp.inference.parties import Arrays
 from pfedhgp.inference.structured_training import LARGEST_JITTER, settle_jitter
 from pfedhgp.kernels import Kernel
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, deviation_loadings
@@ -33,7 +33,7 @@ class MeanField:
     local_steps: int = 80
     local_rate: float = 0.1
     server_rate: float = 0.1
-    server_optimizer: str = "adam"
+    server_optimizer: Literal["adam", "sgd"] = "adam"
     learn_inducing: bool = True
     jitter: float = JITTER
     chunk: int = 4096
@@ -57,7 +57,9 @@ class MeanField:
     def server(self, spec: Spec, block: GlobalBlock) -> MeanFieldServer:
         return MeanFieldServer(self, spec, block)
 
-    def clients(self, spec: Spec, like: Kernel, blocks: ClientBlock, rows: Rows) -> MeanFieldClients:
+    def clients(
+        self, spec: Spec, like: Kernel, blocks: ClientBlock, rows: Rows
+    ) -> MeanFieldClients:
         return MeanFieldClients(self, spec, like, blocks, rows)
 
 
@@ -70,7 +72,7 @@ class MeanFieldServer:
         self.state = meanfield_steps.server_init(self.options, block)
         self.jitter = settle_jitter(block, settings.jitter)
         self.gradient: GlobalState | None = None
-        self.sent_start = False
+        self.bounds: list[float] = []
 
     @property
     def block(self) -> GlobalBlock:
@@ -88,7 +90,8 @@ class MeanFieldServer:
 
     def advance(self, inputs: np.ndarray | None = None) -> None:
         """One step on eq. global_gradient; inducing inputs move with it, their number does not change."""
-        assert self.gradient is not None and inputs is None
+        assert self.gradient is not None
+        assert inputs is None
         self.state = meanfield_steps.server_update(self.options, self.state, self.gradient)
 
     def finish(self) -> GlobalPosterior:
@@ -96,13 +99,18 @@ class MeanFieldServer:
         return meanfield.global_posterior(self.options, self.state.free)
 
     def population(self) -> Population | None:
+        """Not known from gradients; the clients' last words say it."""
         return None
+
+    def shared_nats(self) -> float:
+        """Not known from gradients."""
+        return 0.0
 
 
 class MeanFieldClients:
     """A batch of clients of equal shapes: their coordinates, Adam's moments and their rows."""
 
-    local_nats = None
+    local_nats: np.ndarray | None = None
 
     def __init__(
         self, settings: MeanField, spec: Spec, like: Kernel, blocks: ClientBlock, rows: Rows
@@ -113,7 +121,9 @@ class MeanFieldClients:
         self.states: Any = None
         self.reference: GlobalState | None = None
 
-    def answer(self, arrays: Arrays, kind: str, names: tuple[str, ...]) -> list[dict[str, np.ndarray]]:
+    def answer(
+        self, arrays: Arrays, kind: str, names: tuple[str, ...]
+    ) -> list[dict[str, np.ndarray]]:
         """S̃_i of each client after its local steps."""
         broadcast = self._read(arrays)
         if kind == "start" or self.states is None:
@@ -133,7 +143,9 @@ class MeanFieldClients:
             if self.jitter.max() >= LARGEST_JITTER:
                 name = names[int(np.flatnonzero(failed)[0])]
                 raise NumericsError(
-                    "the bound is not finite at the largest jitter", client=name, matrix="k(Z_i, Z_i)"
+                    "the bound is not finite at the largest jitter",
+                    client=name,
+                    matrix="k(Z_i, Z_i)",
                 )
             warnings.warn(
                 f"{failed.sum()} of {len(failed)} clients need a larger jitter: a factorisation failed",
@@ -147,6 +159,10 @@ class MeanFieldClients:
             {name: np.asarray(a) for name, a in meanfield_steps.gradient_to_arrays(one).items()}
             for one in each
         ]
+
+    def replace_inputs(self, inputs: list[np.ndarray | None]) -> None:
+        """The number of local inducing inputs is fixed here: q(v_l) belongs to them."""
+        raise NotImplementedError("mean-field keeps its local inducing inputs")
 
     def _read(self, arrays: Arrays) -> GlobalState:
         named = {k.removeprefix("free."): v for k, v in arrays.items() if k.startswith("free.")}
@@ -168,12 +184,16 @@ class MeanFieldClients:
         count = len(self.jitter)
         return [
             meanfield.client_posterior(
-                self.options, jax.tree.map(lambda leaf, i=i: leaf[i], self.states.free), shared.block
+                self.options,
+                jax.tree.map(lambda leaf, i=i: leaf[i], self.states.free),
+                shared.block,
             )
             for i in range(count)
         ]
 
-    def last_words(self, shared: GlobalPosterior, found: list[ClientPosterior]) -> list[dict[str, np.ndarray]]:
+    def last_words(
+        self, shared: GlobalPosterior, found: list[ClientPosterior]
+    ) -> list[dict[str, np.ndarray]]:
         """B̃B̃ᵀ, B_l B_lᵀ and Σ of each client, for the population."""
         replies = []
         for client in found:

@@ -43,6 +43,8 @@ class Statistics(eqx.Module):
     noise: Float[Array, "Q Q"]
     clients: Array
     residual: Array
+    d_inputs: Float[Array, "M d"] | None = None
+    """∂/∂Z_g of the client's part at its q(v_g), weights held; only where Z_g is learned"""
 
 
 def design_of(
@@ -123,8 +125,13 @@ def statistics(
     jitter: Array | float,
     chunk: int,
     local_jitter: Array | float | None = None,
+    learn_inputs: bool = False,
+    derivatives: Array | int = 1,
 ) -> Statistics:
-    """What the client sends: see `Statistics`. `jitter` is the shared basis's, and the client's unless given."""
+    """What the client sends: see `Statistics`. `jitter` is the shared basis's, and the client's unless given.
+
+    Without `derivatives` (0; it may be traced) those in θ_g are zero, and cost nothing.
+    """
     latents, size = basis.factor.shape[:2]
     outputs = shared.loadings.shape[0]
     own_jitter = jitter if local_jitter is None else local_jitter
@@ -142,19 +149,34 @@ def statistics(
     mean, covariance = linalg.posterior_moments(J + J_rest, h + h_rest)
     second = covariance + mean[:, None] * mean[None, :]
 
-    # One compiled derivative serves at θ and, by central differences, for the curvature around it.
-    derivative = jax.jacfwd(pieces)
-    shifts = CURVATURE_STEP * jnp.eye(theta.shape[0], dtype=theta.dtype)
+    count = theta.shape[0]
+    shifts = CURVATURE_STEP * jnp.eye(count, dtype=theta.dtype)
     points = jnp.concatenate([theta[None], theta[None] + shifts, theta[None] - shifts])
-    all_c, all_h, all_J = jax.lax.map(derivative, points)
-    slopes = (
-        all_c
-        + jnp.einsum("ikp,k->ip", all_h, mean)
-        - 0.5 * jnp.einsum("iklp,kl->ip", all_J, second)
+    empty = (
+        jnp.zeros_like(points),
+        jnp.zeros(count),
+        jnp.zeros((*h.shape, count)),
+        jnp.zeros((*J.shape, count)),
     )
-    ahead, behind = slopes[1 : 1 + theta.shape[0]], slopes[1 + theta.shape[0] :]
-    curvature = (ahead - behind) / (2.0 * CURVATURE_STEP)
-    d_c, d_h, d_J = all_c[0], all_h[0], all_J[0]
+
+    def differentiate(i: Array, found: tuple) -> tuple:
+        """One compiled derivative serves at θ and, by central differences, for the curvature around it."""
+        d_c, d_h, d_J = jax.jacfwd(pieces)(points[i])
+        slope = d_c + mean @ d_h - 0.5 * jnp.einsum("kl,klp->p", second, d_J)
+        first = jax.tree.map(
+            lambda new, old: jnp.where(i == 0, new, old), (d_c, d_h, d_J), found[1:]
+        )
+        return (found[0].at[i].set(slope), *first)
+
+    slopes, d_c, d_h, d_J = jax.lax.fori_loop(0, derivatives * len(points), differentiate, empty)
+    curvature = (slopes[1 : 1 + count] - slopes[1 + count :]) / (2.0 * CURVATURE_STEP)
+
+    def at_inputs(inputs: Array) -> Array:
+        moved = eqx.tree_at(lambda b: b.inputs, shared, inputs)
+        own = design_of(structure, moved, moved.basis(jitter), client, own_jitter)
+        c, h, J = summary(accumulate(rows, own, chunk=chunk), latents * size)
+        return c + jnp.dot(h, mean) - 0.5 * jnp.sum(J * second)
+
     B_dev, B_loc = design.B_dev, design.B_loc
     return Statistics(
         evidence=evidence,
@@ -170,6 +192,7 @@ def statistics(
         noise=client.noise.covariance(outputs),
         clients=jnp.ones(()),
         residual=grams.residual,
+        d_inputs=jax.grad(at_inputs)(shared.inputs) if learn_inputs else None,
     )
 
 

@@ -1,15 +1,15 @@
 """The structured solver as two parties: what the server keeps and does, and what clients keep and do.
 
-A round is one exchange. The server broadcasts θ_g, B_g, φ, ΣJ and Σh; each client improves its own block on its
-cavity bound and returns its sums; the server then takes the exact step in B_g, a Newton step in θ_g, and the
-closed form for φ. Kernels are held for the first rounds, while loadings and noise find their place.
+A round is one exchange. The server broadcasts θ_g, B_g, φ, ΣJ and Σh; each client improves its own block
+on its cavity bound and returns its sums; the server then takes the exact step in B_g, a Newton step in
+θ_g, and the closed form for φ. Kernels are held for the first rounds, while loadings and noise find
+their place.
 """
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -20,7 +20,6 @@ from pfedhgp import linalg
 from pfedhgp.errors import NumericsError, NumericsWarning
 from pfedhgp.inference import client as client_step
 from pfedhgp.inference.arrays import (
-    Arrays,
     block_from_arrays,
     block_to_arrays,
     statistics_from_arrays,
@@ -30,12 +29,13 @@ from pfedhgp.inference.budget import round_up
 from pfedhgp.inference.client import Broadcast, Info, StepOptions
 from pfedhgp.inference.coordinates import theta_of, with_theta
 from pfedhgp.inference.grams import accumulate
+from pfedhgp.inference.parties import Arrays
 from pfedhgp.inference.server import ServerOptions, improve, scale_of_deviations
 from pfedhgp.inference.structured import Statistics, design_of
 from pfedhgp.inference.structured_posterior import client_posterior
 from pfedhgp.inference.surrogate import Surrogate
 from pfedhgp.kernels import Kernel
-from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
+from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, Structure
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population
 from pfedhgp.model.spec import Spec
 
@@ -53,6 +53,7 @@ class Structured:
     radius: float = 0.3
     largest_radius: float = 0.8
     learn_inducing: bool = False
+    """Whether Z_i and Z_g move while training."""
     jitter: float = 1e-8
     chunk: int = 4096
     patience: int = 4
@@ -98,11 +99,16 @@ class StructuredServer:
             "jitter": np.asarray(self.jitter),
             "kernels_free": np.asarray(0.0 if frozen else 1.0),
             "evaluations": np.asarray(float(count)),
+            "derivatives": np.asarray(1.0 if self._will_move() else 0.0),
         }
+
+    def _will_move(self) -> bool:
+        """Whether θ_g moves after this round: not while it is held, nor after the last round."""
+        return self.settings.frozen_rounds <= self.turn < self.settings.rounds
 
     def gather(self, sums: Arrays) -> float:
         """Takes the summed statistics and returns the bound at the block that was broadcast."""
-        self.total = Surrogate(self.block, statistics_from_arrays(sums))
+        self.total = Surrogate(self.block, statistics_from_arrays(sums, len(self.anchor)))
         bound = float(_value(self.spec.structure, self.total, self.block.loadings))
         self.bounds.append(bound)
         self.turn += 1
@@ -126,11 +132,23 @@ class StructuredServer:
             entries = total.sums.clients * self.block.loadings.size
             phi = scale_of_deviations(jnp.trace(total.sums.deviation_power), entries)
             new = eqx.tree_at(lambda b: b.phi, new, phi)
+        if inputs is None and total.sums.d_inputs is not None and moving:
+            inputs = self._moved_inputs(np.asarray(total.sums.d_inputs))
         if inputs is not None:
             new = eqx.tree_at(lambda b: b.inputs, new, jnp.asarray(inputs))
         self.jitter = max(self.jitter, settle_jitter(new, self.settings.jitter))
         self.before, self.block = self.block, new
         self.J, self.h = _carried(structure, total, new, np.float64(self.jitter))
+
+    def _moved_inputs(self, gradient: np.ndarray) -> np.ndarray:
+        """Z_g uphill by at most a tenth of its spacing times the trust radius; back where the bound fell."""
+        now = np.asarray(self.block.inputs)
+        if self._fell() and self.before is not None and self.before.inputs.shape == now.shape:
+            return np.asarray(self.before.inputs)
+        spacing = len(now) ** (-1.0 / now.shape[1])
+        steepest = max(float(np.abs(gradient).max()), 1e-300)
+        step = 0.1 * self.radius / self.settings.radius * spacing
+        return np.clip(now + step * gradient / steepest, 0.0, 1.0)
 
     def finish(self) -> GlobalPosterior:
         """The exact step in B_g at the last θ_g, and q(v_g) solved there."""
@@ -207,6 +225,7 @@ class StructuredClients:
             kernels_free=jnp.asarray(arrays["kernels_free"]),
             jitter=jnp.asarray(arrays["jitter"]),
             evaluations=jnp.asarray(int(arrays["evaluations"])),
+            derivatives=jnp.asarray(int(arrays["derivatives"])),
         )
         if self.own is None or self.own_block is None:
             count = self.blocks.active.shape[0]
@@ -216,7 +235,7 @@ class StructuredClients:
             rest = client_step.batched_rest(structure, broadcast, self.own_block, self.own)
         self.own = self.improve(broadcast, rest, names)
         self.own_block = broadcast.block
-        return statistics_to_arrays(self.own)
+        return statistics_to_arrays(self.own, derivatives=bool(arrays["derivatives"]))
 
     def improve(
         self, broadcast: Broadcast, rest: tuple[jax.Array, jax.Array], names: tuple[str, ...]
@@ -256,10 +275,6 @@ class StructuredClients:
         settings = self.settings
         return StepOptions(self.spec.structure, settings.learn_inducing, settings.chunk)
 
-    def kernels_of(self, index: int) -> Kernel:
-        """The local kernels of one client."""
-        return jax.tree.map(lambda leaf: leaf[index], self.blocks.kernels)
-
     def replace_inputs(self, inputs: list[np.ndarray | None]) -> None:
         """Gives clients other local inducing inputs; None leaves a client's as they are."""
         now = [
@@ -273,6 +288,12 @@ class StructuredClients:
         where = lambda b: (b.inputs, b.active)  # noqa: E731
         self.blocks = eqx.tree_at(where, self.blocks, (jnp.asarray(padded), jnp.asarray(active)))
         self.anchors = eqx.tree_at(where, self.anchors, (jnp.asarray(padded), jnp.asarray(active)))
+
+    def last_words(
+        self, shared: GlobalPosterior, found: list[ClientPosterior]
+    ) -> list[dict[str, np.ndarray]]:
+        """None: the statistics said it all."""
+        return []
 
     def posteriors(self, shared: GlobalPosterior, jitter: float) -> list[ClientPosterior]:
         """What each client keeps for prediction."""
@@ -308,12 +329,14 @@ def _posteriors(
 
 
 @eqx.filter_jit
-def _value(structure: Any, total: Surrogate, loadings: jax.Array) -> jax.Array:
+def _value(structure: Structure, total: Surrogate, loadings: jax.Array) -> jax.Array:
     return total.value(structure, loadings)
 
 
 @eqx.filter_jit
-def _carried(structure: Any, total: Surrogate, block: GlobalBlock, jitter: jax.Array) -> tuple:
+def _carried(
+    structure: Structure, total: Surrogate, block: GlobalBlock, jitter: float
+) -> tuple[jax.Array, jax.Array]:
     return total.carried(structure, block, jitter)
 
 

@@ -56,8 +56,8 @@ class ClientBlock(eqx.Module):
 class Rows(eqx.Module):
     """A client's observations; `mask` is 1 where a cell was observed, and Y is 0 where it was not.
 
-    Where a cell was observed c times at the same input (replicates, cycles on one grid), Y is the mean, `mask` is c
-    and `scatter` the sum over all cells and replicates of (y − ȳ)(y − ȳ)ᵀ: sufficient for any noise.
+    Where a cell was observed c times at the same input (replicates, cycles on one grid), Y is the mean,
+    `mask` is c and `scatter` the sum over cells and replicates of (y − ȳ)(y − ȳ)ᵀ: that is sufficient.
     """
 
     X: Float[Array, "n d"]

@@ -17,7 +17,7 @@ NOISES = ("scalar", "output", "full")
 
 @dataclass(frozen=True)
 class Spec:
-    """y_i = B_g h_g + B̃_i h_δ,i + B_l,i h_l,i + ε for Q outputs of d inputs, as far as it is fixed beforehand.
+    """y_i = B_g h_g + B̃_i h_δ,i + B_l,i h_l,i + ε for Q outputs of d inputs, as far as data do not matter.
 
     A layer that is left out has no latents. `tied` is the model without loadings (scalar outputs).
     """
