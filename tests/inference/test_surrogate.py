@@ -34,7 +34,7 @@ class Setting:
         self.clients, self.rows = twins.stacked(problem.clients), twins.stacked(problem.rows)
         _, h, J = (sum(v) for v in zip(*problem.summaries(), strict=True))
         send = twins.compiled(
-            lambda client, rows, J_rest, h_rest: statistics(
+            lambda client, rows, J_rest, h_rest, derivatives: statistics(
                 self.structure,
                 self.block,
                 self.block.basis(self.jitter),
@@ -44,12 +44,16 @@ class Setting:
                 h_rest,
                 self.jitter,
                 CHUNK,
+                learn_inputs=True,
+                derivatives=derivatives,
             )
         )
         self.messages = [
-            send(client, rows, J - own[2], h - own[1])
+            send(client, rows, J - own[2], h - own[1], 1)
             for (client, rows), own in zip(problem.pairs(), problem.summaries(), strict=True)
         ]
+        client, rows = problem.clients[0], problem.rows[0]
+        self.brief = send(client, rows, *problem.summaries()[1][:0:-1], 0)
         self.surrogate = Surrogate(self.block, twins.add(self.messages))
         self.bound = twins.compiled(self._bound)
         self.pieces = twins.compiled(self._pieces)
@@ -143,6 +147,29 @@ def test_exact_gradient_and_hessian_of_the_bound_in_the_shared_parameters(settin
     expected = twins.five_point(by_gradient, setting.theta, STEP)
     print("HESS", np.abs(hessian - expected).max() / np.abs(expected).max())
     twins.assert_close(hessian, expected, 2e-6)
+
+
+def test_exact_gradient_in_the_global_inducing_inputs_adds_up_from_messages(setting):
+    """Σ d_inputs is ∂ELBO/∂Z_g: at the best q, only the explicit dependence counts."""
+    Z = np.asarray(setting.block.inputs)
+
+    def bound(flat):
+        block = eqx.tree_at(lambda b: b.inputs, setting.block, flat.reshape(Z.shape))
+        return twins.total_bound(
+            setting.structure, block, setting.clients, setting.rows, setting.jitter
+        )
+
+    expected = twins.five_point(twins.compiled(bound), Z.ravel(), STEP)
+    twins.assert_close(setting.surrogate.sums.d_inputs.ravel(), expected, 1e-8)
+
+
+def test_a_message_without_derivatives_is_the_same_but_for_them(setting):
+    brief, full = setting.brief, setting.messages[0]
+    for name in ("d_evidence", "d_h", "d_J", "curvature"):
+        np.testing.assert_array_equal(getattr(brief, name), 0.0)
+        assert getattr(brief, name).shape == getattr(full, name).shape
+    for name in ("evidence", "U", "y", "shared_residual", "residual", "d_inputs", "noise"):
+        np.testing.assert_array_equal(getattr(brief, name), getattr(full, name))
 
 
 def test_exact_value_of_the_surrogate_is_the_bound(setting):

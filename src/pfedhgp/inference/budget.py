@@ -17,30 +17,7 @@ from pfedhgp.kernels import Kernel
 NATS = 0.5
 MARGIN = 0.1
 """Starting budgets aim at this part of NATS, since lengthscales may shrink while training."""
-SIZES = (
-    4,
-    6,
-    8,
-    10,
-    12,
-    16,
-    20,
-    24,
-    28,
-    32,
-    40,
-    50,
-    64,
-    80,
-    100,
-    128,
-    160,
-    200,
-    256,
-    320,
-    400,
-    512,
-)
+SIZES = (4, 8, 12, 20, 32, 48, 72, 100, 150, 200, 300, 400, 512)
 
 
 ALL_ROWS = 64
