@@ -15,7 +15,7 @@ help: ## list the targets
 venv: $(VENV)/.stamp ## only set up the environment of test and lint
 
 test: $(VENV)/.stamp ## the tests, without the slow ones (ARGS="-k name" picks some)
-	$(VENV)/bin/python -m pytest -m "not slow" $(ARGS) tests
+	$(VENV)/bin/python -m pytest -m "not slow" -n 2 --dist loadfile $(ARGS) tests
 
 test-slow: $(VENV)/.stamp ## the tests marked slow
 	$(VENV)/bin/python -m pytest -m slow $(ARGS) tests

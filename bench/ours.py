@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from bench.problem import JITTER, Problem
 from pfedhgp import kernels
@@ -19,8 +20,13 @@ from pfedhgp.model.noise import DiagonalNoise
 Gradient = dict[str, Any]
 
 
-def compiled(problem: Problem, *, batched: bool) -> Callable[[], tuple[Any, Gradient]]:
-    """A function that returns bound and gradient: of all clients by vmap, or of the first alone."""
+def compiled(
+    problem: Problem, *, batched: bool, groups_of: int | None = None
+) -> Callable[[], tuple[Any, Gradient]]:
+    """A function that returns bound and gradient: of all clients by vmap, or of the first alone.
+
+    With `groups_of`, so many clients at a time go through vmap, one group after the other.
+    """
     shared = GlobalBlock(
         kernels.RBF(jnp.asarray(problem.shared_lengthscales)),
         jnp.asarray(problem.shared_inputs),
@@ -45,7 +51,10 @@ def compiled(problem: Problem, *, batched: bool) -> Callable[[], tuple[Any, Grad
     data = (problem.learned, rows, problem.local_inputs, problem.J_rest, problem.h_rest)
     data = jax.tree.map(jnp.asarray if batched else lambda a: jnp.asarray(a[0]), data)
     function = jax.value_and_grad(bound)
-    step = jax.jit(jax.vmap(function) if batched else function)
+    if groups_of is not None:
+        step = jax.jit(lambda *all: lax.map(lambda one: function(*one), all, batch_size=groups_of))
+    else:
+        step = jax.jit(jax.vmap(function) if batched else function)
     return lambda: jax.block_until_ready(step(*data))
 
 

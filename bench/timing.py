@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,25 +26,46 @@ def timed(function: Callable[[], object], before: Callable[[], object] | None = 
 
 
 def in_turns(
-    competitors: dict[str, Timed], *, seconds: float, least: int = 7, warmup: int = 3
+    competitors: dict[str, Timed], *, seconds: float, least: int = 5, burst: int = 4
 ) -> dict[str, np.ndarray]:
-    """Seconds of each competitor, one after the other, again and again for `seconds` in all."""
-    for run in competitors.values():
-        for _ in range(warmup):
-            run()
+    """Seconds of each competitor, taking turns for about `seconds` and at least `least` rounds.
+
+    A turn is a pause, in which another's idle threads stop spinning, a run that does not count, and
+    up to `burst` runs that do (one, where runs are long).
+    """
     times: dict[str, list[float]] = {name: [] for name in competitors}
-    end = time.perf_counter() + seconds
-    names = list(competitors)
-    while time.perf_counter() < end or len(times[names[0]]) < least:
+    for run in competitors.values():
+        run()
+    names, rounds, end = list(competitors), 0, time.perf_counter() + seconds
+    while time.perf_counter() < end or rounds < least:
         for name in names:
-            times[name].append(competitors[name]())
+            time.sleep(0.003)
+            first = competitors[name]()
+            count = burst if first < 0.02 else 1
+            times[name] += [competitors[name]() for _ in range(count)]
         names = [*names[1:], names[0]]  # nobody always follows the same neighbour
+        rounds += 1
     return {name: np.array(found) for name, found in times.items()}
 
 
-def medians(times: dict[str, np.ndarray]) -> dict[str, float]:
-    """The median seconds of each competitor."""
-    return {name: float(np.median(found)) for name, found in times.items()}
+class Summary(NamedTuple):
+    """The median, and the tenth percentile: what a less busy machine would show."""
+
+    median: float
+    quiet: float
+
+
+def summarise(times: dict[str, np.ndarray]) -> dict[str, Summary]:
+    """Median and tenth percentile of each competitor's seconds."""
+    return {
+        name: Summary(float(np.median(found)), float(np.percentile(found, 10)))
+        for name, found in times.items()
+    }
+
+
+def ratio(slow: Summary, fast: Summary) -> Summary:
+    """How many times `slow` takes what `fast` takes."""
+    return Summary(slow.median / fast.median, slow.quiet / fast.quiet)
 
 
 def slope(sizes: Sequence[float], seconds: Sequence[float]) -> float:

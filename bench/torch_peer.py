@@ -163,9 +163,10 @@ def _factor(squared: Tensor, scale: Tensor) -> Tensor:
 def check_kernel() -> float:
     """The largest difference between this module's RBF and GPyTorch's."""
     X = torch.linspace(0.0, 10.0, 30, dtype=torch.float64)[:, None]
+    scale = torch.tensor(0.7, dtype=torch.float64)
     kernel = gpytorch.kernels.RBFKernel().double()
-    kernel.lengthscale = 0.7
-    ours = _rbf(_squared(X, X), torch.tensor(0.7, dtype=torch.float64))[0]
+    kernel.lengthscale = scale
+    ours = _rbf(_squared(X, X), scale)[0]
     with torch.no_grad():
         return float((kernel(X).to_dense() - ours).abs().max())
 

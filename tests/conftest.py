@@ -13,6 +13,8 @@ import pytest
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+# The problems here are tiny: compiling them takes far longer than the optimiser could win back.
+jax.config.update("jax_disable_most_optimizations", True)
 
 
 def require_part(part: str, *, found: bool) -> None:

@@ -93,21 +93,28 @@ def test_pandas_polars_and_arrays_give_the_same_model(scalar):
     np.testing.assert_array_equal(as_table.mean, by_arrays.predict("s1", grid).mean)
 
 
-def test_invariance_one_at_a_time_equals_batched(scalar):
-    """Trajectories may drift apart by rounding, so the ends are compared."""
-    single = FederatedGP(rounds=5, batch=False).fit(table(), client="site", inputs="t", outputs="a")
-    assert single.bound_ == pytest.approx(scalar.bound_, abs=1e-3)
+def same_answer(one: FederatedGP, other: FederatedGP) -> None:
+    """Searches drift apart from the last bit on, so what they reached is compared: the bound, and
+    predictions on the scale of their uncertainty. (Equal steps from equal values: test_structured.py.)
+    """
+    assert one.bound_ == pytest.approx(other.bound_, rel=0.02)
     grid = np.linspace(0, 10, 9)
-    np.testing.assert_allclose(
-        single.predict("s3", grid).mean, scalar.predict("s3", grid).mean, atol=1e-4
-    )
+    for name in one.clients_:
+        p, q = one.predict(name, grid), other.predict(name, grid)
+        assert np.max(np.abs(p.mean - q.mean) / q.sd) < 0.2
+        np.testing.assert_allclose(p.sd, q.sd, rtol=0.1)
+
+
+def test_invariance_one_at_a_time_equals_batched(scalar):
+    names = {"client": "site", "inputs": "t", "outputs": "a"}
+    same_answer(FederatedGP(rounds=5, batch=False).fit(table(), **names), scalar)
 
 
 def test_invariance_the_order_of_clients_does_not_matter(scalar):
     whole = table()
     turned = pd.concat([part for _, part in reversed(list(whole.groupby("site")))])
     other = FederatedGP(rounds=5).fit(turned, client="site", inputs="t", outputs="a")
-    assert other.bound_ == pytest.approx(scalar.bound_, abs=1e-3)
+    same_answer(other, scalar)
 
 
 def test_the_same_seed_gives_the_same_numbers(scalar):

@@ -27,9 +27,14 @@ def closed_form(precision: np.ndarray, linear: np.ndarray) -> float:
 
 log_partition = twins.compiled(linalg.log_partition)
 gradient = twins.compiled(jax.grad(linalg.log_partition, (0, 1)))
+posterior_moments = twins.compiled(linalg.posterior_moments)
 
 
-@pytest.mark.parametrize(("k", "rank"), [(1, 1), (6, 6), (6, 2), (6, 0)])
+# Beyond `linalg.LEAF` a triangle is inverted by halves: once, and twice with odd sizes.
+SIZES = [(1, 1), (6, 6), (6, 2), (6, 0), (linalg.LEAF + 1, 70), (4 * linalg.LEAF - 3, 50)]
+
+
+@pytest.mark.parametrize(("k", "rank"), SIZES)
 def test_log_partition_equals_slogdet_and_solve(k, rank):
     linear = np.random.default_rng(1).normal(size=k)
     precision = random_precision(0, k, rank)
@@ -66,18 +71,22 @@ def test_log_partition_of_nothing_is_zero():
     assert covariance.shape == (0, 0)
 
 
-def test_log_partition_gradient_is_the_posteriors_moments():
+@pytest.mark.parametrize(("k", "rank"), SIZES)
+def test_log_partition_gradient_is_the_posteriors_moments(k, rank):
     """∂/∂η = E[w] and ∂/∂Λ = −½ E[wwᵀ]"""
-    k = 5
-    precision, linear = random_precision(3, k), np.random.default_rng(3).normal(size=k)
+    precision, linear = random_precision(3, k, rank), np.random.default_rng(3).normal(size=k)
     S = np.linalg.inv(np.eye(k) + precision)
     mean = S @ linear
     by_precision, by_linear = gradient(precision, linear)
-    np.testing.assert_allclose(by_linear, mean, rtol=1e-11)
-    np.testing.assert_allclose(by_precision, -0.5 * (S + np.outer(mean, mean)), rtol=1e-11)
-    moments = linalg.posterior_moments(jnp.asarray(precision), jnp.asarray(linear))
-    np.testing.assert_allclose(moments[0], mean, rtol=1e-11)
-    np.testing.assert_allclose(moments[1], S, rtol=1e-11)
+    moments = posterior_moments(precision, linear)
+    for found, expected in [
+        (by_linear, mean),
+        (by_precision, -0.5 * (S + np.outer(mean, mean))),
+        (moments[0], mean),
+        (moments[1], S),
+    ]:
+        twins.assert_close(found, expected, 1e-11)
+    twins.assert_close(moments[1], np.asarray(moments[1]).T, 1e-14)
 
 
 def test_log_partition_derivatives_equal_finite_differences():
@@ -154,3 +163,53 @@ def test_solve_lower_both_ways():
     back = linalg.solve_lower(jnp.asarray(L), jnp.asarray(B), transpose=True)
     np.testing.assert_allclose(L @ np.asarray(forward), B, rtol=1e-12, atol=1e-13)
     np.testing.assert_allclose(np.swapaxes(L, 1, 2) @ np.asarray(back), B, rtol=1e-12, atol=1e-13)
+
+
+def test_whiten_and_its_derivatives_equal_those_by_way_of_the_factor():
+    """A = L⁻¹B as a function of K and B: value, gradient and second derivatives, in a batch."""
+    rng = np.random.default_rng(10)
+    K = np.stack([random_precision(s, 4) + np.eye(4) for s in (11, 12)])
+    B, weights = rng.normal(size=(2, 4, 3)), rng.normal(size=(2, 4, 3))
+    tilt = np.stack([random_precision(s, 4) - 4.0 * np.eye(4) for s in (13, 14)])
+    turn = rng.normal(size=B.shape)
+
+    def total(t, whitened):
+        moved = K + jnp.sin(t[0]) * tilt
+        return jnp.sum(weights * jnp.cos(whitened(moved, B + t[1] * turn)))
+
+    def library(K, B):
+        return linalg.whiten(K, linalg.factorise(K), B)
+
+    def plain(K, B):
+        return jax.scipy.linalg.solve_triangular(jnp.linalg.cholesky(K), B, lower=True)
+
+    def derivatives(whitened):
+        def f(t):
+            return total(t, whitened)
+
+        def both(t):
+            return f(t), jax.grad(f)(t), jax.jacfwd(jax.grad(f))(t), jax.jacfwd(jax.jacfwd(f))(t)
+
+        return twins.compiled(both)(np.array([0.2, -0.1]))
+
+    for found, expected in zip(derivatives(library), derivatives(plain), strict=True):
+        twins.assert_close(found, expected, 1e-12)
+
+
+def test_whitens_gradient_in_every_entry_of_k():
+    """A symmetric change of K, entry by entry, against finite differences."""
+    K, B = random_precision(15, 3) + np.eye(3), np.random.default_rng(16).normal(size=(3, 2))
+    pairs = [(i, j) for i in range(3) for j in range(i + 1)]
+    units = np.zeros((len(pairs), 3, 3))
+    for unit, (i, j) in zip(units, pairs, strict=True):
+        unit[i, j] = unit[j, i] = 1.0
+
+    def features(t):
+        moved = K + jnp.tensordot(t, units, 1)
+        return linalg.whiten(moved, linalg.factorise(moved), B).ravel()
+
+    forward = twins.compiled(jax.jacfwd(features))(np.zeros(6))
+    reverse = twins.compiled(jax.jacrev(features))(np.zeros(6))
+    expected = twins.five_point(twins.compiled(features), np.zeros(6))
+    twins.assert_close(forward, expected, 1e-9)
+    twins.assert_close(reverse, expected, 1e-9)

@@ -76,6 +76,12 @@ def wave(rng: np.random.Generator, d: int) -> pk.Kernel:
     return unit
 
 
+def seasonal(rng: np.random.Generator, d: int) -> pk.Kernel:
+    """A trend and a season, in learned proportions."""
+    season = pk.Periodic(rng.uniform(0.7, 1.5, d), period=rng.uniform(1.5, 2.5, d))
+    return pk.split_scale(0.6 * pk.RBF(rng.uniform(0.8, 1.6, d)) + 0.4 * season)[1]
+
+
 # ------------------------------------------------------------------------------------------ problem
 
 

@@ -12,7 +12,7 @@ from pfedhgp.kernels import Kernel
 
 
 class Basis(eqx.Module):
-    """The inducing basis of a layer: R kernels on one set of M inputs, and their factors.
+    """The inducing basis of a layer: R kernels on one set of M inputs, k(Z, Z) + jitter and its factor.
 
     `active` is 1 for a real inducing input and 0 for padding, whose features are zero: clients with
     fewer inducing inputs than the others of a batch are padded to the same shape.
@@ -21,6 +21,7 @@ class Basis(eqx.Module):
     kernels: Kernel
     inputs: Float[Array, "M d"]
     active: Float[Array, " M"]
+    gram: Float[Array, "R M M"]
     factor: Float[Array, "R M M"]
 
     @staticmethod
@@ -29,10 +30,11 @@ class Basis(eqx.Module):
     ) -> Basis:
         """Factorises k(Z, Z) for each latent."""
         mask = jnp.ones(inputs.shape[0], inputs.dtype) if active is None else active
-        gram = jax.vmap(lambda kernel: kernel(inputs, inputs))(kernels)
+        k = jax.vmap(lambda kernel: kernel(inputs, inputs))(kernels)
         both = mask[:, None] * mask[None, :]
-        padded = gram * both[None] + jnp.diag(1.0 - mask)[None]
-        return Basis(kernels, inputs, mask, linalg.cholesky(padded, jitter))
+        padded = k * both[None] + jnp.diag(1.0 - mask)[None]
+        gram = linalg.add_jitter(padded, jitter)
+        return Basis(kernels, inputs, mask, gram, linalg.factorise(gram))
 
     def cross(self, X: Float[Array, "n d"]) -> Float[Array, "R M n"]:
         """k(Z, x), zero for padding."""
@@ -41,7 +43,7 @@ class Basis(eqx.Module):
 
     def features(self, X: Float[Array, "n d"]) -> Float[Array, "R M n"]:
         """a(x) = L⁻¹ k(Z, x)"""
-        return linalg.solve_lower(self.factor, self.cross(X))
+        return linalg.whiten(self.gram, self.factor, self.cross(X))
 
     def residual(self, A: Float[Array, "R M n"]) -> Float[Array, "R n"]:
         """k(x, x) − |a(x)|², never below zero."""

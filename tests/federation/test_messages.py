@@ -33,7 +33,17 @@ STATISTICS = {
 }
 DERIVATIVES = {"d_evidence", "d_h", "d_J", "curvature"}
 UP = {
-    "census": {"rows", "x_sum", "x_square", "y_count", "y_sum", "y_square", "y_cross", "y_pairs"},
+    "census": {
+        "rows",
+        "x_sum",
+        "x_within",
+        "x_means",
+        "y_count",
+        "y_sum",
+        "y_square",
+        "y_cross",
+        "y_pairs",
+    },
     "extent": {"histogram", "lag_sum", "lag_pairs"},
     "start": STATISTICS,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -86,7 +87,8 @@ class Cohort:
             X, Y = self.scaling.inputs(client.X), self.scaling.outputs(client.Y)
             Z = self._local_inputs(client.name, X, scales)
             own_seed = None if seed is None else seed * 1_000_003 + index
-            blocks.append(initial.client_block(spec, scales, Y, Z, self.scaling.extent, own_seed))
+            own = self._allow_for_residual(scales, Z, X)
+            blocks.append(initial.client_block(spec, own, Y, Z, self.scaling.extent, own_seed))
             rows.append(self._rows(client, X, Y))
         self.scales = scales
         self.trainers[self.attempt] = inference.clients(
@@ -144,6 +146,16 @@ class Cohort:
         if X.shape[1] == 1:
             return budget.box_points(wanted, 1)
         return budget.greedy_rows(self._local_kernels(scales), X, 0.0, wanted)
+
+    def _allow_for_residual(self, scales: Scales, Z: np.ndarray, X: np.ndarray) -> Scales:
+        """Starts the noise no smaller than what the local inducing inputs leave out."""
+        if not len(Z) or len(Z) >= len(X):
+            return scales
+        sample = X[:: -(-len(X) // 500)]
+        jitter = self.plan.inference.jitter
+        left = budget.residual(self._local_kernels(scales), Z, sample, jitter)
+        noise = max(scales.noise_variance, min(left * scales.short_variance, 0.5))
+        return replace(scales, noise_variance=noise)
 
     def _local_kernels(self, scales: Scales) -> Kernel:
         spec = self.plan.spec

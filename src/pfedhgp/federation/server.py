@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -93,7 +94,7 @@ class Server:
         self.census, self.clients = sums, count
         rows = sums["rows"]
         self.x_centre = sums["x_sum"] / rows
-        self.x_spread = np.sqrt(np.maximum(sums["x_square"] / rows - self.x_centre**2, 0.0))
+        self.x_spread = census.pooled_spread(sums)
         if self.plan.domain is None:
             self.phase = "extent"
             return
@@ -163,6 +164,7 @@ class Server:
                 / self.scaling.spread[:, None]
                 / self.scaling.spread[None, :]
             )
+        self._allow_for_residual(inputs)
         block = initial.global_block(spec, self.scales, moment, inputs, self.scaling.extent, seed)
         self.trainer = plan.inference.server(spec, block)
         return {
@@ -174,6 +176,21 @@ class Server:
             "scales": np.array(list(self.scales.as_dict().values())),
             "attempt": np.asarray(float(self.attempt)),
         }
+
+    def _allow_for_residual(self, inputs: np.ndarray) -> None:
+        """Starts the noise no smaller than what the inducing inputs leave out.
+
+        The bound charges that variance in units of the noise, and would else be best with no loadings at all.
+        """
+        spec, extent = self.plan.spec, self.scaling.extent
+        if not spec.latents:
+            return
+        kernels = starting_kernels(
+            spec.kernel, scale=self.scales.long, count=spec.latents, extent=extent
+        )
+        left = budget.box_residual(kernels, inputs, self.plan.inference.jitter)
+        noise = max(self.scales.noise_variance, min(left * self.scales.long_variance, 0.5))
+        self.scales = replace(self.scales, noise_variance=noise)
 
     def _starting_inputs(self) -> np.ndarray:
         plan, spec = self.plan, self.plan.spec
@@ -209,22 +226,19 @@ class Server:
 
     def _take_round(self, sums: dict[str, np.ndarray], count: int) -> dict[str, Any]:
         bound = self.trainer.gather(sums)
-        if (
-            self._settled(bound, count)
-            or self.turn >= self.plan.inference.rounds
-            or self.stop_asked
-        ):
+        record = self._record(bound, "round")
+        last = self.turn >= self.plan.inference.rounds or self.stop_asked
+        if self._settled(bound, count) or last:
             shared = self.trainer.finish()
             bound = self.trainer.bounds[-1] if bound is not None else None
-            if self.best is None or bound > self.best[0]:
-                found = self.trainer.population()
-                self.best = (bound, self.attempt, shared, found, self.trainer.jitter)
+            record["bound"] = bound
+            if self.best is None or (bound is not None and bound > self.best[0]):
+                population = self.trainer.population()
+                self.best = (bound, self.attempt, shared, population, self.trainer.jitter)
             self.attempt += 1
             again = self.attempt < self.plan.restarts and not self.stop_asked
             self.phase = "start" if again else "finish"
-            record = self._record(bound, "round")
         else:
-            record = self._record(bound, "round")
             self.trainer.advance(self._other_inputs())
         self.turn += 1
         self.round += 1

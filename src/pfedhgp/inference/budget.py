@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import qmc
 
+from pfedhgp.features import Basis
 from pfedhgp.kernels import Kernel
 
 NATS = 0.5
@@ -41,27 +42,30 @@ def box_points(size: int, dimensions: int) -> np.ndarray:
     return qmc.Halton(dimensions, scramble=False).random(size + 1)[1:]
 
 
-def residuals(kernels: Kernel, Z: np.ndarray, X: np.ndarray, jitter: float) -> np.ndarray:
-    """Mean over latents of k(x, x) − |a(x)|² at each row."""
-    return np.asarray(_residuals(kernels, jnp.asarray(Z), jnp.asarray(X), jitter))
+def residual(kernels: Kernel, Z: np.ndarray, X: np.ndarray, jitter: float) -> float:
+    """Mean over latents and rows of k(x, x) − |a(x)|²."""
+    return float(_residual(kernels, jnp.asarray(Z), jnp.asarray(X), jitter))
+
+
+def box_residual(kernels: Kernel, Z: np.ndarray, jitter: float) -> float:
+    """The same over the unit box."""
+    probe = box_points(401 if Z.shape[1] == 1 else 1000, Z.shape[1])
+    return residual(kernels, Z, probe, jitter)
 
 
 @jax.jit
-def _residuals(kernels: Kernel, Z: jax.Array, X: jax.Array, jitter: float) -> jax.Array:
-    from pfedhgp.features import Basis
-
+def _residual(kernels: Kernel, Z: jax.Array, X: jax.Array, jitter: float) -> jax.Array:
     basis = Basis.build(kernels, Z, jitter)
-    return jnp.mean(basis.residual(basis.features(X)), axis=0)
+    return jnp.mean(basis.residual(basis.features(X)))
 
 
 def domain_budget(
     kernels: Kernel, dimensions: int, tolerance: float, cap: int, jitter: float
 ) -> np.ndarray:
     """The smallest set of the ladder whose mean residual over the unit box is at most `tolerance`."""
-    probe = box_points(401 if dimensions == 1 else 1000, dimensions)
     for size in SIZES:
         Z = box_points(min(size, cap), dimensions)
-        if size >= cap or residuals(kernels, Z, probe, jitter).mean() <= tolerance:
+        if size >= cap or box_residual(kernels, Z, jitter) <= tolerance:
             return Z
     return box_points(cap, dimensions)
 

@@ -28,13 +28,26 @@ def moments(X: np.ndarray, Y: np.ndarray) -> dict[str, np.ndarray]:
     return {
         "rows": np.array([float(X.shape[0])]),
         "x_sum": X.sum(0),
-        "x_square": (X**2).sum(0),
+        "x_within": ((X - X.mean(0)) ** 2).sum(0),
+        "x_means": len(X) * X.mean(0) ** 2,
         "y_count": seen.sum(0).astype(np.float64),
         "y_sum": filled.sum(0),
         "y_square": (filled**2).sum(0),
         "y_cross": filled.T @ filled,
         "y_pairs": seen.T.astype(np.float64) @ seen,
     }
+
+
+def pooled_spread(sums: dict[str, np.ndarray]) -> np.ndarray:
+    """The sd of each input over all clients: within clients and between them.
+
+    Centred at the client, so that inputs far from zero (timestamps) keep their digits; what is between
+    clients counts where it is more than rounding.
+    """
+    rows = sums["rows"]
+    between = sums["x_means"] - sums["x_sum"] ** 2 / rows
+    between = np.where(between > 1e-12 * sums["x_means"], between, 0.0)
+    return np.sqrt((sums["x_within"] + between) / rows)
 
 
 def histogram(X: np.ndarray, centre: np.ndarray, spread: np.ndarray) -> np.ndarray:

@@ -8,6 +8,8 @@ w_rs(n) = b_rᵀ P_n b_s, which is exact with missing cells and any noise.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -16,7 +18,7 @@ from jaxtyping import Array, Float
 
 from pfedhgp.features import Basis
 from pfedhgp.model.blocks import Rows
-from pfedhgp.model.noise import Noise
+from pfedhgp.model.noise import Noise, RowPrecision
 
 LOG_2PI = float(np.log(2.0 * np.pi))
 
@@ -81,31 +83,44 @@ def _pad_rows(array: Array, length: int) -> Array:
 def _one_chunk(rows: Rows, design: Design, unloaded: bool) -> Grams:
     P = design.noise.rows(rows.mask)
     A_g, A_l = design.shared.features(rows.X), design.local.features(rows.X)
+    A_d = A_g[: design.B_dev.shape[1]]
     res_g, res_l = design.shared.residual(A_g), design.local.residual(A_l)
-    A_d, B_d = A_g[: design.B_dev.shape[1]], design.B_dev
+    loadings = [design.B_g, design.B_dev, design.B_loc]
+    weights = _weigh(P, loadings)
+    parts = zip(weights, [res_g, res_g[: A_d.shape[0]], res_l], strict=True)
+    residual = sum((jnp.einsum("rrn,rn->", row[-1], res) for row, res in parts), jnp.zeros(()))
+    eye = jnp.eye(rows.Y.shape[1], dtype=rows.Y.dtype)
+    shared_residual = jnp.einsum("rn,qpn->rqp", res_g, P.weigh(eye, eye))
     if design.turn is not None:
         A_g = design.turn @ A_g
-    outputs = rows.Y.shape[1]
-    eye = jnp.eye(outputs, dtype=rows.Y.dtype)
-    B_g = design.B_g
     if unloaded:
-        B_g = jnp.tile(eye, (1, A_g.shape[0]))
-        A_g = jnp.repeat(A_g, outputs, axis=0)
-    layers = [(A_g, B_g), (A_d, B_d), (A_l, design.B_loc)]
+        loadings[0] = jnp.tile(eye, (1, A_g.shape[0]))
+        A_g = jnp.repeat(A_g, eye.shape[0], axis=0)
+        weights = _weigh(P, loadings)
+    features = [A_g, A_d, A_l]
     precision = _symmetric(
-        [[_cross(A, P.weigh(B, C), D) for D, C in layers[i:]] for i, (A, B) in enumerate(layers)]
+        [
+            [_cross(A, w, D) for w, D in zip(row, features)]
+            for A, row in zip(features, weights, strict=True)
+        ]
     )
     weighted = P.apply(rows.Y)
-    linear = jnp.concatenate([_project(A, weighted @ B) for A, B in layers])
-    unit = P.weigh(eye, eye)
+    linear = jnp.concatenate(
+        [_project(A, weighted @ B) for A, B in zip(features, loadings, strict=True)]
+    )
     constant = -0.5 * (
         jnp.sum(rows.mask) * LOG_2PI + P.log_determinant + jnp.sum(weighted * rows.Y)
     )
-    shared_residual = jnp.einsum("rn,qpn->rqp", res_g, unit)
-    residual = jnp.einsum("qr,rqp,pr->", design.B_g, shared_residual, design.B_g)
-    residual += jnp.einsum("qr,rqp,pr->", B_d, shared_residual[: B_d.shape[1]], B_d)
-    residual += jnp.einsum("qr,rn,qpn,pr->", design.B_loc, res_l, unit, design.B_loc)
     return Grams(precision, linear, constant, residual, shared_residual)
+
+
+def _weigh(P: RowPrecision, loadings: list[Array]) -> list[list[Array]]:
+    """The row weights w of layers i and j ≤ i, all from one product."""
+    B = jnp.concatenate(loadings, axis=1)
+    w = P.weigh(B, B)
+    cuts = np.cumsum([0, *(part.shape[1] for part in loadings)])
+    ranges = [slice(a, b) for a, b in pairwise(cuts)]
+    return [[w[own, other] for other in ranges[: i + 1]] for i, own in enumerate(ranges)]
 
 
 def _cross(
@@ -122,10 +137,9 @@ def _project(A: Float[Array, "R M n"], t: Float[Array, "n R"]) -> Float[Array, "
     return jnp.einsum("rmn,nr->rm", A, t).reshape(-1)
 
 
-def _symmetric(upper: list[list[Array]]) -> Array:
-    """The symmetric matrix whose block (i, j ≥ i) is upper[i][j − i]."""
-    size = len(upper)
-    full = [
-        [upper[i][j - i] if j >= i else upper[j][i - j].T for j in range(size)] for i in range(size)
-    ]
-    return jnp.block(full)
+def _symmetric(lower: list[list[Array]]) -> Array:
+    """The symmetric matrix whose block (i, j ≤ i) is lower[i][j]."""
+    size = len(lower)
+    return jnp.block(
+        [[lower[i][j] if j <= i else lower[j][i].T for j in range(size)] for i in range(size)]
+    )

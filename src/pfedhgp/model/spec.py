@@ -5,10 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import equinox as eqx
+import jax
 import numpy as np
 
 from pfedhgp.errors import InputError
-from pfedhgp.kernels import Kernel, Periodic, _Stationary, map_leaves, split_scale, stack
+from pfedhgp.kernels import (
+    Kernel,
+    Periodic,
+    Sum,
+    _Stationary,
+    leaves_of,
+    map_leaves,
+    split_scale,
+    stack,
+)
 from pfedhgp.model.blocks import Structure
 
 LAYERS = ("global", "deviation", "local")
@@ -65,7 +75,7 @@ def build_spec(
         if value is not None and (not isinstance(value, int | np.integer) or value < 1):
             raise InputError(f"`{name}` must be a positive whole number or None, got {value!r}")
     for name, tree in (("kernel", kernel), ("local_kernel", local_kernel)):
-        for leaf in _all_leaves(tree):
+        for leaf in leaves_of(tree):
             if leaf.dims is not None and max(leaf.dims, default=0) >= inputs:
                 raise InputError(f"`{name}` uses input {max(leaf.dims)}, but there are {inputs}")
     tied = outputs == 1 and (latents or 1) == 1 and (local_latents or 1) == 1
@@ -98,10 +108,13 @@ def starting_kernels(template: Kernel, *, scale: float, count: int, extent: np.n
 
 def _fill(template: Kernel, scale: float, extent: np.ndarray) -> Kernel:
     _, unit = split_scale(template)
-    opened = 0
+    if isinstance(
+        unit, Sum
+    ):  # parts of a sum start at different scales, or they would stay the same
+        parts = [_fill(part, scale * 0.5**i, extent) for i, part in enumerate(unit.kernels)]
+        return Sum(tuple(parts), unit.ratios)
 
     def change(leaf: _Stationary) -> _Stationary:
-        nonlocal opened
         used = extent if leaf.dims is None else extent[list(leaf.dims)]
         if isinstance(leaf, Periodic):
             return eqx.tree_at(
@@ -113,8 +126,7 @@ def _fill(template: Kernel, scale: float, extent: np.ndarray) -> Kernel:
                 ),
             )
         if leaf.lengthscale is None:
-            value = np.full(used.shape, scale * 0.5**opened)
-            opened += 1
+            value = np.full(used.shape, scale)
         else:
             value = np.broadcast_to(leaf.lengthscale, used.shape) / used
         leaf = eqx.tree_at(lambda k: k.lengthscale, leaf, value, is_leaf=lambda v: v is None)
@@ -124,12 +136,4 @@ def _fill(template: Kernel, scale: float, extent: np.ndarray) -> Kernel:
 
 
 def _no_latents(kernel: Kernel) -> Kernel:
-    import jax
-
     return jax.tree.map(lambda leaf: np.zeros((0, *np.shape(leaf))), kernel)
-
-
-def _all_leaves(kernel: Kernel) -> list[_Stationary]:
-    from pfedhgp.kernels import leaves_of
-
-    return leaves_of(kernel)

@@ -1,0 +1,202 @@
+"""`python -m bench`: against bare LAPACK, against PyTorch, and how time grows. Ratios are of one run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import scipy
+import torch
+
+from bench import lapack, ours, torch_peer
+from bench.problem import Sizes, make_problem
+from bench.timing import Summary, Timed, in_turns, ratio, slope, summarise, timed
+from pfedhgp.runtime import numerics
+
+TOLERANCE = 1e-8
+THREADS = (1, 2)
+GROUP = 8
+RESULTS = Path(__file__).with_name("results.json")
+
+
+def against_lapack(sizes: Sizes, seconds: float) -> dict[str, Any]:
+    """One client's bound and gradient, and the calls that they cannot do without."""
+    calls, parts, work = lapack.timed_calls(sizes)
+    step = ours.compiled(make_problem(sizes), batched=False)
+    found = summarise(in_turns({"pfedhgp": timed(step), "LAPACK": calls}, seconds=seconds))
+    print(f"\n(a) one client, {_words(sizes)}: bound and gradient")
+    for name, summary in found.items():
+        _line(name, summary)
+    _ratio("pfedhgp / LAPACK", ratio(found["pfedhgp"], found["LAPACK"]), "aim at most 2.5")
+    print("    the calls: median microseconds, Mflop")
+    for name, spent in parts.items():
+        print(f"      {name:28s}{1e6 * np.median(spent):9.1f}{work[name]:9.2f}")
+    return {
+        "sizes": asdict(sizes),
+        "seconds": {name: summary._asdict() for name, summary in found.items()},
+        "ratio": ratio(found["pfedhgp"], found["LAPACK"])._asdict(),
+        "calls": {
+            name: {"median": float(np.median(spent)), "mflop": work[name]}
+            for name, spent in parts.items()
+        },
+    }
+
+
+def against_torch(sizes: Sizes, clients: int, seconds: float) -> tuple[dict[str, Any], bool]:
+    """The same bound in PyTorch, its best way and number of threads; and whether gradients agree."""
+    problem, batched = make_problem(replace(sizes, clients=clients)), clients > 1
+    step = ours.compiled(problem, batched=batched)
+    competitors: dict[str, Timed] = {"pfedhgp": timed(step)}
+    if clients > GROUP:
+        groups = ours.compiled(problem, batched=True, groups_of=GROUP)
+        competitors[f"pfedhgp, groups of {GROUP}"] = timed(groups)
+    expected = ours.as_numpy(step()[1])
+    worst = 0.0
+    for way in torch_peer.WAYS:
+        peer = torch_peer.compiled(problem, batched=batched, way=way)
+        gradient = peer()[1]
+        gaps = [_gap(gradient[name].numpy(), value) for name, value in expected.items()]
+        worst = max(worst, *gaps)
+        for threads in THREADS:
+            before = _threads(threads)
+            competitors[f"torch {way}, {threads} thread(s)"] = timed(peer, before)
+    found = summarise(in_turns(competitors, seconds=seconds))
+    torches = {name: summary for name, summary in found.items() if name.startswith("torch")}
+    best = min(torches, key=lambda name: torches[name].median)
+    quietest = min(summary.quiet for summary in torches.values())
+    rival = Summary(torches[best].median, quietest)
+    print(f"\n(b) {clients} client(s): gradients differ by {worst:.1e} (may by {TOLERANCE:.0e})")
+    for name, summary in found.items():
+        _line(name, summary, clients)
+    ratios = {name: ratio(rival, summary) for name, summary in found.items() if name not in torches}
+    for name, value in ratios.items():
+        _ratio(f"best torch / {name}", value, "aim at least 5")
+    return {
+        "clients": clients,
+        "gradient_gap": worst,
+        "seconds": {name: summary._asdict() for name, summary in found.items()},
+        "best_torch": best,
+        "ratio": {name: value._asdict() for name, value in ratios.items()},
+    }, worst <= TOLERANCE
+
+
+def growth(sizes: Sizes, seconds: float, *, quick: bool) -> dict[str, Any]:
+    """Time against rows, inducing inputs and clients, with the slope on log-log paper."""
+    print("\n(c) growth of bound and gradient")
+    top = 3 if quick else 5
+    rows = [500 * 2**i for i in range(top)]
+    scale = [2**i for i in range(top - 1)]
+    clients = [2**i for i in range(0, 5 if quick else 7)]
+    return {
+        "rows": _sweep("rows", rows, [replace(sizes, rows=n) for n in rows], seconds),
+        "inducing": _sweep(
+            "inducing inputs (times 20 and 50, at 200 rows)",
+            scale,
+            [replace(sizes, rows=200, shared=20 * k, local=50 * k) for k in scale],
+            seconds,
+        ),
+        "clients": _sweep(
+            "clients by vmap", clients, [replace(sizes, clients=c) for c in clients], seconds
+        ),
+        "clients_in_groups": _sweep(
+            f"clients in groups of {GROUP}",
+            clients,
+            [replace(sizes, clients=c) for c in clients],
+            seconds,
+            groups_of=GROUP,
+        ),
+    }
+
+
+def _sweep(
+    name: str, values: list[int], sizes: list[Sizes], seconds: float, groups_of: int | None = None
+) -> dict[str, Any]:
+    competitors = {
+        str(value): timed(
+            ours.compiled(make_problem(size), batched=size.clients > 1, groups_of=groups_of)
+            if size.clients > 1
+            else ours.compiled(make_problem(size), batched=False)
+        )
+        for value, size in zip(values, sizes, strict=True)
+    }
+    found = summarise(in_turns(competitors, seconds=seconds))
+    quiet = [found[str(value)].quiet for value in values]
+    exponent = slope(values, quiet)
+    last = slope(values[-2:], quiet[-2:])
+    print(f"    {name}: slope {exponent:.2f}, between the last two {last:.2f}")
+    print(
+        "      " + "  ".join(f"{v}: {1e3 * t:.2f} ms" for v, t in zip(values, quiet, strict=True))
+    )
+    return {"values": values, "seconds": quiet, "slope": exponent, "last_slope": last}
+
+
+def _threads(count: int) -> Any:
+    return lambda: torch.set_num_threads(count)
+
+
+def _gap(found: np.ndarray, expected: np.ndarray) -> float:
+    """The largest difference, relative to the largest entry."""
+    return float(np.max(np.abs(found - expected)) / np.max(np.abs(expected)))
+
+
+def _words(sizes: Sizes) -> str:
+    return (
+        f"n={sizes.rows}, Q={sizes.outputs}, M={sizes.shared}, M_i={sizes.local}, R={sizes.latents}"
+    )
+
+
+def _line(name: str, summary: Summary, clients: int = 1) -> None:
+    each = f"{1e6 * summary.median / clients:9.0f} us a client" if clients > 1 else ""
+    print(
+        f"    {name:28s}{1e6 * summary.median:11.0f} us median"
+        f"{1e6 * summary.quiet:11.0f} us 10th percentile{each}"
+    )
+
+
+def _ratio(name: str, value: Summary, aim: str) -> None:
+    print(f"  = {name:28s}{value.median:11.2f} of medians{value.quiet:8.2f} of percentiles ({aim})")
+
+
+def main() -> int:
+    """Runs all comparisons, prints them, writes results.json; 1 if gradients disagree."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=8.0, help="for each comparison (8)")
+    parser.add_argument("--quick", action="store_true", help="fewer sizes and 2 seconds each")
+    options = parser.parse_args()
+    seconds = 2.0 if options.quick else options.seconds
+    sizes = Sizes()
+    machine = {
+        "cores": os.cpu_count(),
+        "load": os.getloadavg()[0],
+        "jax": jax.__version__,
+        "torch": torch.__version__,
+        "scipy": scipy.__version__,
+    }
+    print("  ".join(f"{name} {value}" for name, value in machine.items()))
+    with numerics():
+        results: dict[str, Any] = {"machine": machine, "lapack": against_lapack(sizes, seconds)}
+        torch_results = [
+            against_torch(sizes, clients, seconds)
+            for clients in ((1, 6) if options.quick else (1, 6, 64))
+        ]
+        results["torch"] = [found for found, _ in torch_results]
+        results["kernel_gap_to_gpytorch"] = torch_peer.check_kernel()
+        results["growth"] = growth(sizes, seconds, quick=options.quick)
+    results["load_at_end"] = os.getloadavg()[0]
+    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+    print(f"\nload {machine['load']:.1f} to {results['load_at_end']:.1f}; wrote {RESULTS}")
+    agree = all(good for _, good in torch_results)
+    if not agree:
+        print("gradients disagree", file=sys.stderr)
+    return 0 if agree else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
