@@ -66,7 +66,7 @@ def _evidence(shared: GlobalPosterior) -> tuple[jax.Array, jax.Array]:
     """J = S⁻¹ − I and h = S⁻¹m, J without the negative eigenvalues that rounding leaves."""
     values, vectors = jnp.linalg.eigh(jnp.asarray(shared.covariance))
     values = jnp.clip(values, 1e-12, 1.0)
-    J = (vectors * (1.0 / values - 1.0)) @ vectors.T
+    J = (vectors * (1.0 / values - 1.0)[None, :]) @ vectors.T
     return J, J @ jnp.asarray(shared.mean) + jnp.asarray(shared.mean)
 
 
