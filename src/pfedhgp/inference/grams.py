@@ -49,7 +49,7 @@ class Grams(eqx.Module):
     """Σ_n res_g,r(n) P_n, from which the global layer's part of `residual` follows for any B_g"""
 
 
-def accumulate(rows: Rows, design: Design, *, unloaded: bool = False, chunk: int = 4096) -> Grams:
+def accumulate(rows: Rows, design: Design, *, unloaded: bool = False, chunk: int = 1024) -> Grams:
     """Λ, η and scalars over all rows, at most `chunk` of them at a time.
 
     With `unloaded`, the global layer is E = I_Q ⊗ a_g: its weights are ordered (latent, output, inducing
