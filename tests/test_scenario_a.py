@@ -32,7 +32,7 @@ def fitted(truth: scenarios.Simulation) -> dict[str, float]:
 
 @pytest.mark.slow
 def test_twelve_exchanges_come_near_the_oracle():
-    """NLL ≤ −4.1, and no farther from the oracle of the same seeds than −4.1 is from −4.37, .100 from .094."""
+    """NLL ≤ −4.1, and as near to the same seeds' oracle as −4.1 is to −4.37 and .100 to .094."""
     truths = [scenarios.simulate("A", seed) for seed in SEEDS]
     ours = [fitted(truth) for truth in truths]
     oracle = [scores(truth, scenarios.oracle(truth)) for truth in truths]
