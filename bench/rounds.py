@@ -1,6 +1,6 @@
 """The table that decided what ships: the bound reached per exchange, per second, and what it predicts.
 
-    python -m bench.rounds --seeds 6 --variants default,frozen0,fixed-q
+    python -m bench.rounds --seeds 6 --variants "default,never frozen"
 
 Scenario A of the paper (tests/scenarios.py), the domain known, 12 exchanges in all by default. The gap is
 to the best bound that any variant reached on that seed.
@@ -30,9 +30,9 @@ VARIANTS: dict[str, dict] = {
     "20 evaluations": {"inference": Structured(evaluations=20, first_evaluations=30)},
     "80 evaluations": {"inference": Structured(evaluations=80, first_evaluations=120)},
     "small radius": {"inference": Structured(radius=0.1, largest_radius=0.1)},
-    "learned Z_i": {"learn_inducing": True},
-    "M = 25, M_i = 25": {"inducing": 25, "local_inducing": 25},
-    "M = 25, M_i = 25 learned": {"inducing": 25, "local_inducing": 25, "learn_inducing": True},
+    "learned Z": {"learn_inducing": True},
+    "M = M_i = 25": {"inducing": 25, "local_inducing": 25},
+    "M = M_i = 25 learned": {"inducing": 25, "local_inducing": 25, "learn_inducing": True},
     "6 rounds": {"rounds": 6},
     "25 rounds": {"rounds": 25, "tolerance": 0.0},
 }
