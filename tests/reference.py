@@ -300,7 +300,7 @@ def sparse_clients(
     return out
 
 
-# --------------------------------------------------------------------- structured bound, design 3.1
+# --------------------------------------------------------------------- structured bound
 
 
 def client_statistics_dense(
@@ -473,7 +473,7 @@ def ilmm_covariance(
     return out
 
 
-# ---------------------------------------------------------- one Gaussian over all weights, design 5
+# ---------------------------------------------------------- one Gaussian over all weights
 
 
 def weights_posterior(clients: Sequence[SparseClient]) -> tuple[Array, Array, list[slice]]:
@@ -503,7 +503,7 @@ def sparse_posterior(
     model: Model,
     inducing: Inducing,
 ) -> Layers:
-    """H*_a E[w], H*_a Cov(w) H*_bᵀ + 1[a=b] R*_a, w all weights at once; design 5."""
+    """H*_a E[w], H*_a Cov(w) H*_bᵀ + 1[a=b] R*_a, w all weights at once."""
     m, S, slices = weights_posterior(sparse_clients(Xs, Ys, model, inducing))
     own = np.arange(slices[client + 1].start, slices[client + 1].stop)
     n_dev = len(inducing.Z_g) * model.B_dev[client].shape[1]
@@ -764,7 +764,7 @@ def best_meanfield_elbo(clients: Sequence[SparseClient]) -> float:
     return best_meanfield(clients)[0]
 
 
-# --------------------------------------------------------------------------------- cycles, design 2
+# --------------------------------------------------------------------------------- cycles
 
 
 def cycles_log_evidence_dense(Y: Array, K: Array, Sigma_e: Array) -> float:

@@ -4,7 +4,7 @@ A client's function is f(x) = Σ_a b_a h_a(x) over the L latents of its three la
     h_a(x) = m_a(x) + T_a(x)ᵀ z + e_a(x),   z ~ N(0, I),   e_a ~ GP(0, r_a) on its own,
 where T collects the posterior of the weights: with w = [v_g | v_δ | v_l],
     Cov(w) = F Fᵀ,   F = [[S½, 0], [−G S½, W⁻½]],   T_a(x) = F_aᵀ a_a(x),
-and r_a(x, x') = k(x, x') − a(x)ᵀa(x') is what the inducing inputs do not carry. This is design 5's
+and r_a(x, x') = k(x, x') − a(x)ᵀa(x') is what the inducing inputs do not carry. This is the glossary's
 D S Dᵀ + H*_c W⁻¹ H*_cᵀ + R*, D = H*_g − H*_c G, in factors: PSD by construction.
 
 An unseen client has the global layer's posterior, and latents that nothing is known of: T = 0, and
