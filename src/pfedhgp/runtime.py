@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 import jax
+import scipy.linalg  # noqa: F401  (its BLAS must be loaded to be capped; JAX would load it later)
 from threadpoolctl import threadpool_limits
 
 P = ParamSpec("P")
