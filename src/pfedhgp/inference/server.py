@@ -1,4 +1,4 @@
-"""The server's step: maximise the surrogate over B_g and θ_g inside a trust region, then set φ."""
+"""The server's step: the exact maximum over B_g, a Newton step in θ_g inside a trust region, and φ."""
 
 from __future__ import annotations
 
