@@ -649,6 +649,19 @@ def meanfield_elbo(
     return total
 
 
+def local_elbo(model: ScalarModel, i: int, X: Array, y: Array, q: Factors) -> float:
+    """L_i as printed in eq. local_elbo_new: what depends on client i's own block at a fixed σ²."""
+    A_g, A_l, s2 = model.A_g(X), model.A_l(i, X), model.noise[i]
+    (m_g, _), (m_d, S_d), (m_l, S_l) = q.g, q.d[i], q.l[i]
+    error = y - low_rank_mean(A_g, A_l, m_g, m_d, m_l)
+    spread = np.trace(A_g @ S_d @ A_g.T) + np.trace(A_l @ S_l @ A_l.T)
+    total = error @ error + spread + residual_traces(model, i, X)["local"]
+    K_gg, K_ll = model.K_gg, model.K_ll(i)
+    own = gaussian_kl(m_d, S_d, np.zeros(len(K_gg)), model.phi * K_gg)
+    own += gaussian_kl(m_l, S_l, np.zeros(len(K_ll)), K_ll)
+    return float(-total / (2.0 * s2) - own)
+
+
 def client_global_block(model: ScalarModel, i: int, X: Array, y: Array, q: Factors) -> float:
     """L_i^global, eq. Li_global."""
     A_g, A_l = model.A_g(X), model.A_l(i, X)

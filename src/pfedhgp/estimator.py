@@ -58,6 +58,8 @@ class FederatedGP:
         domain: (lower, upper) of each input where it is known; spares one exchange.
         inference: "structured" (default), "mean-field" (the paper's Algorithm 1), or settings of either.
         rounds: Rounds of training; by default the inference's own.
+        averaging: Whether predictions average over a client's parameters (loadings, local kernels, noise)
+            where its rows are few, instead of trusting their best values; `structured` only.
         tolerance: Training ends early after two rounds that gain less than this, in nats a client.
         restarts: Trainings from different starting values, of which the best bound is kept.
         batch: Whether clients of like size compute together.
@@ -90,6 +92,7 @@ class FederatedGP:
         domain: Any = None,
         inference: Any = "structured",
         rounds: int | None = None,
+        averaging: bool = True,
         tolerance: float = 0.02,
         restarts: int = 1,
         batch: bool = True,
@@ -109,6 +112,7 @@ class FederatedGP:
         self.domain = domain
         self.inference = inference
         self.rounds = rounds
+        self.averaging = averaging
         self.tolerance = tolerance
         self.restarts = restarts
         self.batch = batch
@@ -176,7 +180,10 @@ class FederatedGP:
 
     def _plan(self, rows: Sequence[ClientRows]) -> Plan:
         inference = inference_named(
-            self.inference, rounds=self.rounds, learn_inducing=self.learn_inducing
+            self.inference,
+            rounds=self.rounds,
+            learn_inducing=self.learn_inducing,
+            averaging=bool(self.averaging),
         )
         kernel = _kernel(self.kernel, "kernel")
         name_or_kernel = self.local_kernel
@@ -315,6 +322,7 @@ class FederatedGP:
         q(v_g) stays what the other clients made it; the new client's own layers are exact given it.
         """
         from pfedhgp.inference.adoption import adopt
+        from pfedhgp.inference.structured_training import Structured
 
         model = self._fitted()
         name = str(client)
@@ -335,7 +343,8 @@ class FederatedGP:
                 f"client {name!r} has no observed output: use predict, it gets the population's"
             )
         with _on(self.device):
-            posterior, jitter = adopt(model, rows, noise=self._noise_form())
+            settings = Structured() if self.averaging else Structured(averaging=None)
+            posterior, jitter = adopt(model, rows, noise=self._noise_form(), settings=settings)
         self.model_ = replace(
             model,
             clients={**model.clients, name: posterior},

@@ -11,11 +11,12 @@ from pfedhgp.inference import budget, initial
 from pfedhgp.inference.arrays import stack_trees
 from pfedhgp.inference.census import Scales
 from pfedhgp.inference.client import Broadcast
+from pfedhgp.inference.structured_posterior import evidence_of
 from pfedhgp.inference.structured_training import Structured, StructuredClients
 from pfedhgp.kernels import RBF
 from pfedhgp.model.blocks import Rows
 from pfedhgp.model.fitted import FittedModel
-from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior
+from pfedhgp.model.posterior import ClientPosterior
 from pfedhgp.model.spec import Spec, starting_kernels
 
 LARGEST_LOCAL = 200
@@ -45,7 +46,7 @@ def adopt(
     party = StructuredClients(
         settings, spec, model.shared.block.kernels, stack_trees([block]), stack_trees([rows])
     )
-    rest = _evidence(model.shared)
+    rest = evidence_of(model.shared)
     stacked = jax.tree.map(lambda v: v[None], rest)
     for kernels_free, evaluations in ((0.0, 100), (1.0, 150)):
         broadcast = Broadcast(
@@ -58,16 +59,8 @@ def adopt(
             derivatives=jnp.asarray(0),
         )
         party.improve(broadcast, stacked, (client.name,))
-    posterior = party.posteriors(model.shared, model.jitter)[0]
+    posterior = party.posteriors(model.shared, model.jitter, stacked)[0]
     return posterior, float(party.jitter[0])
-
-
-def _evidence(shared: GlobalPosterior) -> tuple[jax.Array, jax.Array]:
-    """J = S⁻¹ − I and h = S⁻¹m, J without the negative eigenvalues that rounding leaves."""
-    values, vectors = jnp.linalg.eigh(jnp.asarray(shared.covariance))
-    values = jnp.clip(values, 1e-12, 1.0)
-    J = (vectors * (1.0 / values - 1.0)[None, :]) @ vectors.T
-    return J, J @ jnp.asarray(shared.mean) + jnp.asarray(shared.mean)
 
 
 def _spec_of(model: FittedModel, noise: str) -> Spec:

@@ -13,9 +13,9 @@ INFERENCES = {"structured": Structured, "mean-field": MeanField}
 
 
 def inference_named(
-    given: Any, *, rounds: int | None, learn_inducing: bool
+    given: Any, *, rounds: int | None, learn_inducing: bool, averaging: bool = True
 ) -> Structured | MeanField:
-    """The settings object for a name, or the given one; `rounds` overrides its own."""
+    """The settings object for a name, or the given one; `rounds` overrides its own, False `averaging` too."""
     if isinstance(given, str):
         if given not in INFERENCES:
             raise InputError(f"`inference` must be one of {', '.join(INFERENCES)}, got {given!r}")
@@ -26,6 +26,8 @@ def inference_named(
         found = given
     else:
         raise InputError(f"`inference` must be a name or settings of an inference, got {given!r}")
+    if not averaging and isinstance(found, Structured):
+        found = replace(found, averaging=None)
     if rounds is None:
         return found
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:

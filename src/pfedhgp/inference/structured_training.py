@@ -25,6 +25,7 @@ from pfedhgp.inference.arrays import (
     statistics_from_arrays,
     statistics_to_arrays,
 )
+from pfedhgp.inference.averaging import Averaging, batched_average, parameters
 from pfedhgp.inference.budget import round_up
 from pfedhgp.inference.client import Broadcast, Info, StepOptions
 from pfedhgp.inference.coordinates import theta_of, with_theta
@@ -32,7 +33,7 @@ from pfedhgp.inference.grams import accumulate
 from pfedhgp.inference.parties import Arrays
 from pfedhgp.inference.server import ServerOptions, improve, scale_of_deviations
 from pfedhgp.inference.structured import Statistics, design_of
-from pfedhgp.inference.structured_posterior import client_posterior
+from pfedhgp.inference.structured_posterior import client_posterior, evidence_of
 from pfedhgp.inference.surrogate import Surrogate
 from pfedhgp.kernels import Kernel
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, Structure
@@ -54,8 +55,10 @@ class Structured:
     largest_radius: float = 0.8
     learn_inducing: bool = False
     """Whether Z_i and Z_g move while training."""
+    averaging: Averaging | None = field(default_factory=Averaging)
+    """Whether, and how, predictions average over a client's parameters."""
     jitter: float = 1e-8
-    chunk: int = 4096
+    chunk: int = 1024
     patience: int = 4
 
     name = "structured"
@@ -295,9 +298,16 @@ class StructuredClients:
         """None: the statistics said it all."""
         return []
 
-    def posteriors(self, shared: GlobalPosterior, jitter: float) -> list[ClientPosterior]:
-        """What each client keeps for prediction."""
-        stacked = _posteriors(
+    def posteriors(
+        self,
+        shared: GlobalPosterior,
+        jitter: float,
+        rest: tuple[jax.Array, jax.Array] | None = None,
+    ) -> list[ClientPosterior]:
+        """What each client keeps for prediction. `rest`: the others' J and h, by default all but its own."""
+        count = self.blocks.active.shape[0]
+        settings, few = self.settings.averaging, self._short_of_rows()
+        plain = _posteriors(
             self._options(),
             shared.block,
             self.blocks,
@@ -305,8 +315,50 @@ class StructuredClients:
             jnp.asarray(jitter),
             jnp.asarray(self.jitter),
         )
-        count = self.blocks.active.shape[0]
-        return [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(count)]
+        found = [jax.tree.map(lambda leaf, i=i: leaf[i], plain) for i in range(count)]
+        if settings is None or not few.any():
+            return found
+        averaged = batched_average(
+            self._options(),
+            settings,
+            shared.block,
+            jnp.asarray(jitter),
+            self._rest_of(shared, jitter) if rest is None else rest,
+            self.blocks,
+            self.anchors,
+            self.rows,
+            jnp.asarray(self.jitter),
+        )
+        for i in np.flatnonzero(few):
+            one = jax.tree.map(lambda leaf, i=i: leaf[i], averaged)
+            if all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(one)):
+                found[i] = one
+        return found
+
+    def _short_of_rows(self) -> np.ndarray:
+        """Which clients have so few cells for their parameters that averaging over these matters."""
+        if self.settings.averaging is None:
+            return np.zeros(self.blocks.active.shape[0], bool)
+        learned = jax.tree.leaves(parameters(self.blocks))
+        each = sum(leaf.size for leaf in learned) / self.blocks.active.shape[0]
+        cells = np.asarray(self.rows.mask).sum(axis=(1, 2))
+        return (cells <= self.settings.averaging.cells * each) & (each > 0)
+
+    def _rest_of(self, shared: GlobalPosterior, jitter: float) -> tuple[jax.Array, jax.Array]:
+        """The others' J and h at the final block."""
+        assert self.own is not None
+        assert self.own_block is not None
+        J, h = evidence_of(shared)
+        final = Broadcast(
+            block=shared.block,
+            J=J,
+            h=h,
+            kernels_free=jnp.asarray(1.0),
+            jitter=jnp.asarray(jitter),
+            evaluations=jnp.asarray(0),
+            derivatives=jnp.asarray(0),
+        )
+        return client_step.batched_rest(self.spec.structure, final, self.own_block, self.own)
 
 
 @eqx.filter_jit

@@ -22,6 +22,7 @@ from pfedhgp.model.predictor import (
     moments,
     own_covariance,
     psd_factor,
+    tilt,
 )
 from pfedhgp.runtime import with_numerics
 
@@ -41,6 +42,7 @@ class AtInputs:
     loadings: FloatArray
     noise: FloatArray
     centre: FloatArray
+    spread: FloatArray
     chunk: int
 
     @staticmethod
@@ -61,6 +63,7 @@ class AtInputs:
             loadings=np.concatenate(predictor.loadings, axis=1) * spread[:, None],
             noise=np.asarray(predictor.noise) * spread[:, None] * spread[None, :],
             centre=np.broadcast_to(scaling.centre, (outputs,)),
+            spread=spread,
             chunk=chunk,
         )
 
@@ -80,6 +83,9 @@ class AtInputs:
                 means[name][rows] = mean[:, where] @ B.T
                 variance = np.sum((V[:, where, where] @ B.T) * B.T, axis=1)
                 variances[name][rows] = np.maximum(variance, 0.0)
+        for rows, slopes in self._tilts():
+            for name in means:
+                variances[name][rows] += np.sum(_of_layer(slopes, name) ** 2, axis=2)
         for name in ("global", "total"):
             means[name] += self.centre
         return means, variances
@@ -90,11 +96,16 @@ class AtInputs:
             raise InputError(f"`kind` must be 'outputs' or 'joint', got {kind!r}")
         (a, A), (b, B) = self.part(first), self.part(second)
         if kind == "joint":
-            return self._joint(a, A, b, B)
+            cov = self._joint(a, A, b, B)
+            if self.averaged:
+                cov += self._whole_tilt(first) @ self._whole_tilt(second).T
+            return cov
         outputs = len(self.centre)
         cov = np.zeros((len(self.X), outputs, outputs))
         for rows, (_, V) in self._pieces(moments):
             cov[rows] = A @ V[:, a, b] @ B.T
+        for rows, slopes in self._tilts():
+            cov[rows] += _of_layer(slopes, first) @ np.swapaxes(_of_layer(slopes, second), 1, 2)
         return cov
 
     def _joint(self, a: slice, A: FloatArray, b: slice, B: FloatArray) -> FloatArray:
@@ -124,6 +135,25 @@ class AtInputs:
             out[1][rows] = np.einsum("qa,nak->nqk", B_own, T_own[:, own], optimize=True)
         return tuple(half.reshape(cells[0] * cells[1], half.shape[2]) for half in out)
 
+    @property
+    def averaged(self) -> bool:
+        """Whether the client's parameters were averaged over."""
+        return self.predictor.tangents is not None
+
+    def _tilts(self) -> Iterator[tuple[slice, FloatArray]]:
+        """∂f/∂e of the three layers, (rows, 3, Q, P), in the data's units; none without averaging."""
+        if not self.averaged:
+            return
+        for rows, X in self._chunks():
+            slopes = np.asarray(tilt(self.predictor, X))[: rows.stop - rows.start]
+            yield rows, slopes * self.spread[None, None, :, None]
+
+    def _whole_tilt(self, name: str) -> FloatArray:
+        """∂f/∂e of a layer, or of all, at every cell: (nQ, P)."""
+        parts = [_of_layer(slopes, name) for _, slopes in self._tilts()]
+        whole = np.concatenate(parts) if parts else np.zeros((0, len(self.centre), 0))
+        return whole.reshape(len(self.X) * len(self.centre), -1)
+
     @with_numerics
     def draw(self, count: int, rng: np.random.Generator, noise: bool) -> FloatArray:
         p = self.predictor
@@ -141,6 +171,10 @@ class AtInputs:
         for i, kind in enumerate(p.kinds):
             h[:, i] += factors[kind] @ rng.standard_normal((rows, count))
         draws = np.einsum("qa,nac->cnq", self.loadings, h, optimize=True) + self.centre
+        if self.averaged:
+            slopes = self._whole_tilt("total")
+            moved = slopes @ rng.standard_normal((slopes.shape[1], count))
+            draws += moved.T.reshape(draws.shape)
         if noise:
             draws += rng.standard_normal(draws.shape) @ psd_factor(self.noise).T
         return draws
@@ -163,6 +197,11 @@ class AtInputs:
             X = self.X[start : start + self.chunk]
             pad = np.repeat(X[-1:], self.chunk - len(X), axis=0)
             yield slice(start, start + len(X)), np.concatenate([X, pad])
+
+
+def _of_layer(slopes: FloatArray, name: str) -> FloatArray:
+    """(n, Q, P) of one layer, or of their sum."""
+    return slopes.sum(axis=1) if name == "total" else slopes[:, LAYERS.index(name)]
 
 
 def _power_of_two(n: int) -> int:

@@ -2,7 +2,8 @@
 
     spec.json                   format, kernels, scaling, names, population, SHA-256 of every file
     global.safetensors          what all clients share: Z_g, B_g, φ, kernel parameters, q(v_g)
-    clients/<hash>.safetensors  one client: Z_i, loadings, kernel parameters, noise, q(w | v_g)
+    clients/<hash>.safetensors  one client: Z_i, loadings, kernel parameters, noise, q(w | v_g); where
+                                parameters were averaged, its view of v_g and its tangents
     metrics.json                the history of the fit
     messages.jsonl              names, shapes and bytes of all that crossed the wire
 
@@ -19,6 +20,7 @@ are dense together. A site needs spec.json, global.safetensors and its own file 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -43,7 +45,7 @@ from pfedhgp.model.codec import (
     to_array,
 )
 from pfedhgp.model.fitted import FittedModel, check_client, check_frame, check_shared
-from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population
+from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population, Tangents
 from pfedhgp.model.run_folder import (
     SPEC,
     RunFolder,
@@ -57,6 +59,8 @@ from pfedhgp.runtime import with_numerics
 __all__ = ["load", "load_client", "save"]
 
 GLOBAL, METRICS, MESSAGES = "global.safetensors", "metrics.json", "messages.jsonl"
+VIEW = ("shared_mean", "shared_covariance")
+SLOPES = ("kernels", "deviation", "loadings", "weights")
 PathLike = str | os.PathLike[str]
 
 
@@ -150,6 +154,9 @@ def _client_arrays(client: ClientPosterior) -> Arrays:
     arrays = {key: to_array(getattr(block, key)) for key in keys}
     arrays |= {key: to_array(getattr(client, key)) for key in ("offset", "G", "covariance")}
     arrays |= kernel_to_json(block.kernels, "kernels")[1]
+    if client.tangents is not None:
+        arrays |= {key: to_array(getattr(client, key)) for key in VIEW}
+        arrays |= {f"tangents.{key}": to_array(getattr(client.tangents, key)) for key in SLOPES}
     return arrays | noise_to_json(block.noise, "noise")[1]
 
 
@@ -278,7 +285,13 @@ def _client(entry: Mapping[str, Any], arrays: Arrays) -> ClientPosterior:
     noise = noise_from_json(entry["noise"], arrays, "noise")
     keys = ("inputs", "active", "deviation", "loadings")
     block = ClientBlock(kernels=kernels, noise=noise, **{key: arrays.pop(key) for key in keys})
-    return ClientPosterior(block, *(arrays.pop(key) for key in ("offset", "G", "covariance")))
+    posterior = ClientPosterior(block, *(arrays.pop(key) for key in ("offset", "G", "covariance")))
+    if VIEW[0] not in arrays:
+        return posterior
+    tangents = Tangents(*(arrays.pop(f"tangents.{key}") for key in SLOPES))
+    return dataclasses.replace(
+        posterior, **{key: arrays.pop(key) for key in VIEW}, tangents=tangents
+    )
 
 
 def _refuse_rest(arrays: Arrays) -> None:

@@ -132,6 +132,21 @@ def check_client(structure: Structure, shared: GlobalPosterior, client: ClientPo
     _expect("offset", client.offset, (K,))
     _expect("G", client.G, (K, R * M))
     _expect_covariance("covariance", client.covariance, K)
+    parts = (client.shared_mean, client.shared_covariance, client.tangents)
+    if all(part is None for part in parts):
+        return
+    if any(part is None for part in parts):
+        raise ValueError("a part of what averaging left is missing")
+    _expect("shared_mean", client.shared_mean, (R * M,))
+    _expect_covariance("shared_covariance", client.shared_covariance, R * M)
+    tangents = client.tangents
+    assert tangents is not None
+    rank = np.shape(tangents.weights)[0] if np.ndim(tangents.weights) else -1
+    _expect("tangents.weights", tangents.weights, (rank, R * M + K))
+    _expect("tangents.deviation", tangents.deviation, (rank, Q, R if structure.deviation else 0))
+    _expect("tangents.loadings", tangents.loadings, (rank, Q, Rl))
+    count = sum(np.size(leaf) for leaf in jax.tree.leaves(block.kernels))
+    _expect("tangents.kernels", tangents.kernels, (rank, count))
 
 
 def check_kernels(kernels: Kernel, latents: int, inputs: int) -> None:

@@ -21,18 +21,43 @@ class GlobalPosterior(eqx.Module):
     covariance: Float[Array, "RM RM"]
 
 
+class Tangents(eqx.Module):
+    """How a client's layers move with its uncertain parameters ψ̄ + F e, e ~ N(0, I): one row for each e."""
+
+    kernels: Float[Array, "P k"]
+    """of the local kernels' parameters, raveled"""
+    deviation: Float[Array, "P Q Rd"]
+    """of B̃"""
+    loadings: Float[Array, "P Q Rl"]
+    weights: Float[Array, "P RM+K"]
+    """of the means of [v_g | w]"""
+
+
 class ClientPosterior(eqx.Module):
-    """q(w | v_g) of one client; weights ordered deviation (latent, inducing input), then local."""
+    """q(w | v_g) of one client; weights ordered deviation (latent, inducing input), then local.
+
+    Where parameters were averaged, the block holds their mean, `tangents` what their uncertainty does, and
+    the client has its own view of v_g: what all others know, and its own rows at its mean parameters.
+    """
 
     block: ClientBlock
     offset: Float[Array, " K"]
     G: Float[Array, "K RM"]
     covariance: Float[Array, "K K"]
+    shared_mean: Float[Array, " RM"] | None = None
+    shared_covariance: Float[Array, "RM RM"] | None = None
+    tangents: Tangents | None = None
+
+    def view(self, shared: GlobalPosterior) -> tuple[Float[Array, " RM"], Float[Array, "RM RM"]]:
+        """Mean and covariance of v_g as this client sees it: its own, or the server's."""
+        if self.shared_mean is None or self.shared_covariance is None:
+            return shared.mean, shared.covariance
+        return self.shared_mean, self.shared_covariance
 
     def marginal(self, shared: GlobalPosterior) -> tuple[Float[Array, " K"], Float[Array, "K K"]]:
         """m_c = offset − G m and S_c = W⁻¹ + G S Gᵀ"""
-        mean = self.offset - self.G @ shared.mean
-        return mean, self.covariance + self.G @ shared.covariance @ self.G.T
+        mean, covariance = self.view(shared)
+        return self.offset - self.G @ mean, self.covariance + self.G @ covariance @ self.G.T
 
 
 class Population(eqx.Module):

@@ -7,6 +7,9 @@ where T collects the posterior of the weights: with w = [v_g | v_δ | v_l],
 and r_a(x, x') = k(x, x') − a(x)ᵀa(x') is what the inducing inputs do not carry. This is the glossary's
 D S Dᵀ + H*_c W⁻¹ H*_cᵀ + R*, D = H*_g − H*_c G, in factors: PSD by construction.
 
+Where a client's parameters were averaged, its layers also tilt with them: f(x) gains tilt(x) e, e ~ N(0, I),
+which is no matter of latents alone, since loadings are among the parameters.
+
 An unseen client has the global layer's posterior, and latents that nothing is known of: T = 0, and
 r is their prior.
 """
@@ -19,12 +22,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from pfedhgp.errors import NumericsError
 from pfedhgp.features import Basis
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, deviation_loadings
 from pfedhgp.model.fitted import FittedModel
+from pfedhgp.model.posterior import Tangents
 
 LAYERS = ("global", "deviation", "local")
 
@@ -42,6 +47,10 @@ class Predictor(eqx.Module):
     half_own: Float[Array, "Kc Kc"]
     """F's columns of w: W⁻½"""
     known: bool = eqx.field(static=True)
+    block: ClientBlock | None = None
+    jitter: Array | None = None
+    tangents: Tangents | None = None
+    """The three of a client whose parameters were averaged."""
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -94,6 +103,10 @@ class Predictor(eqx.Module):
                 known=False,
             )
         block, G = posterior.block, np.asarray(posterior.G)
+        if posterior.shared_mean is not None:
+            m, S = (np.asarray(part) for part in posterior.view(shared))
+            S_half = psd_factor(S)
+        averaged = posterior.tangents is not None
         B_d = deviation_loadings(model.structure, shared.block, block)
         own = _basis(block, model.jitter_of(client), client) if block.loadings.shape[1] else None
         return Predictor(
@@ -105,6 +118,9 @@ class Predictor(eqx.Module):
             half_shared=jnp.asarray(np.concatenate([S_half, -G @ S_half])),
             half_own=jnp.asarray(psd_factor(np.asarray(posterior.covariance))),
             known=True,
+            block=block if averaged else None,
+            jitter=jnp.asarray(np.float64(model.jitter_of(client))) if averaged else None,
+            tangents=posterior.tangents,
         )
 
 
@@ -152,6 +168,39 @@ def moments(
     V = V.at[:, g:, g:].add(jnp.einsum("nak,nbk->nab", T_own, T_own))
     eye = jnp.eye(V.shape[1], dtype=V.dtype)
     return mean, V + eye[None] * spread[:, :, None]
+
+
+@jax.jit
+def tilt(predictor: Predictor, X: Float[Array, "n d"]) -> Float[Array, "n 3 Q P"]:
+    """∂f/∂e of the three layers at each row, in scaled units; no columns where nothing was averaged."""
+    p = predictor
+    outputs = p.noise.shape[0]
+    if p.tangents is None or p.block is None or p.jitter is None:
+        return jnp.zeros((X.shape[0], 3, outputs, 0), X.dtype)
+    t, block, jitter = p.tangents, p.block, p.jitter
+    A_g, _ = _features(p.shared, X)
+    B_g, B_dev, B_loc = p.loadings
+
+    flat, unravel = ravel_pytree(block.kernels)
+
+    def layers(kernels: Array, B_dev: Array, B_loc: Array, weights: Array) -> Array:
+        A_l = jnp.zeros((0, 0, X.shape[0]), X.dtype)
+        if p.local is not None:
+            A_l = Basis.build(unravel(kernels), block.inputs, jitter, block.active).features(X)
+        parts = ((A_g, B_g), (A_g[: B_dev.shape[1]], B_dev), (A_l, B_loc))
+        out, start = [], 0
+        for A, B in parts:
+            stop = start + A.shape[0] * A.shape[1]
+            out.append(_project(A, weights[start:stop, None])[:, :, 0] @ B.T)
+            start = stop
+        return jnp.stack(out, axis=1)
+
+    point = (flat, B_dev, B_loc, p.mean)
+
+    def along(direction: tuple) -> Array:
+        return jax.jvp(layers, point, direction)[1]
+
+    return jnp.moveaxis(jax.lax.map(along, (t.kernels, t.deviation, t.loadings, t.weights)), 0, -1)
 
 
 @jax.jit
