@@ -116,12 +116,27 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Mapping[str, Any]]) -> d
     return merged
 
 
-def check(tree: Mapping[str, Any], source: str) -> Config:
-    """The settings of `tree`; the first thing that is wrong is named by its table and key."""
+def check(tree: Mapping[str, Any], *, file: Path | None = None) -> Config:
+    """The settings of `tree`; what is wrong is named by its table and key in `file`, or by its option."""
     try:
         return Config.model_validate(dict(tree))
     except pydantic.ValidationError as error:
-        raise InputError(f"{source}: {_complaint(error.errors()[0])}") from None
+        problem = error.errors()[0]
+        if file is not None:
+            raise InputError(f"{file}: {_complaint(problem)}") from None
+        table, key = (str(part) for part in problem["loc"][:2])
+        raise InputError(f"{option_of(table, key)}: {_lowered(problem['msg'])}") from None
+
+
+def option_of(table: str, key: str) -> str:
+    """The command line's name for a setting."""
+    special = {("data", "inputs"): "--input", ("data", "outputs"): "--output"}
+    special |= {("data", "files"): "DATA", ("inference", "name"): "--inference"}
+    return special.get((table, key), f"--{key.replace('_', '-')}")
+
+
+def _lowered(text: str) -> str:
+    return text[:1].lower() + text[1:]
 
 
 def _complaint(problem: Any) -> str:
@@ -137,8 +152,7 @@ def _complaint(problem: Any) -> str:
         guess = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(known)}"
         return f"unknown {where}: `{place[-1]}`; {guess}"
     name = f"`{place[1]}` in [{place[0]}]" if len(place) > 1 else f"[{place[0]}]"
-    message = problem["msg"][:1].lower() + problem["msg"][1:]
-    return f"{name}: {message}"
+    return f"{name}: {_lowered(problem['msg'])}"
 
 
 def to_toml(config: Config) -> str:
