@@ -149,6 +149,8 @@ def test_columns_of_other_types_are_refused(run, tmp_path):
         (["--noise", "loud"], ["--noise", "'scalar'"]),
         (["--inducing", "many"], ["--inducing"]),
         (["--layers", "global,locale"], ["--layers"]),
+        (["--layers", "deviation,local"], ["--layers", "global"]),
+        (["--inference", "mean-field", "--restarts", "2"], ["--restarts", "mean-field"]),
         (["--inference", "magic"], ["--inference", "mean-field"]),
         (["--device", "tpu"], ["--device", "'gpu'"]),
         (["--delimiter", "ab"], ["--delimiter", "one character"]),

@@ -16,6 +16,7 @@ from pfedhgp.federation.cohort import make_cohorts
 from pfedhgp.federation.server import Server
 from pfedhgp.inference.registry import INFERENCES
 from pfedhgp.inference.state import State
+from pfedhgp.runtime import numerics
 
 RNG = np.random.default_rng(3)
 GRID = np.linspace(0.0, 1.0, 14)[:, None]
@@ -35,7 +36,7 @@ def _sites(outputs: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 SITES = {outputs: _sites(outputs) for outputs in (1, 2)}
 CASES = {
-    "structured": (1, {"rounds": 4}),
+    "structured": (1, {"rounds": 4, "inducing": 6}),
     "mean-field": (1, {"inference": "mean-field", "rounds": 3, "inducing": 4, "local_inducing": 4}),
     "loadings, restarts and a sum of kernels": (
         2,
@@ -91,7 +92,7 @@ def test_a_resumed_run_is_bitwise_the_uninterrupted_one(case, tmp_path):
 
 def _stopped(folder, *, rounds: int = 3, sites=None) -> None:
     with pytest.raises(Stop):
-        FederatedGP(rounds=rounds, callbacks=[_stopping(3)]).fit(
+        FederatedGP(inducing=6, rounds=rounds, callbacks=[_stopping(3)]).fit(
             sites or SITES[1], checkpoint=folder
         )
 
@@ -101,27 +102,27 @@ def test_other_rows_settings_or_clients_are_refused(tmp_path):
     changed = {name: (X, Y.copy()) for name, (X, Y) in SITES[1].items()}
     changed["short"][1][2] += 1e-9
     with pytest.raises(InputError, match="rows of client 'short'"):
-        FederatedGP(rounds=3).fit(changed, checkpoint=tmp_path, resume=True)
+        FederatedGP(inducing=6, rounds=3).fit(changed, checkpoint=tmp_path, resume=True)
     with pytest.raises(InputError, match="`inference` is not what the run began with"):
-        FederatedGP(rounds=4).fit(SITES[1], checkpoint=tmp_path, resume=True)
+        FederatedGP(inducing=6, rounds=4).fit(SITES[1], checkpoint=tmp_path, resume=True)
     with pytest.raises(InputError, match="`kernel` is not what the run began with"):
-        FederatedGP(rounds=3, kernel="matern52", local_kernel="rbf").fit(
+        FederatedGP(inducing=6, rounds=3, kernel="matern52", local_kernel="rbf").fit(
             SITES[1], checkpoint=tmp_path, resume=True
         )
     fewer = {name: SITES[1][name] for name in ("007", "short")}
     with pytest.raises(ModelFileError, match="the clients are not those"):
-        FederatedGP(rounds=3).fit(fewer, checkpoint=tmp_path, resume=True)
+        FederatedGP(inducing=6, rounds=3).fit(fewer, checkpoint=tmp_path, resume=True)
 
 
 def test_a_damaged_checkpoint_and_no_checkpoint_are_refused(tmp_path):
     with pytest.raises(InputError, match="no checkpoint"):
-        FederatedGP(rounds=3).fit(SITES[1], checkpoint=tmp_path / "none", resume=True)
+        FederatedGP(inducing=6, rounds=3).fit(SITES[1], checkpoint=tmp_path / "none", resume=True)
     _stopped(tmp_path)
     (newest,) = (p for p in tmp_path.iterdir() if p.is_dir())
     part = newest / "server.safetensors"
     part.write_bytes(part.read_bytes()[:-1] + b"\x01")
     with pytest.raises(ModelFileError, match=r"server\.safetensors: corrupted"):
-        FederatedGP(rounds=3).fit(SITES[1], checkpoint=tmp_path, resume=True)
+        FederatedGP(inducing=6, rounds=3).fit(SITES[1], checkpoint=tmp_path, resume=True)
 
 
 def test_a_run_that_starts_again_forgets_the_old_checkpoints(tmp_path):
@@ -159,24 +160,26 @@ def test_a_write_that_fails_leaves_the_last_checkpoint(tmp_path, monkeypatch):
 
     monkeypatch.setattr(atomic, "sync", full)
     with pytest.raises(OSError, match="No space left"):
-        FederatedGP(rounds=3).fit(SITES[1], checkpoint=tmp_path)
+        FederatedGP(inducing=6, rounds=3).fit(SITES[1], checkpoint=tmp_path)
     monkeypatch.undo()
     (left,) = tmp_path.iterdir()
     assert left.name.isdigit()
     seen = []
-    FederatedGP(rounds=3, callbacks=[seen.append]).fit(SITES[1], checkpoint=tmp_path, resume=True)
+    FederatedGP(inducing=6, rounds=3, callbacks=[seen.append]).fit(
+        SITES[1], checkpoint=tmp_path, resume=True
+    )
     assert seen
 
 
 @pytest.mark.parametrize("name", INFERENCES)
 def test_no_attribute_of_a_party_is_forgotten(name):
     """Fails when a party learns to remember something that its state does not hold."""
-    budgets = {"inducing": 4, "local_inducing": 4} if name == "mean-field" else {}
+    budgets = {"inducing": 4, "local_inducing": 4} if name == "mean-field" else {"inducing": 6}
     model = FederatedGP(inference=name, rounds=2, **budgets)
     rows = _rows(SITES[1])
     plan = model._plan(rows)
     server, cohorts = Server(plan), make_cohorts(plan, rows, batch=True)
-    with pytest.raises(Stop):
+    with numerics(), pytest.raises(Stop):
         inprocess.run(server, cohorts, callbacks=[_stopping(2)])
     # What is made anew from settings and rows, and what the next exchange sets before it is used.
     settings = {"settings", "spec", "options", "like", "rows", "start"}

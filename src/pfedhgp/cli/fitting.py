@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from pfedhgp.cli.config import Config, option_of
 from pfedhgp.cli.ingest import Ingested, fingerprints, ingest
 from pfedhgp.cli.terminal import say, use_compilation_cache
 from pfedhgp.data.readers import client_rows
-from pfedhgp.errors import InputError, ModelFileError
+from pfedhgp.errors import ExtrapolationWarning, InputError, ModelFileError
 from pfedhgp.model.run_folder import check_target, parse_json
 
 if TYPE_CHECKING:
@@ -96,6 +97,10 @@ def check_settings(config: Config, *, overwrite: bool, resume: bool) -> Path:
         text = getattr(config.model, name)
         if text is not None:
             kernel_words.parse(text, option_of("model", name))
+    if "deviation" in config.model.layers and "global" not in config.model.layers:
+        raise InputError("--layers: a deviation departs from the global layer, which is missing")
+    if config.inference.restarts > 1 and config.inference.name == "mean-field":
+        raise InputError("--restarts needs a bound to choose by, which mean-field does not send")
     run = Path(config.run.out)
     if resume:
         return run
@@ -213,10 +218,17 @@ def _keep_metrics(model: FederatedGP, data: Ingested, began: float) -> None:
     metrics: dict[str, Any] = {"holdout": None}
     if data.holdout is not None:
         metrics["holdout"] = data.holdout.to_json()
-        scored = {}
-        for client in data.test:
-            p = model.predict(client.name, client.X)
-            scored[client.name] = Scored(y=client.Y, mean=p.mean, cov=p.covariance())
+        with (
+            warnings.catch_warnings()
+        ):  # a test of the future is outside the data: that is its point
+            warnings.simplefilter("ignore", ExtrapolationWarning)
+            found = {client.name: model.predict(client.name, client.X) for client in data.test}
+        scored = {
+            client.name: Scored(
+                y=client.Y, mean=found[client.name].mean, cov=found[client.name].covariance()
+            )
+            for client in data.test
+        }
         metrics |= summarise(scored, data.columns.outputs)
     metrics["seconds"] = time.monotonic() - began
     model.model_ = replace(model.model_, metrics=metrics)
