@@ -251,6 +251,7 @@ def test_ctrl_c_in_a_real_process(tmp_path):
     (tmp_path / "d.csv").write_text(TABLE)
     command = [sys.executable, "-m", "pfedhgp.cli.main", "fit", "d.csv", *OPTIONS, "--out", "RUN"]
     environment = {**os.environ, "PFEDHGP_CACHE": str(tmp_path / "cache")}
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)  # which would win
     process = subprocess.Popen(
         [*command, "--rounds", "200", "--tolerance", "0"],
         **{"cwd": tmp_path, "env": environment, "text": True},
