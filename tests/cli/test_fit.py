@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 
@@ -246,29 +244,50 @@ def test_a_write_that_fails_leaves_the_old_model(error, code, run, tmp_path, mon
     assert FederatedGP.load(tmp_path / "RUN").clients_ == tuple(ROWS)
 
 
+# Ctrl-C as the system sends it, when the record of exchange 5 comes.
+INTERRUPTED = """
+import os, signal, sys
+from contextlib import contextmanager
+import pfedhgp.progress
+from pfedhgp.cli.main import main
+
+@contextmanager
+def progress(**settings):
+    def callback(record):
+        if record["exchange"] >= 5:
+            os.kill(os.getpid(), signal.SIGINT)
+    yield callback
+
+pfedhgp.progress.progress = progress
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 @pytest.mark.slow
-def test_ctrl_c_in_a_real_process(tmp_path):
+def test_ctrl_c_and_resume_in_processes_of_their_own(tmp_path):
     (tmp_path / "d.csv").write_text(TABLE)
-    command = [sys.executable, "-m", "pfedhgp.cli.main", "fit", "d.csv", *OPTIONS, "--out", "RUN"]
     environment = {**os.environ, "PFEDHGP_CACHE": str(tmp_path / "cache")}
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)  # which would win
-    process = subprocess.Popen(
-        [*command, "--rounds", "200", "--tolerance", "0"],
-        **{"cwd": tmp_path, "env": environment, "text": True},
-        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE},
-    )
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith("round 2 "):
-            break
-    time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 130, err
-    assert out == ""
-    assert "--resume --out RUN" in err
-    assert "Traceback" not in err
+
+    def process(*arguments, program=("-m", "pfedhgp.cli.main")):
+        return subprocess.run(
+            [sys.executable, *program, "fit", *arguments],
+            **{"cwd": tmp_path, "env": environment, "text": True, "capture_output": True},
+        )
+
+    whole = process("d.csv", *OPTIONS, "--out", "WHOLE")
+    assert whole.returncode == 0, whole.stderr
     assert list((tmp_path / "cache").rglob("*-cache")), "nothing was kept of what was compiled"
+    stopped = process("d.csv", *OPTIONS, "--out", "RUN", program=("-c", INTERRUPTED))
+    assert (stopped.returncode, stopped.stdout) == (130, ""), stopped.stderr
+    assert "--resume --out RUN" in stopped.stderr
+    assert "Traceback" not in stopped.stderr
+    resumed = process("--resume", "--out", "RUN", "--quiet")
+    assert (resumed.returncode, resumed.stdout, resumed.stderr) == (0, "", "")
+    found, expected = _digest(tmp_path / "RUN"), _digest(tmp_path / "WHOLE")
+    assert found.keys() == expected.keys()
+    for name in found.keys() - {"metrics.json", "spec.json"}:
+        assert found[name] == expected[name], name
 
 
 @pytest.mark.slow

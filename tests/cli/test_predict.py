@@ -237,3 +237,35 @@ def test_a_build_without_reports_says_so(model_and_run, run, monkeypatch):
     done = run("report", model_and_run[1])
     assert done.code == 1
     assert "no report was written" in done.err
+
+
+def test_several_outputs_and_inputs_named_like_ours_keep_their_places():
+    """`long_table` against a model whose every number says where it came from."""
+    from types import SimpleNamespace
+
+    from pfedhgp.cli.predict import long_table
+    from pfedhgp.data.readers import Observations
+
+    def predict(client, X):
+        mean = X[:, [0]] * 10 + np.array([[1.0, 2.0]])
+        layers = {n: SimpleNamespace(mean=mean + k) for k, n in enumerate(LONG[-3:], 1)}
+        return SimpleNamespace(
+            mean=mean, sd=mean + 4, layers=layers, interval=lambda level: (mean - 5, mean + level)
+        )
+
+    columns = Columns("site", (InputColumn("mean"), InputColumn("t", "datetime")), ("u", "v"))
+    rows = [
+        Observations(
+            "b", np.array([[3.0, 0.0], [1.0, 60.0]]), np.empty((2, 0)), None, np.array([2, 0])
+        ),
+        Observations("a", np.array([[2.0, 1.5]]), np.empty((1, 0)), None, np.array([1])),
+    ]
+    table = long_table(SimpleNamespace(predict=predict), rows, columns, 0.5)
+    assert table.columns == ["client", "input mean", "t", *LONG[2:]]
+    assert table["client"].to_list() == ["b", "b", "a", "a", "b", "b"]
+    assert table["input mean"].to_list() == [1.0, 1.0, 2.0, 2.0, 3.0, 3.0]
+    assert table["output"].to_list() == ["u", "v"] * 3
+    assert table["mean"].to_list() == [11.0, 12.0, 21.0, 22.0, 31.0, 32.0]
+    assert table["t"].dt.epoch("ms").to_list() == [60_000, 60_000, 1500, 1500, 0, 0]
+    for name, added in zip(LONG[4:], [4, -5, 0.5, 1, 2, 3], strict=True):
+        assert (table[name] - table["mean"]).to_list() == [added] * 6, name

@@ -191,8 +191,13 @@ def fit(
 ) -> None:
     """Fit a federated model to tables and write it into a folder.
 
-    Nothing but warnings, progress and a summary is printed. Datetimes without a time zone are taken as UTC.
-    Ctrl-C stops a run; --resume goes on with it and ends as if it had not stopped.
+    DATA is CSV (gz too), Parquet or Feather: files, or a folder.
+
+    Without --client, each file is a client by its name.
+
+    Datetimes without a time zone are taken as UTC.
+
+    Ctrl-C stops a run; --resume goes on as if it had not stopped.
     """
     from pfedhgp.cli import config as configs
     from pfedhgp.cli.fitting import Unfinished

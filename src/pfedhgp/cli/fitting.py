@@ -109,9 +109,7 @@ def check_settings(config: Config, *, overwrite: bool, resume: bool) -> Path:
         raise InputError(
             f"{run} holds a run that was stopped: --resume goes on with it, --overwrite starts again"
         )
-    if run.is_dir() and any(run.iterdir()) and not unfinished.there and not overwrite:
-        check_target(run, overwrite=False)
-    check_target(run, overwrite=True)
+    check_target(run, overwrite=overwrite)
     return run
 
 

@@ -106,10 +106,14 @@ def delimiter_of(data: Data) -> str | None:
 
 def fingerprints(paths: Sequence[str]) -> dict[str, str]:
     """The SHA-256 of every file that is read."""
-    return {
-        str(path.resolve()): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in find_files([Path(p) for p in paths])
-    }
+    found = {}
+    for path in find_files([Path(p) for p in paths]):
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+        found[str(path.resolve())] = hashlib.sha256(content).hexdigest()
+    return found
 
 
 def _with_outputs(clients: list[Observations]) -> list[Observations]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pfedhgp.estimator import FederatedGP
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet", ".feather")
+OURS = ("client", "output", "mean", "sd", "lower", "upper", "global", "deviation", "local")
 
 
 def predict(
@@ -51,10 +52,17 @@ def predict(
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but warnings.")] = False,
 ) -> None:
-    """Predict with uncertainty, layer by layer: client, inputs, output, mean, sd, lower, upper and layers.
+    """Predict for the rows of tables, with uncertainty and layer by layer.
 
-    sd, lower and upper are those of an observation, noise included. global, deviation and local are the
-    layers' means and add up to mean. A client that the model does not know gets the population's prediction.
+    RUN is a folder that fit wrote, DATA are tables with its inputs.
+
+    Columns: client, inputs, output, mean, sd, lower, upper, and layers.
+
+    sd, lower and upper are those of an observation, noise included.
+
+    global, deviation and local are means, and add up to mean.
+
+    A client that is not known gets the population's prediction.
     """
     from pfedhgp.cli.config import Data
     from pfedhgp.cli.ingest import delimiter_of
@@ -166,42 +174,31 @@ def long_table(
     import numpy as np
     import polars as pl
 
-    parts = [_of_client(model, each, columns, level) for each in rows]
+    parts = [_of_client(model, each, level) for each in rows]
     order = np.concatenate([each.order for each in rows if each.order is not None])
-    names = [*columns.input_names, "output", "mean", "sd", "lower", "upper"]
-    names += ["global", "deviation", "local"]
     outputs = len(columns.outputs)
+    # Row n of the data is the `outputs` rows of the table from n · outputs on.
     place = np.argsort(order, kind="stable")
-    # Row n of the data is the `outputs` rows from n · outputs on.
     take = (place[:, None] * outputs + np.arange(outputs)).reshape(-1)
-    clients = np.repeat([each.name for each in rows], [len(each.X) * outputs for each in rows])
-    table = {"client": pl.Series(clients[take].tolist(), dtype=pl.String)}
-    for name in names:
-        table[f"\0{name}"] = pl.Series(np.concatenate([part[name] for part in parts])[take])
-    frame = pl.DataFrame(table)
-    frame.columns = _distinct(["client", *names])
-    dates = [c.name for c in columns.inputs if c.kind == "datetime"]
-    return frame.with_columns(pl.col(name).dt.replace_time_zone("UTC") for name in dates)
+    row, output = np.divmod(take, outputs)
+    names = [each.name for each in rows for _ in range(len(each.X))]
+    X = np.concatenate([each.X for each in rows])
+    series = [pl.Series("client", [names[n] for n in row], dtype=pl.String)]
+    for j, column in enumerate(columns.inputs):
+        # An input that is called like a column of ours keeps its name behind "input".
+        name = f"input {column.name}" if column.name in OURS else column.name
+        shown = pl.Series(name, column.shown(X[row, j]))
+        dated = column.kind == "datetime"
+        series.append(shown.dt.replace_time_zone("UTC") if dated else shown)
+    series.append(pl.Series("output", [columns.outputs[q] for q in output], dtype=pl.String))
+    for name in OURS[2:]:
+        series.append(pl.Series(name, np.concatenate([part[name] for part in parts])[take]))
+    return pl.DataFrame(series)
 
 
-def _distinct(names: list[str]) -> list[str]:
-    """An input that is called like a column of ours keeps its name behind `input `."""
-    ours = {"client", "output", "mean", "sd", "lower", "upper", "global", "deviation", "local"}
-    seen: set[str] = set()
-    found = []
-    for i, name in enumerate(names):
-        inputs = 0 < i < len(names) - 8
-        found.append(f"input {name}" if inputs and name in ours else name)
-        seen.add(found[-1])
-    return found
-
-
-def _of_client(
-    model: FederatedGP, rows: Observations, columns: Columns, level: float
-) -> Mapping[str, Any]:
+def _of_client(model: FederatedGP, rows: Observations, level: float) -> Mapping[str, Any]:
+    """Each of OURS behind `output` as one array, outputs of a row side by side."""
     import warnings
-
-    import numpy as np
 
     from pfedhgp.errors import ExtrapolationWarning, PFedHGPWarning
 
@@ -212,15 +209,9 @@ def _of_client(
         if issubclass(each.category, ExtrapolationWarning):
             warnings.warn(f"client {rows.name!r}: {each.message}", each.category, stacklevel=3)
     lower, upper = p.interval(level)
-    count = len(columns.outputs)
-    part: dict[str, Any] = {
-        column.name: np.repeat(column.shown(rows.X[:, j]), count)
-        for j, column in enumerate(columns.inputs)
-    }
-    part["output"] = np.tile(np.asarray(columns.outputs, dtype=object), len(rows.X)).astype(str)
     arrays = {"mean": p.mean, "sd": p.sd, "lower": lower, "upper": upper}
     arrays |= {layer: p.layers[layer].mean for layer in ("global", "deviation", "local")}
-    return part | {name: array.reshape(-1) for name, array in arrays.items()}
+    return {name: array.reshape(-1) for name, array in arrays.items()}
 
 
 def write_table(table: pl.DataFrame, out: str) -> None:

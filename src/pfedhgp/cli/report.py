@@ -34,9 +34,11 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but warnings.")] = False,
 ) -> None:
-    """Write a report of a fitted model: one HTML file that needs no network.
+    """Write a report of a fitted model: one HTML file, no network.
 
-    RUN holds no rows: give --data to see them beside the predictions.
+    RUN is a folder that fit wrote; it holds no rows.
+
+    Give --data to see rows beside the predictions.
     """
     from pfedhgp.cli.config import Data
     from pfedhgp.cli.ingest import delimiter_of

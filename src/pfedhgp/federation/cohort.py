@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -26,8 +26,8 @@ from pfedhgp.model.blocks import ClientBlock, Rows
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior
 from pfedhgp.model.spec import starting_kernels
 
-STARTED_FROM = ("lower", "upper", "centre", "spread", "scales", "attempt")
-"""The arrays of a start request that starting values follow from."""
+FORGOTTEN = ("census", "extent", "start", "round", "finish")
+"""Requests that need not be answered again when a run is resumed: `starts` has those that matter."""
 
 
 class Cohort:
@@ -42,6 +42,7 @@ class Cohort:
         self.scaling: Scaling | None = None
         self.trainers: dict[int, ClientParty] = {}
         self.starts: dict[int, dict[str, np.ndarray]] = {}
+        self.heard: dict[str, dict[str, np.ndarray]] = {}
         self.attempt = 0
         self.posteriors: dict[str, ClientPosterior] = {}
 
@@ -49,6 +50,8 @@ class Cohort:
         """One reply a client; none to `finish`."""
         handler = getattr(self, f"_on_{request.kind}")
         replies: list[dict[str, np.ndarray]] = handler(request)
+        if request.kind not in FORGOTTEN:
+            self.heard[request.kind] = {name: np.asarray(a) for name, a in request.arrays.items()}
         return (
             [
                 Message(request.kind, request.round, name, arrays, request.block)
@@ -105,7 +108,7 @@ class Cohort:
         self.trainers[self.attempt] = inference.clients(
             spec, self._like(), stack_trees(_pad_inputs(blocks)), stack_trees(rows)
         )
-        self.starts[self.attempt] = {name: np.asarray(a[name]) for name in STARTED_FROM}
+        self.starts[self.attempt] = {name: np.asarray(array) for name, array in a.items()}
 
     # checkpoints ------------------------------------------------------------------------------
 
@@ -113,6 +116,9 @@ class Cohort:
         """The clients' part of a checkpoint: their blocks and last statistics, never rows."""
         arrays: dict[str, np.ndarray] = {}
         plain: dict[str, Any] = {"rows": self._digest(), "attempt": self.attempt, "trainers": {}}
+        plain["heard"] = list(self.heard)
+        for kind, heard in self.heard.items():
+            arrays |= below(f"heard {kind}", heard)
         for attempt, trainer in self.trainers.items():
             own = trainer.state()
             arrays |= below(f"start {attempt}", self.starts[attempt])
@@ -127,6 +133,8 @@ class Cohort:
                 f"the rows of client {self.names[0]!r} (or of one grouped with it) are not those that "
                 "the run began with: start it again"
             )
+        for kind in state.plain["heard"]:  # what followed from a request follows from it again
+            self.answer(Message(kind, 0, "server", state.part(f"heard {kind}")))
         for name, plain in state.plain["trainers"].items():
             self._prepare(state.part(f"start {name}"))
             self.trainers[int(name)].restore(State(state.part(f"trainer {name}"), plain))
@@ -136,9 +144,12 @@ class Cohort:
         """SHA-256 of names and rows: tells whether they changed, and not what they are."""
         digest = hashlib.sha256()
         for client in self.clients:
-            digest.update(f"{client.name!r} {client.X.shape} {client.Y.shape}".encode())
-            for array in (client.X, client.Y, client.counts, client.scatter):
-                digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
+            for field in fields(client):
+                value = getattr(client, field.name)
+                shown = value.shape if isinstance(value, np.ndarray) else value
+                digest.update(f"{field.name} {shown!r}".encode())
+                if isinstance(value, np.ndarray):
+                    digest.update(np.ascontiguousarray(value).tobytes())
         return digest.hexdigest()
 
     def _on_round(self, request: Message) -> list[dict[str, np.ndarray]]:

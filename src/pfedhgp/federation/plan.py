@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,8 @@ class Plan:
 
 
 def _plain(value: Any, name: str) -> Any:
+    if is_dataclass(value) and not isinstance(value, Kernel | type):
+        value = asdict(value)
     if not isinstance(value, Kernel):
         return plain_json(value, name, strict=True)
     tree, arrays = kernel_to_json(value, "")
