@@ -9,6 +9,8 @@ from datetime import UTC, datetime, timedelta, timezone
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from pfedhgp.data.columns import Columns, InputColumn
 from pfedhgp.data.readers import (
@@ -199,9 +201,9 @@ def test_datetimes_are_seconds_since_1970_in_utc(moments, tmp_path):
 def test_a_format_decides_between_day_and_month(tmp_path):
     path = tmp_path / "d.csv"
     path.write_text("site,time,y\na,03/04/2024,1\na,04/04/2024,2\n")
-    for given, month, day in (("%d/%m/%Y", 4, 3), ("%m/%d/%Y", 3, 4)):
-        tables, columns = _settled(path, datetime_format=given)
-        assert columns.inputs[0].format == given
+    for words, month, day in (("%d/%m/%Y", 4, 3), ("%m/%d/%Y", 3, 4)):
+        tables, columns = _settled(path, datetime_format=words)
+        assert columns.inputs[0].format == words
         (client,) = client_rows(observations_of(tables, columns), columns)
         assert client.X[0, 0] == datetime(2024, month, day, tzinfo=UTC).timestamp()
     tables, columns = _settled(path, datetime_format="%Y")
@@ -266,3 +268,31 @@ def test_cycles_become_what_a_table_with_cycles_becomes(tmp_path):
         assert one.name == other.name
         for name in ("X", "Y", "counts", "scatter"):
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+
+
+# ------------------------------------------------------------------------------- whatever may come
+
+
+@given(
+    st.one_of(st.binary(max_size=60), st.text('ab1,;."\n\r\t -:eN/', max_size=60).map(str.encode))
+)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@example(b'site,x,y\n"a""b",1,2\n')
+@example(b'"site"x,x,y\na,1,2\n')
+@example(b"site,x,y\na,1\xc2\xa0000,2\n")
+def test_any_bytes_are_read_or_refused(tmp_path_factory, content):
+    """Never a traceback of a library: clients, or an InputError of one line that names the file."""
+    path = tmp_path_factory.getbasetemp() / "any.csv"
+    for given_bytes in (content, b"site,x,y\n" + content):
+        path.write_bytes(given_bytes)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PFedHGPWarning)
+            clients, refusal = [], "any.csv"
+            try:
+                clients = read_clients([path], PLAIN)
+            except InputError as error:
+                refusal = str(error)
+        assert "any.csv" in refusal
+        assert "\n" not in refusal
+        assert all(np.isfinite(client.X).all() for client in clients)
+        assert not any(np.isinf(client.Y).any() for client in clients)
