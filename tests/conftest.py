@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from types import ModuleType
 from typing import NamedTuple
 
@@ -76,3 +77,19 @@ def run(capsys, monkeypatch):
         return Result(code, *capsys.readouterr())
 
     return call
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """A stand-in for `pfedhgp.report` that keeps what it is given."""
+    calls = []
+
+    def write(path, model, *, rows=None, metrics=None, held_out=None):
+        calls.append((model, rows, metrics, held_out))
+        path.write_text("<html>")
+        return path
+
+    module = ModuleType("pfedhgp.report")
+    module.write = write
+    monkeypatch.setitem(sys.modules, "pfedhgp.report", module)
+    return calls

@@ -133,6 +133,18 @@ def test_quiet_says_nothing(run, tmp_path):
     assert FederatedGP.load(tmp_path / "RUN").clients_ == tuple(ROWS)
 
 
+def test_a_report_shows_training_and_held_out_rows_apart(written, run, tmp_path):
+    (tmp_path / "d.csv").write_text(TABLE)
+    done = run("fit", tmp_path / "d.csv", *OPTIONS, "--report", "--out", tmp_path / "RUN", "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["report"] == str(tmp_path / "RUN" / "report.html")
+    assert (tmp_path / "RUN" / "report.html").read_text() == "<html>"
+    ((model, rows, metrics, held_out),) = written
+    assert {each.name: len(each.X) for each in rows} == TRAINED
+    assert sum(len(each.X) for each in held_out) == metrics["overall"]["rows"] == 12
+    assert model.model_.metrics == metrics
+
+
 # -------------------------------------------------------------------------------- stopping, resuming
 
 

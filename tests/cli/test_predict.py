@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from types import ModuleType
 
 import numpy as np
 import polars as pl
@@ -178,22 +177,6 @@ def test_a_full_disk_leaves_the_old_table(model_and_run, data, run, tmp_path, mo
 # ------------------------------------------------------------------------------------------- report
 
 
-@pytest.fixture
-def written(monkeypatch):
-    """A stand-in for `pfedhgp.report` that keeps what it is given."""
-    calls = []
-
-    def write(path, model, *, rows=None, metrics=None):
-        calls.append((model, rows, metrics))
-        path.write_text("<html>")
-        return path
-
-    module = ModuleType("pfedhgp.report")
-    module.write = write
-    monkeypatch.setitem(sys.modules, "pfedhgp.report", module)
-    return calls
-
-
 def test_report_hands_over_model_rows_and_metrics(written, model_and_run, run, tmp_path):
     _, path = model_and_run
     (tmp_path / "d.csv").write_text("site,time,y\nb,2024-03-01T02:30Z,1\nnew,2024-03-01T03:00Z,\n")
@@ -201,7 +184,8 @@ def test_report_hands_over_model_rows_and_metrics(written, model_and_run, run, t
     done = run("report", path, "--data", tmp_path / "d.csv", "--out", out, "--json")
     assert json.loads(done.out) == {"run": str(path), "report": str(out)}
     assert out.read_text() == "<html>"
-    ((model, rows, metrics),) = written
+    ((model, rows, metrics, held_out),) = written
+    assert held_out is None
     assert model.clients_ == ("a", "b", "a/b")
     assert [(r.name, r.X[0, 0] - START) for r in rows] == [("b", 9000.0), ("new", 10800.0)]
     assert metrics == {"holdout": None, "seconds": 1.0}
@@ -214,7 +198,7 @@ def test_report_goes_into_the_run_folder(written, model_and_run, run):
         done = run("report", path)
         assert (done.code, done.out) == (0, f"{path / 'report.html'}\n")
     assert FederatedGP.load(path).clients_ == ("a", "b", "a/b")
-    assert [rows for _, rows, _ in written] == [None, None]
+    assert [rows for _, rows, _, _ in written] == [None, None]
     (path / "report.html").unlink()
 
 

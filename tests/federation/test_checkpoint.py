@@ -10,6 +10,7 @@ import pytest
 
 from pfedhgp import FederatedGP, kernels
 from pfedhgp.errors import InputError, ModelFileError
+from pfedhgp.estimator import _on
 from pfedhgp.federation import checkpoint as checkpoints
 from pfedhgp.federation import inprocess
 from pfedhgp.federation.cohort import make_cohorts
@@ -179,7 +180,8 @@ def test_no_attribute_of_a_party_is_forgotten(name):
     rows = _rows(SITES[1])
     plan = model._plan(rows)
     server, cohorts = Server(plan), make_cohorts(plan, rows, batch=True)
-    with numerics(), pytest.raises(Stop):
+    # The estimator's surroundings, or all that the other tests compiled would be compiled once more.
+    with numerics(), _on("cpu"), pytest.raises(Stop):
         inprocess.run(server, cohorts, callbacks=[_stopping(2)])
     # What is made anew from settings and rows, and what the next exchange sets before it is used.
     settings = {"settings", "spec", "options", "like", "rows", "start"}

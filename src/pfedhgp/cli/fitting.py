@@ -235,8 +235,8 @@ def _keep_metrics(model: FederatedGP, data: Ingested, began: float) -> None:
 def _report(model: FederatedGP, run: Path, data: Ingested, *, quiet: bool) -> Path | None:
     from pfedhgp.cli.report import write_report
 
-    rows = client_rows(data.everything, data.columns)
-    return write_report(run / "report.html", model, rows, model.model_.metrics, quiet=quiet)
+    rows, held_out = (client_rows(part, data.columns) for part in (data.training, data.test))
+    return write_report(run / "report.html", model, rows=rows, held_out=held_out, quiet=quiet)
 
 
 def _about(data: Ingested, files: int) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -60,7 +60,7 @@ def report(
 
         model = FederatedGP.load(run)
         target = run / "report.html" if out is None else out
-        written = write_report(target, model, rows, model.model_.metrics, quiet=quiet)
+        written = write_report(target, model, rows=rows, quiet=quiet)
         if written is None:
             raise typer.Exit(1)
     if as_json:
@@ -72,12 +72,15 @@ def report(
 def write_report(
     path: Path,
     model: FederatedGP,
-    rows: Sequence[ClientRows] | None,
-    metrics: Mapping[str, Any],
     *,
+    rows: Sequence[ClientRows] | None,
+    held_out: Sequence[ClientRows] = (),
     quiet: bool,
 ) -> Path | None:
-    """Writes the report whole or not at all; None, and a line, where this build has none."""
+    """Writes the report whole or not at all; None, and a line, where this build has none.
+
+    Rows that were fitted to and rows that were held out are shown apart.
+    """
     from pfedhgp.atomic import replacing
 
     try:
@@ -87,6 +90,7 @@ def write_report(
             raise
         say("pfedhgp: no report was written: this build has no pfedhgp.report", quiet=quiet)
         return None
+    apart = {"held_out": held_out} if held_out else {}
     with replacing(path) as beside:
-        package.write(beside, model, rows=rows, metrics=metrics)
+        package.write(beside, model, rows=rows, metrics=model.model_.metrics, **apart)
     return path

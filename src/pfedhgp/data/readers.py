@@ -75,6 +75,8 @@ def client_rows(clients: Sequence[Observations], columns: Columns) -> list[Clien
     """What the model takes; with a cycle column, what a table with cycles becomes."""
     if columns.cycle is None:
         return [ClientRows(each.name, each.X, each.Y) for each in clients]
+    if not clients:
+        return []
     from pfedhgp.data.tables import clients_from
 
     named: dict[str, Any] = {
