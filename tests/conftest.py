@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from types import ModuleType
+from typing import NamedTuple
 
 import jax
 import pytest
@@ -43,3 +45,51 @@ def require(part: str) -> ModuleType:
 @pytest.fixture(name="require", scope="session")
 def _require():
     return require
+
+
+class Result(NamedTuple):
+    """What a command returned and printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def complaint(self) -> str:
+        """The one line of a refusal."""
+        lines = [line for line in self.err.splitlines() if "warning:" not in line]
+        assert self.code == 2, self.err
+        assert len(lines) == 1, self.err
+        assert lines[0].startswith("pfedhgp: error: ")
+        return lines[0]
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """The command line in this process: `run("fit", ...)` gives its exit code and what it printed."""
+    from pfedhgp.cli.main import main
+
+    monkeypatch.setenv("PFEDHGP_CACHE", "")
+
+    def call(*arguments) -> Result:
+        capsys.readouterr()
+        code = main([str(each) for each in arguments])
+        return Result(code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """A stand-in for `pfedhgp.report` that keeps what it is given."""
+    calls = []
+
+    def write(path, model, *, rows=None, metrics=None, held_out=None):
+        calls.append((model, rows, metrics, held_out))
+        path.write_text("<html>")
+        return path
+
+    module = ModuleType("pfedhgp.report")
+    module.write = write
+    monkeypatch.setitem(sys.modules, "pfedhgp.report", module)
+    return calls

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.tables import clients_from, numeric
 from pfedhgp.errors import ExtrapolationWarning, InputError, NotFittedError, PFedHGPWarning
 from pfedhgp.federation import inprocess
+from pfedhgp.federation.checkpoint import Checkpoint
 from pfedhgp.federation.cohort import Cohort, make_cohorts
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.plan import Plan
@@ -155,11 +157,16 @@ class FederatedGP:
         inputs: str | Sequence[str] | None = None,
         outputs: str | Sequence[str] | None = None,
         cycle: str | None = None,
+        checkpoint: str | Path | None = None,
+        resume: bool = False,
     ) -> FederatedGP:
         """Fits to a table (pandas, polars) with a client column, or to {client: (X, y)}.
 
         NaN in outputs is a missing cell. With `cycle`, rows at equal inputs are replicates; as arrays, cycles
         are y of shape (C, Q, n) with X the grid of n samples.
+
+        After each exchange the state of the run goes to the folder `checkpoint`; with `resume` the run that
+        is there goes on, and ends as if it had not stopped.
         """
         rows, input_names, output_names = clients_from(
             data, client=client, inputs=inputs, outputs=outputs, cycle=cycle
@@ -174,7 +181,15 @@ class FederatedGP:
             def record(message: Message, receiver: str) -> None:
                 messages.append(message.log_entry(receiver))
 
-            inprocess.run(server, cohorts, callbacks=self.callbacks, record=record)
+            keep = None
+            if checkpoint is not None:
+                kept = Checkpoint(Path(checkpoint))
+                if resume:
+                    messages += kept.restore(server, cohorts)
+                else:
+                    kept.clear()
+                keep = partial(kept.save, server, cohorts, messages)
+            inprocess.run(server, cohorts, callbacks=self.callbacks, record=record, keep=keep)
         self._keep(plan, server, cohorts, rows, input_names, output_names, messages)
         return self
 

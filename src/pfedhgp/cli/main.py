@@ -6,6 +6,8 @@ machine's. Nothing heavy is imported here: `pfedhgp --help` must not wait for JA
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -14,9 +16,14 @@ import click
 import typer
 
 from pfedhgp import __version__
+from pfedhgp.cli.fit import fit
+from pfedhgp.cli.predict import predict
+from pfedhgp.cli.report import report
 from pfedhgp.errors import InputError
 
 OK, FAILURE, USAGE, INTERRUPTED = 0, 1, 2, 130
+MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
+"""What the disk refuses: said in one line, because no traceback mends it."""
 
 app = typer.Typer(
     name="pfedhgp",
@@ -47,6 +54,10 @@ def root(
         typer.echo(context.get_help())
 
 
+for command in (fit, predict, report):
+    app.command()(command)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line on `arguments` (default: the program's own); returns the exit code."""
     try:
@@ -60,7 +71,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(str(error))
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
-    except Exception:
+    except BrokenPipeError:
+        # Who read our output has gone; Python would complain once more when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILURE
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in MACHINE:
+            where = f"{error.filename}: " if error.filename else ""
+            print(f"pfedhgp: error: {where}{error.strerror}", file=sys.stderr)
+            return FAILURE
         import traceback
 
         traceback.print_exc()

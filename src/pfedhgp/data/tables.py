@@ -20,7 +20,13 @@ def clients_from(
     outputs: str | Sequence[str] | None = None,
     cycle: str | None = None,
 ) -> tuple[list[ClientRows], tuple[str, ...], tuple[str, ...]]:
-    """(clients, names of inputs, names of outputs) of a table or of a mapping from client to (X, y)."""
+    """(clients, names of inputs, names of outputs) of a table or of a mapping from client to (X, y).
+
+    Rows that were read already (`ClientRows`) go through as they are.
+    """
+    if isinstance(data, list | tuple) and data and all(isinstance(c, ClientRows) for c in data):
+        d, Q = data[0].X.shape[1], data[0].Y.shape[1]
+        return list(data), _labels(inputs, d, "x", "inputs"), _labels(outputs, Q, "y", "outputs")
     if isinstance(data, Mapping) and client is None:
         return _from_mapping(data, inputs, outputs, cycle)
     try:

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.scaling import Scaling
-from pfedhgp.errors import BudgetWarning, MessageError
+from pfedhgp.errors import BudgetWarning, InputError, MessageError
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.plan import Plan
 from pfedhgp.inference import budget, census, initial
 from pfedhgp.inference.arrays import block_from_arrays, stack_trees
 from pfedhgp.inference.census import Scales
 from pfedhgp.inference.parties import ClientParty
+from pfedhgp.inference.state import State, below
 from pfedhgp.kernels import Kernel, unstack
 from pfedhgp.model.blocks import ClientBlock, Rows
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior
 from pfedhgp.model.spec import starting_kernels
+
+FORGOTTEN = ("census", "extent", "start", "round", "finish")
+"""Requests that need not be answered again when a run is resumed: `starts` has those that matter."""
 
 
 class Cohort:
@@ -35,6 +41,8 @@ class Cohort:
         self.names = tuple(client.name for client in clients)
         self.scaling: Scaling | None = None
         self.trainers: dict[int, ClientParty] = {}
+        self.starts: dict[int, dict[str, np.ndarray]] = {}
+        self.heard: dict[str, dict[str, np.ndarray]] = {}
         self.attempt = 0
         self.posteriors: dict[str, ClientPosterior] = {}
 
@@ -42,6 +50,8 @@ class Cohort:
         """One reply a client; none to `finish`."""
         handler = getattr(self, f"_on_{request.kind}")
         replies: list[dict[str, np.ndarray]] = handler(request)
+        if request.kind not in FORGOTTEN:
+            self.heard[request.kind] = {name: np.asarray(a) for name, a in request.arrays.items()}
         return (
             [
                 Message(request.kind, request.round, name, arrays, request.block)
@@ -76,7 +86,11 @@ class Cohort:
         return replies
 
     def _on_start(self, request: Message) -> list[dict[str, np.ndarray]]:
-        a = request.arrays
+        self._prepare(request.arrays)
+        return self._train(request)
+
+    def _prepare(self, a: Mapping[str, np.ndarray]) -> None:
+        """Blocks at their starting values, for the scaling and the scales of a start request."""
         self.scaling = Scaling(a["lower"], a["upper"], a["centre"], a["spread"])
         scales = Scales(*(float(v) for v in a["scales"]))
         self.attempt = int(a["attempt"])
@@ -94,7 +108,49 @@ class Cohort:
         self.trainers[self.attempt] = inference.clients(
             spec, self._like(), stack_trees(_pad_inputs(blocks)), stack_trees(rows)
         )
-        return self._train(request)
+        self.starts[self.attempt] = {name: np.asarray(array) for name, array in a.items()}
+
+    # checkpoints ------------------------------------------------------------------------------
+
+    def state(self) -> State:
+        """The clients' part of a checkpoint: their blocks and last statistics, never rows."""
+        arrays: dict[str, np.ndarray] = {}
+        plain: dict[str, Any] = {"rows": self._digest(), "attempt": self.attempt, "trainers": {}}
+        plain["heard"] = list(self.heard)
+        for kind, heard in self.heard.items():
+            arrays |= below(f"heard {kind}", heard)
+        for attempt, trainer in self.trainers.items():
+            own = trainer.state()
+            arrays |= below(f"start {attempt}", self.starts[attempt])
+            arrays |= below(f"trainer {attempt}", own.arrays)
+            plain["trainers"][str(attempt)] = dict(own.plain)
+        return State(arrays, plain)
+
+    def restore(self, state: State) -> None:
+        """Puts `state` back; refuses where the rows are not those that it was made with."""
+        if state.plain["rows"] != self._digest():
+            raise InputError(
+                f"the rows of client {self.names[0]!r} (or of one grouped with it) are not those that "
+                "the run began with: start it again"
+            )
+        for kind in state.plain["heard"]:  # what followed from a request follows from it again
+            self.answer(Message(kind, 0, "server", state.part(f"heard {kind}")))
+        for name, plain in state.plain["trainers"].items():
+            self._prepare(state.part(f"start {name}"))
+            self.trainers[int(name)].restore(State(state.part(f"trainer {name}"), plain))
+        self.attempt = int(state.plain["attempt"])
+
+    def _digest(self) -> str:
+        """SHA-256 of names and rows: tells whether they changed, and not what they are."""
+        digest = hashlib.sha256()
+        for client in self.clients:
+            for field in fields(client):
+                value = getattr(client, field.name)
+                shown = value.shape if isinstance(value, np.ndarray) else value
+                digest.update(f"{field.name} {shown!r}".encode())
+                if isinstance(value, np.ndarray):
+                    digest.update(np.ascontiguousarray(value).tobytes())
+        return digest.hexdigest()
 
     def _on_round(self, request: Message) -> list[dict[str, np.ndarray]]:
         if self.attempt not in self.trainers:

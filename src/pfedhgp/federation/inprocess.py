@@ -18,13 +18,19 @@ def run(
     *,
     callbacks: Sequence[Callback] = (),
     record: Callable[[Message, str], None] | None = None,
+    keep: Callable[[], None] | None = None,
 ) -> None:
-    """Carries messages until the server is done. A callback that returns True ends training early."""
+    """Carries messages until the server is done. A callback that returns True ends training early.
+
+    `keep` is called between exchanges, when all parties' states belong together.
+    """
     while (request := server.request()) is not None:
         replies = _answers(request, cohorts, record)
         entry = server.gather(replies)
         if entry is not None and any([callback(entry) is True for callback in callbacks]):
             server.stop_asked = True
+        if keep is not None and server.phase is not None:
+            keep()
 
 
 def _answers(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from typing import Any
 
 import numpy as np
 
 from pfedhgp.inference.parties import Inference
+from pfedhgp.kernels import Kernel
+from pfedhgp.model.codec import kernel_to_json, plain_json
 from pfedhgp.model.spec import Spec
 
 
@@ -25,3 +28,20 @@ class Plan:
     tolerance: float = 0.02
     restarts: int = 1
     seed: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Every choice by its name: two plans are the same if these are."""
+        choices: dict[str, Any] = {f.name: getattr(self.spec, f.name) for f in fields(self.spec)}
+        choices |= {f.name: getattr(self, f.name) for f in fields(self) if f.name != "spec"}
+        settings: Any = self.inference
+        choices["inference"] = {"name": self.inference.name, **asdict(settings)}
+        return {name: _plain(value, name) for name, value in choices.items()}
+
+
+def _plain(value: Any, name: str) -> Any:
+    if is_dataclass(value) and not isinstance(value, Kernel | type):
+        value = asdict(value)
+    if not isinstance(value, Kernel):
+        return plain_json(value, name, strict=True)
+    tree, arrays = kernel_to_json(value, "")
+    return {"tree": tree, "arrays": plain_json(arrays, name, strict=True)}

@@ -23,10 +23,15 @@ from pfedhgp.inference import budget, census, initial
 from pfedhgp.inference.arrays import block_to_arrays
 from pfedhgp.inference.census import Scales
 from pfedhgp.inference.parties import ServerParty
+from pfedhgp.inference.state import State, below, block_arrays, block_of
+from pfedhgp.kernels import Kernel
+from pfedhgp.model.blocks import GlobalBlock
 from pfedhgp.model.posterior import GlobalPosterior, Population
 from pfedhgp.model.spec import starting_kernels
 
 log = logging.getLogger("pfedhgp")
+COUNTERS = ("phase", "round", "exchanges", "attempt", "turn", "_flat", "stop_asked")
+"""What the server counts, and where it is."""
 
 
 class Server:
@@ -43,6 +48,8 @@ class Server:
         self._request: Message | None = None
         self._flat = 0
         self.trainer: ServerParty
+        self.started: GlobalBlock
+        self.turn = 0
         self.stop_asked = False
 
     def request(self) -> Message | None:
@@ -166,6 +173,7 @@ class Server:
             )
         self._allow_for_residual(inputs)
         block = initial.global_block(spec, self.scales, moment, inputs, self.scaling.extent, seed)
+        self.started = block
         self.trainer = plan.inference.server(spec, block)
         return {
             **self.trainer.request(),
@@ -283,6 +291,75 @@ class Server:
             population = Population(**{**means, "clients": jnp.asarray(float(count))})
             self.best = (*self.best[:3], population, self.best[4])
         self.phase = None
+
+    # checkpoints ------------------------------------------------------------------------------
+
+    def state(self) -> State:
+        """The server's part of a checkpoint, between two exchanges: what it knows from sums."""
+        plain: dict[str, Any] = {
+            "plan": self.plan.to_json(),
+            **{name: getattr(self, name) for name in COUNTERS},
+            "history": self.history,
+        }
+        arrays: dict[str, np.ndarray] = {}
+        if hasattr(self, "census"):
+            plain["clients"] = self.clients
+            arrays |= below("census", self.census)
+            arrays |= {"x_centre": self.x_centre, "x_spread": self.x_spread}
+        if hasattr(self, "scaling"):
+            arrays |= below("scaling", vars(self.scaling))
+            plain["scales"] = self.scales.as_dict()
+        if self.phase == "round":
+            trainer = self.trainer.state()
+            arrays |= block_arrays("started", self.started) | below("trainer", trainer.arrays)
+            plain["trainer"] = dict(trainer.plain)
+        if self.best is not None:
+            bound, attempt, shared, population, jitter = self.best
+            plain["best"] = {"bound": bound, "attempt": attempt, "jitter": float(jitter)}
+            arrays |= block_arrays("best", shared.block)
+            moments = {"mean": shared.mean, "covariance": shared.covariance}
+            arrays |= below("best_moments", moments)
+            arrays |= below("population", vars(population) if population is not None else {})
+        return State(arrays, plain)
+
+    def restore(self, state: State) -> None:
+        """Puts `state` back; refuses where the plan is another one."""
+        plain, mine = state.plain, self.plan.to_json()
+        for name, value in mine.items():
+            if plain["plan"].get(name) != value:
+                raise InputError(f"`{name}` is not what the run began with: start it again")
+        for name in COUNTERS:
+            setattr(self, name, plain[name])
+        self.history = list(plain["history"])
+        if "clients" in plain:
+            self.clients, self.census = int(plain["clients"]), state.part("census")
+            self.x_centre, self.x_spread = state.array("x_centre"), state.array("x_spread")
+        if "scales" in plain:
+            self.scaling, self.scales = Scaling(**state.part("scaling")), Scales(**plain["scales"])
+        if "trainer" in plain:
+            started = block_of(state, "started", self._kernels_like())
+            assert started is not None
+            self.started = started
+            self.trainer = self.plan.inference.server(self.plan.spec, started)
+            self.trainer.restore(State(state.part("trainer"), plain["trainer"]))
+        if "best" in plain:
+            self._restore_best(state)
+
+    def _restore_best(self, state: State) -> None:
+        best = state.plain["best"]
+        block = block_of(state, "best", self._kernels_like())
+        assert block is not None
+        moments = (jnp.asarray(state.array(f"best_moments.{n}")) for n in ("mean", "covariance"))
+        known = {name: jnp.asarray(array) for name, array in state.part("population").items()}
+        population = Population(**known) if known else None
+        shared = GlobalPosterior(block, *moments)
+        self.best = (best["bound"], best["attempt"], shared, population, best["jitter"])
+
+    def _kernels_like(self) -> Kernel:
+        """Stacked kernels of the right form, for reading arrays back."""
+        spec = self.plan.spec
+        extent = self.scaling.extent
+        return starting_kernels(spec.kernel, scale=0.2, count=spec.latents, extent=extent)
 
     def _record(self, bound: float | None, kind: str) -> dict[str, Any]:
         return {

@@ -18,6 +18,7 @@ from pfedhgp.errors import NumericsError, NumericsWarning
 from pfedhgp.inference import meanfield, meanfield_steps
 from pfedhgp.inference.meanfield import JITTER, GlobalState, MeanFieldOptions
 from pfedhgp.inference.parties import Arrays
+from pfedhgp.inference.state import State, below, tree_from_arrays, tree_to_arrays
 from pfedhgp.inference.structured_training import LARGEST_JITTER, settle_jitter
 from pfedhgp.kernels import Kernel
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, deviation_loadings
@@ -69,34 +70,42 @@ class MeanFieldServer:
     def __init__(self, settings: MeanField, spec: Spec, block: GlobalBlock) -> None:
         self.options = settings.options(spec)
         self.start = block
-        self.state = meanfield_steps.server_init(self.options, block)
+        self.now = meanfield_steps.server_init(self.options, block)
         self.jitter = settle_jitter(block, settings.jitter)
         self.gradient: GlobalState | None = None
         self.bounds: list[float] = []
 
     @property
     def block(self) -> GlobalBlock:
-        return meanfield.global_block(self.options, self.state.free)
+        return meanfield.global_block(self.options, self.now.free)
 
     def request(self) -> dict[str, np.ndarray]:
         """Θ_global in its unconstrained coordinates."""
-        named = meanfield_steps.gradient_to_arrays(self.state.free)
+        named = meanfield_steps.gradient_to_arrays(self.now.free)
         arrays = {f"free.{name}": np.asarray(value) for name, value in named.items()}
         return {**arrays, "jitter": np.asarray(self.jitter)}
 
     def gather(self, sums: Arrays) -> None:
         """Takes Σ S̃_i; there is no bound to return."""
-        self.gradient = meanfield_steps.gradient_from_arrays(sums, self.state.free)
+        self.gradient = meanfield_steps.gradient_from_arrays(sums, self.now.free)
 
     def advance(self, inputs: np.ndarray | None = None) -> None:
         """One step on eq. global_gradient; inducing inputs move with it, their number does not change."""
         assert self.gradient is not None
         assert inputs is None
-        self.state = meanfield_steps.server_update(self.options, self.state, self.gradient)
+        self.now = meanfield_steps.server_update(self.options, self.now, self.gradient)
 
     def finish(self) -> GlobalPosterior:
         self.advance()
-        return meanfield.global_posterior(self.options, self.state.free)
+        return meanfield.global_posterior(self.options, self.now.free)
+
+    def state(self) -> State:
+        """Θ_global and its optimiser's moments; the last gradient is used up."""
+        return State(below("state", tree_to_arrays(self.now)), {"jitter": self.jitter})
+
+    def restore(self, state: State) -> None:
+        self.now = tree_from_arrays(state.part("state"), self.now)
+        self.jitter = float(state.plain["jitter"])
 
     def population(self) -> Population | None:
         """Not known from gradients; the clients' last words say it."""
@@ -168,15 +177,18 @@ class MeanFieldClients:
         named = {k.removeprefix("free."): v for k, v in arrays.items() if k.startswith("free.")}
         size = len(named["q.mean"])
         latents = self.spec.latents
-        inputs = np.zeros((size // max(latents, 1), self.spec.inputs))
-        like = GlobalBlock(
-            self.like,
-            jnp.asarray(inputs),
-            jnp.ones((self.spec.outputs, latents)),
-            jnp.ones(()),
-        )
+        like = self._global_like(np.zeros((size // max(latents, 1), self.spec.inputs)))
         return meanfield_steps.gradient_from_arrays(
             named, meanfield.global_coordinates(self.options, like)
+        )
+
+    def _global_like(self, inputs: np.ndarray) -> GlobalBlock:
+        """A global block of the right form."""
+        return GlobalBlock(
+            self.like,
+            jnp.asarray(inputs),
+            jnp.ones((self.spec.outputs, self.spec.latents)),
+            jnp.ones(()),
         )
 
     def posteriors(self, shared: GlobalPosterior, jitter: float) -> list[ClientPosterior]:
@@ -190,6 +202,22 @@ class MeanFieldClients:
             )
             for i in range(count)
         ]
+
+    def state(self) -> State:
+        """Each client's coordinates and its Adam's moments."""
+        own = {} if self.states is None else below("states", tree_to_arrays(self.states))
+        return State({**own, "jitter": np.asarray(self.jitter)})
+
+    def restore(self, state: State) -> None:
+        self.jitter = state.array("jitter")
+        if not state.has("states"):
+            return
+        shared = self._global_like(np.zeros((0, self.spec.inputs)))
+        form = jax.eval_shape(
+            jax.vmap(lambda block: meanfield_steps.client_init(self.options, block, shared)),
+            self.blocks,
+        )
+        self.states = tree_from_arrays(state.part("states"), form)
 
     def last_words(
         self, shared: GlobalPosterior, found: list[ClientPosterior]

@@ -6,7 +6,7 @@ Every inference has the same calls, so that server, cohorts and engines do not k
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from pfedhgp.kernels import Kernel
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population
 from pfedhgp.model.spec import Spec
+
+if TYPE_CHECKING:
+    from pfedhgp.inference.state import State
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -45,6 +48,12 @@ class ServerParty(Protocol):
     def shared_nats(self) -> float:
         """What the global inducing inputs cost, in nats a client; 0 where it is not known."""
 
+    def state(self) -> State:
+        """All that the next exchange depends on, but for the settings: the server's part of a checkpoint."""
+
+    def restore(self, state: State) -> None:
+        """Puts back what `state` gave, into a party that was made with the same settings."""
+
 
 class ClientParty(Protocol):
     """A batch of clients in training."""
@@ -68,6 +77,12 @@ class ClientParty(Protocol):
         self, shared: GlobalPosterior, found: list[ClientPosterior]
     ) -> list[dict[str, np.ndarray]]:
         """The replies to the final delivery, if any."""
+
+    def state(self) -> State:
+        """All that the next exchange depends on, but for rows and settings: it never leaves the clients."""
+
+    def restore(self, state: State) -> None:
+        """Puts back what `state` gave, into a party that was made with the same rows and settings."""
 
 
 class Inference(Protocol):

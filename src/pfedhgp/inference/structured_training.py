@@ -32,6 +32,16 @@ from pfedhgp.inference.coordinates import theta_of, with_theta
 from pfedhgp.inference.grams import accumulate
 from pfedhgp.inference.parties import Arrays
 from pfedhgp.inference.server import ServerOptions, improve, scale_of_deviations
+from pfedhgp.inference.state import (
+    State,
+    below,
+    block_arrays,
+    block_of,
+    statistics_arrays,
+    statistics_of,
+    tree_from_arrays,
+    tree_to_arrays,
+)
 from pfedhgp.inference.structured import Statistics, design_of
 from pfedhgp.inference.structured_posterior import client_posterior, evidence_of
 from pfedhgp.inference.surrogate import Surrogate
@@ -183,6 +193,28 @@ class StructuredServer:
             sums.deviation_power / count, sums.local_power / count, sums.noise / count, count
         )
 
+    def state(self) -> State:
+        """What the next exchange depends on; the sums of the last one are used up."""
+        arrays = {
+            **block_arrays("block", self.block),
+            **block_arrays("before", self.before),
+            "anchor": np.asarray(self.anchor),
+            "J": np.asarray(self.J),
+            "h": np.asarray(self.h),
+            "bounds": np.asarray(self.bounds, np.float64),
+        }
+        return State(arrays, {"jitter": self.jitter, "turn": self.turn, "radius": self.radius})
+
+    def restore(self, state: State) -> None:
+        like = self.block.kernels
+        block = block_of(state, "block", like)
+        assert block is not None
+        self.block, self.before = block, block_of(state, "before", like)
+        self.anchor, self.J, self.h = (jnp.asarray(state.array(n)) for n in ("anchor", "J", "h"))
+        self.bounds = state.array("bounds").tolist()
+        self.jitter, self.radius = float(state.plain["jitter"]), float(state.plain["radius"])
+        self.turn = int(state.plain["turn"])
+
     def _fell(self) -> bool:
         """Whether the last step lowered the bound by more than clients' own noise in it."""
         if len(self.bounds) < 2 or self.turn <= self.settings.frozen_rounds + 1:
@@ -291,6 +323,31 @@ class StructuredClients:
         where = lambda b: (b.inputs, b.active)  # noqa: E731
         self.blocks = eqx.tree_at(where, self.blocks, (jnp.asarray(padded), jnp.asarray(active)))
         self.anchors = eqx.tree_at(where, self.anchors, (jnp.asarray(padded), jnp.asarray(active)))
+
+    def state(self) -> State:
+        """Blocks, where their priors stand, and the statistics that were last sent, for the cavity."""
+        nats = {} if self.local_nats is None else {"local_nats": np.asarray(self.local_nats)}
+        return State(
+            {
+                **below("blocks", tree_to_arrays(self.blocks)),
+                **below("anchors", tree_to_arrays(self.anchors)),
+                **statistics_arrays("own", self.own),
+                **block_arrays("own_block", self.own_block),
+                **nats,
+                "jitter": np.asarray(self.jitter),
+            }
+        )
+
+    def restore(self, state: State) -> None:
+        like = self.blocks
+        self.blocks = tree_from_arrays(state.part("blocks"), like)
+        self.anchors = tree_from_arrays(state.part("anchors"), like)
+        self.own, self.own_block = (
+            statistics_of(state, "own"),
+            block_of(state, "own_block", self.like),
+        )
+        self.local_nats = state.arrays.get("local_nats")
+        self.jitter = state.array("jitter")
 
     def last_words(
         self, shared: GlobalPosterior, found: list[ClientPosterior]

@@ -1,0 +1,320 @@
+"""`pfedhgp fit DATA... --client C --input X --output Y --out RUN`: its options. `fitting` does the work."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from pfedhgp.cli.config import Config
+
+DATA, MODEL, INFERENCE, RUN = "Data", "Model", "Inference", "Run"
+
+
+def fit(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="DATA...",
+            help="CSV (gz too), Parquet or Feather: files, or a folder with one file per client.",
+        ),
+    ] = None,
+    client: Annotated[
+        str | None,
+        typer.Option(
+            help="Column that names the client; without it each file is a client.",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", help="An input column; may be repeated.", rich_help_panel=DATA),
+    ] = None,
+    outputs: Annotated[
+        list[str] | None,
+        typer.Option("--output", help="An output column; may be repeated.", rich_help_panel=DATA),
+    ] = None,
+    cycle: Annotated[
+        str | None,
+        typer.Option(
+            help="Column that numbers whole repetitions of the input grid.", rich_help_panel=DATA
+        ),
+    ] = None,
+    delimiter: Annotated[
+        str | None,
+        typer.Option(
+            help="Of CSV files, where it is not a comma: ';' or tab.", rich_help_panel=DATA
+        ),
+    ] = None,
+    datetime_format: Annotated[
+        str | None,
+        typer.Option(
+            help="Of datetime inputs that are not ISO 8601, such as %d/%m/%Y.", rich_help_panel=DATA
+        ),
+    ] = None,
+    holdout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND:PART",
+            help="Keep rows of each client for testing: random:0.2, last:0.2 or blocks:0.2.",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    kernel: Annotated[
+        str | None,
+        typer.Option(
+            help="Of the shared layers: rbf, matern12, matern32, matern52, periodic, rational_quadratic, "
+            "and sums and products such as 'rbf + periodic(1 day)'.",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
+    local_kernel: Annotated[
+        str | None, typer.Option(help="Of the local layers.", rich_help_panel=MODEL)
+    ] = None,
+    layers: Annotated[
+        str | None,
+        typer.Option(
+            help="Which layers there are: global,deviation,local or fewer.", rich_help_panel=MODEL
+        ),
+    ] = None,
+    latents: Annotated[
+        int | None,
+        typer.Option(help="Latent functions of the shared layers.", rich_help_panel=MODEL),
+    ] = None,
+    local_latents: Annotated[
+        int | None,
+        typer.Option(help="Latent functions of the local layers.", rich_help_panel=MODEL),
+    ] = None,
+    noise: Annotated[
+        str | None,
+        typer.Option(help="scalar, output (one variance each) or full.", rich_help_panel=MODEL),
+    ] = None,
+    inducing: Annotated[
+        str | None,
+        typer.Option(help="Global inducing inputs: auto or a number.", rich_help_panel=MODEL),
+    ] = None,
+    local_inducing: Annotated[
+        str | None,
+        typer.Option(
+            help="Local inducing inputs a client: auto or a number.", rich_help_panel=MODEL
+        ),
+    ] = None,
+    learn_inducing: Annotated[
+        bool | None,
+        typer.Option(
+            "--learn-inducing/--fixed-inducing",
+            help="Whether inducing inputs move while training.",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
+    domain: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LOW..HIGH",
+            help="Of each input in turn, where it is known: spares one exchange.",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
+    inference: Annotated[
+        str | None,
+        typer.Option(help="structured or mean-field.", rich_help_panel=INFERENCE),
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Rounds of training at most.", rich_help_panel=INFERENCE)
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            help="End after two rounds that gain less, in nats a client.", rich_help_panel=INFERENCE
+        ),
+    ] = None,
+    restarts: Annotated[
+        int | None,
+        typer.Option(help="Trainings, of which the best is kept.", rich_help_panel=INFERENCE),
+    ] = None,
+    batch: Annotated[
+        bool | None,
+        typer.Option(
+            "--batch/--one-by-one",
+            help="Whether clients of like size compute together.",
+            rich_help_panel=INFERENCE,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="The folder for the model.", rich_help_panel=RUN),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Settings in TOML; the command line wins over them.",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
+    write_config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write all settings to FILE and stop.", rich_help_panel=RUN
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of everything random.", rich_help_panel=RUN)
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or gpu.", rich_help_panel=RUN)] = None,
+    report: Annotated[
+        bool | None,
+        typer.Option(
+            "--report/--no-report", help="Whether to write RUN/report.html.", rich_help_panel=RUN
+        ),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Go on with the run that stopped in RUN.", rich_help_panel=RUN
+        ),
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace RUN where it exists.", rich_help_panel=RUN)
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=RUN)
+    ] = False,
+    quiet: Annotated[
+        bool,
+        typer.Option("--quiet", "-q", help="Say nothing but warnings.", rich_help_panel=RUN),
+    ] = False,
+) -> None:
+    """Fit a federated model to tables and write it into a folder.
+
+    DATA is CSV (gz too), Parquet or Feather: files, or a folder.
+
+    Without --client, each file is a client by its name.
+
+    Datetimes without a time zone are taken as UTC.
+
+    Ctrl-C stops a run; --resume goes on as if it had not stopped.
+    """
+    from pfedhgp.cli import config as configs
+    from pfedhgp.cli.fitting import Unfinished
+    from pfedhgp.cli.fitting import fit as run_fit
+    from pfedhgp.cli.terminal import result, say, warnings_as_lines
+    from pfedhgp.errors import InputError
+
+    given: dict[str, dict[str, Any]] = {
+        "data": {
+            "files": [str(p.resolve()) for p in files] if files else None,
+            "client": client,
+            "inputs": inputs or None,
+            "outputs": outputs or None,
+            "cycle": cycle,
+            "delimiter": delimiter,
+            "datetime_format": datetime_format,
+        },
+        "model": {
+            "kernel": kernel,
+            "local_kernel": local_kernel,
+            "layers": None if layers is None else [each.strip() for each in layers.split(",")],
+            "latents": latents,
+            "local_latents": local_latents,
+            "noise": noise,
+            "inducing": _budget(inducing),
+            "local_inducing": _budget(local_inducing),
+            "learn_inducing": learn_inducing,
+            "domain": domain or None,
+        },
+        "inference": {
+            "name": inference,
+            "rounds": rounds,
+            "tolerance": tolerance,
+            "restarts": restarts,
+            "batch": batch,
+        },
+        "run": {
+            "out": None if out is None else str(out),
+            "holdout": holdout,
+            "seed": seed,
+            "device": device,
+            "report": report,
+        },
+    }
+    base: dict[str, Any] = {}
+    if config is not None:
+        base = configs.read_config(config)
+        base = configs.check(base, file=config).model_dump(exclude_unset=True)
+        _anchor_files(base, config.resolve().parent)
+    if resume:
+        where = out or (base.get("run") or {}).get("out")
+        if where is None:
+            raise InputError("--resume needs --out: the folder of the run that stopped")
+        stored = Unfinished(Path(where) / "checkpoint").read()["config"]
+        base = configs.merge(stored, base)
+    settings = configs.check(configs.merge(base, given))
+    if write_config is not None:
+        _write_settings(write_config, settings, overwrite)
+        say(f"settings written to {write_config}", quiet=quiet)
+        return
+    with warnings_as_lines() as told:
+        summary = run_fit(settings, overwrite=overwrite, resume=resume, quiet=quiet)
+    if as_json:
+        result({**summary, "warnings": told})
+    elif not quiet:
+        _print(summary)
+
+
+def _budget(given: str | None) -> int | str | None:
+    """A number where it is one; the settings' check says what else is allowed."""
+    return int(given) if given is not None and given.isdecimal() else given
+
+
+def _anchor_files(tree: dict[str, Any], folder: Path) -> None:
+    """Paths in a settings file are relative to it, wherever the command is run."""
+    data, run = tree.get("data", {}), tree.get("run", {})
+    if data.get("files"):
+        data["files"] = [str((folder / name).resolve()) for name in data["files"]]
+    if run.get("out"):
+        run["out"] = str(folder / run["out"])
+
+
+def _write_settings(path: Path, settings: Config, overwrite: bool) -> None:
+    from pfedhgp.atomic import write_bytes
+    from pfedhgp.cli.config import to_toml
+    from pfedhgp.errors import InputError
+
+    if path.exists() and not overwrite:
+        raise InputError(f"{path} already exists: choose another file, or give --overwrite")
+    folder = path.resolve().parent
+    files = [os.path.relpath(name, folder) for name in settings.data.files]
+    out = settings.run.out and os.path.relpath(Path(settings.run.out).resolve(), folder)
+    moved = settings.model_copy(
+        update={
+            "data": settings.data.model_copy(update={"files": files}),
+            "run": settings.run.model_copy(update={"out": out}),
+        }
+    )
+    write_bytes(path, to_toml(moved).encode("utf-8"))
+
+
+def _print(summary: dict[str, Any]) -> None:
+    """The summary for people."""
+    bound = "unknown" if summary["bound"] is None else f"{summary['bound']:.2f}"
+    print(
+        f"fitted {summary['clients']} clients in {summary['seconds']:.0f} s: "
+        f"{summary['rounds']} rounds, {summary['exchanges']} exchanges, bound {bound}"
+    )
+    scores = summary["overall"]
+    if scores is not None:
+        holdout = summary["holdout"]
+        print(
+            f"on {scores['rows']} held-out rows ({holdout['kind']}): RMSE {scores['rmse']:.4g}, "
+            f"NLL {scores['nll']:.4g}, CRPS {scores['crps']:.4g}, "
+            f"95% coverage {scores['coverage']:.3f}, width {scores['width']:.4g}"
+        )
+    print(f"model   {summary['run']}")
+    if summary["report"] is not None:
+        print(f"report  {summary['report']}")
+    sys.stdout.flush()

@@ -1,0 +1,275 @@
+"""What `pfedhgp fit` does, once its settings are known."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pfedhgp import atomic
+from pfedhgp.cli import kernel_words
+from pfedhgp.cli.config import Config, option_of
+from pfedhgp.cli.ingest import Ingested, fingerprints, ingest
+from pfedhgp.cli.terminal import say, use_compilation_cache
+from pfedhgp.data.readers import client_rows
+from pfedhgp.errors import ExtrapolationWarning, InputError, ModelFileError
+from pfedhgp.model.run_folder import check_target, parse_json
+
+if TYPE_CHECKING:
+    from pfedhgp.estimator import FederatedGP
+
+NOT_COMPARED = {("run", "out"), ("run", "report")}
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """What a stopped run was asked for, beside its checkpoints: RUN/checkpoint/run.json."""
+
+    folder: Path
+
+    @property
+    def there(self) -> bool:
+        """Whether there is a checkpoint to go on from."""
+        return self.folder.is_dir() and any(p.name.isdigit() for p in self.folder.iterdir())
+
+    def write(self, config: Config, files: Mapping[str, str]) -> None:
+        content = {"config": config.tree(), "files": dict(files)}
+        atomic.write_bytes(self.folder / "run.json", json.dumps(content, indent=1).encode("ascii"))
+
+    def read(self) -> dict[str, Any]:
+        path = self.folder / "run.json"
+        if not self.there or not path.is_file():
+            raise InputError(
+                f"{self.folder.parent}: no stopped run to resume: leave --resume out to start one"
+            )
+        try:
+            stored: dict[str, Any] = parse_json(path.read_bytes())
+            if not isinstance(stored["config"], dict) or not isinstance(stored["files"], dict):
+                raise ValueError("not the settings of a run")
+        except (ValueError, KeyError, TypeError) as error:
+            raise ModelFileError(f"{path}: {error}") from None
+        return stored
+
+    def check(self, config: Config, files: Mapping[str, str]) -> None:
+        """Refuses other settings and changed files: the result would be that of neither run."""
+        stored = self.read()
+        for table, keys in config.tree().items():
+            for key, value in keys.items():
+                before = stored["config"].get(table, {}).get(key)
+                if value != before and (table, key) not in NOT_COMPARED:
+                    raise InputError(
+                        f"--resume: {option_of(table, key)} is {value!r}, but the run began with "
+                        f"{before!r}: leave it out, or start again with --overwrite"
+                    )
+        for path in sorted({*files, *stored["files"]}):
+            if files.get(path) != stored["files"].get(path):
+                raise InputError(
+                    f"--resume: {path} has changed since the run began: start again with --overwrite"
+                )
+
+    def tidy(self) -> None:
+        """Takes away what was made for a run that never began."""
+        if self.there:
+            return
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if self.folder.parent.is_dir() and not any(self.folder.parent.iterdir()):
+            self.folder.parent.rmdir()
+
+
+def check_settings(config: Config, *, overwrite: bool, resume: bool) -> Path:
+    """The RUN folder, when all that can be said without reading the data is in order."""
+    data = config.data
+    for given, option in (
+        (data.files, "DATA"),
+        (data.inputs, "--input"),
+        (data.outputs, "--output"),
+    ):
+        if not given:
+            raise InputError(f"{option} is missing: see `pfedhgp fit --help`")
+    if config.run.out is None:
+        raise InputError("--out is missing: the folder for the model")
+    for name in ("kernel", "local_kernel"):
+        text = getattr(config.model, name)
+        if text is not None:
+            kernel_words.parse(text, option_of("model", name))
+    if "deviation" in config.model.layers and "global" not in config.model.layers:
+        raise InputError("--layers: a deviation departs from the global layer, which is missing")
+    if config.inference.restarts > 1 and config.inference.name == "mean-field":
+        raise InputError("--restarts needs a bound to choose by, which mean-field does not send")
+    run = Path(config.run.out)
+    if resume:
+        return run
+    unfinished = Unfinished(run / "checkpoint")
+    if unfinished.there and not overwrite:
+        raise InputError(
+            f"{run} holds a run that was stopped: --resume goes on with it, --overwrite starts again"
+        )
+    check_target(run, overwrite=overwrite)
+    return run
+
+
+def fit(
+    config: Config, *, overwrite: bool = False, resume: bool = False, quiet: bool = False
+) -> dict[str, Any]:
+    """Reads, fits, scores and writes RUN; returns the summary that --json prints."""
+    began = time.monotonic()
+    run = check_settings(config, overwrite=overwrite, resume=resume)
+    unfinished = Unfinished(run / "checkpoint")
+    files = fingerprints(config.data.files)
+    if resume:
+        unfinished.check(config, files)
+    data = ingest(config)
+    for name, text in (
+        ("kernel", config.model.kernel),
+        ("local_kernel", config.model.local_kernel),
+    ):
+        if text is not None:
+            option = option_of("model", name)
+            kernel_words.check_inputs(kernel_words.parse(text, option), data.columns.inputs, option)
+    say(_about(data, len(files)), quiet=quiet)
+    use_compilation_cache()
+    if not resume:
+        unfinished.write(config, files)
+    try:
+        model = _train(config, data, unfinished.folder, resume=resume, quiet=quiet)
+        _keep_metrics(model, data, began)
+        model.save(run, overwrite=True)  # `check_settings` has asked already
+    except KeyboardInterrupt:
+        if unfinished.there:
+            say(f"pfedhgp: stopped; `pfedhgp fit --resume --out {run}` goes on from here")
+        raise
+    finally:
+        unfinished.tidy()
+    report = _report(model, run, data, quiet=quiet) if config.run.report else None
+    return _summary(model, run, data, report, time.monotonic() - began)
+
+
+def _train(
+    config: Config, data: Ingested, checkpoint: Path, *, resume: bool, quiet: bool
+) -> FederatedGP:
+    from pfedhgp.estimator import FederatedGP
+    from pfedhgp.inference.registry import inference_named
+    from pfedhgp.progress import progress
+
+    model, how = config.model, config.inference
+    settings = inference_named(how.name, rounds=how.rounds, learn_inducing=False)
+    with progress(
+        rounds=settings.rounds,
+        restarts=how.restarts,
+        start_is_round=settings.start_is_round,
+        quiet=quiet,
+    ) as show:
+        fitted = FederatedGP(
+            kernel=_kernel(model.kernel, "kernel", data),
+            local_kernel=_kernel(model.local_kernel, "local_kernel", data),
+            layers=tuple(model.layers),
+            latents=model.latents,
+            local_latents=model.local_latents,
+            noise=model.noise,
+            inducing=model.inducing,
+            local_inducing=model.local_inducing,
+            learn_inducing=model.learn_inducing,
+            domain=data.domain,
+            inference=how.name,
+            rounds=how.rounds,
+            tolerance=how.tolerance,
+            restarts=how.restarts,
+            batch=how.batch,
+            device=config.run.device,
+            seed=config.run.seed,
+            callbacks=[show],
+        ).fit(
+            client_rows(data.training, data.columns),
+            inputs=data.columns.input_names,
+            outputs=data.columns.outputs,
+            checkpoint=checkpoint,
+            resume=resume,
+        )
+    words = {"kernel": model.kernel, "local_kernel": model.local_kernel}
+    columns = {**data.columns.to_json(), "dropped": list(data.dropped)}
+    settings_kept = {**fitted.model_.settings, **words, "columns": columns}
+    fitted.model_ = replace(fitted.model_, settings=settings_kept)
+    return fitted
+
+
+def _kernel(text: str | None, name: str, data: Ingested) -> Any:
+    """A plain name stays one, which lets the estimator choose the local kernel by it."""
+    if text is None:
+        return None
+    option = option_of("model", name)
+    tree = kernel_words.parse(text, option)
+    if isinstance(tree, kernel_words.Leaf) and not (tree.numbers or tree.inputs):
+        return tree.name
+    return kernel_words.build(tree, data.columns.inputs, option)
+
+
+def _keep_metrics(model: FederatedGP, data: Ingested, began: float) -> None:
+    """Scores of the held-out rows, in the data's own units, into the model's metrics."""
+    from pfedhgp.evaluation import summarise
+    from pfedhgp.metrics import Scored
+
+    metrics: dict[str, Any] = {"holdout": None}
+    if data.holdout is not None:
+        metrics["holdout"] = data.holdout.to_json()
+        with (
+            warnings.catch_warnings()
+        ):  # a test of the future is outside the data: that is its point
+            warnings.simplefilter("ignore", ExtrapolationWarning)
+            found = {client.name: model.predict(client.name, client.X) for client in data.test}
+        scored = {
+            client.name: Scored(
+                y=client.Y, mean=found[client.name].mean, cov=found[client.name].covariance()
+            )
+            for client in data.test
+        }
+        metrics |= summarise(scored, data.columns.outputs)
+    metrics["seconds"] = time.monotonic() - began
+    model.model_ = replace(model.model_, metrics=metrics)
+
+
+def _report(model: FederatedGP, run: Path, data: Ingested, *, quiet: bool) -> Path | None:
+    from pfedhgp.cli.report import write_report
+
+    rows, held_out = (client_rows(part, data.columns) for part in (data.training, data.test))
+    return write_report(run / "report.html", model, rows=rows, held_out=held_out, quiet=quiet)
+
+
+def _about(data: Ingested, files: int) -> str:
+    held = sum(len(part.X) for part in data.test)
+    test = f", {held} of them held out" if held else ""
+    kinds = ", ".join(
+        f"{c.name} (datetime)" if c.kind == "datetime" else c.name for c in data.columns.inputs
+    )
+    outputs = ", ".join(data.columns.outputs)
+    return (
+        f"{len(data.training)} clients, {data.rows} rows{test}, from {files} "
+        f"file{'s' if files > 1 else ''}: {outputs} by {kinds}"
+    )
+
+
+def _summary(
+    model: FederatedGP, run: Path, data: Ingested, report: Path | None, seconds: float
+) -> dict[str, Any]:
+    metrics = model.model_.metrics
+    return {
+        "run": str(run),
+        "clients": len(model.clients_),
+        "rows": data.rows,
+        "held_out": sum(len(part.X) for part in data.test),
+        "missing": data.missing,
+        "inputs": list(data.columns.input_names),
+        "dropped": list(data.dropped),
+        "outputs": list(data.columns.outputs),
+        "rounds": sum(1 for record in model.history_ if record["kind"] == "round"),
+        "exchanges": model.exchanges_,
+        "bound": model.bound_,
+        "seconds": seconds,
+        "holdout": metrics["holdout"],
+        "overall": metrics.get("overall"),
+        "report": None if report is None else str(report),
+    }

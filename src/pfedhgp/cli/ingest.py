@@ -1,0 +1,198 @@
+"""From a fit's settings to the clients' rows: read, check, drop what does not vary, hold out. No JAX."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from pfedhgp.cli.config import Config, Data
+from pfedhgp.data.columns import Columns, InputColumn
+from pfedhgp.data.holdout import Holdout, split
+from pfedhgp.data.readers import (
+    Observations,
+    find_files,
+    observations_of,
+    read_tables,
+    settle_columns,
+)
+from pfedhgp.data.table import listed, short
+from pfedhgp.errors import InputError, PFedHGPWarning
+
+DELIMITERS = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|"}
+
+
+@dataclass(frozen=True)
+class Ingested:
+    """What a fit works with: columns without the dropped inputs, rows to train on and rows to test on."""
+
+    columns: Columns
+    dropped: tuple[str, ...]
+    everything: list[Observations]
+    training: list[Observations]
+    test: list[Observations]
+    holdout: Holdout | None
+    domain: list[tuple[float, float]] | None
+
+    @property
+    def rows(self) -> int:
+        """All rows, test rows included."""
+        return sum(len(client.X) for client in self.everything)
+
+    @property
+    def missing(self) -> int:
+        """Output cells that were not observed."""
+        return sum(int(np.isnan(client.Y).sum()) for client in self.everything)
+
+
+def ingest(config: Config) -> Ingested:
+    """Reads the data of `config`; every refusal names the file, row, column or client."""
+    data = config.data
+    holdout = None
+    if config.run.holdout is not None:
+        holdout = Holdout.parse(config.run.holdout, seed=config.run.seed)
+    wanted = [
+        name for name in (data.client, *data.inputs, *data.outputs, data.cycle) if name is not None
+    ]
+    tables = read_tables(data.files, wanted=wanted, delimiter=delimiter_of(data))
+    columns = settle_columns(
+        tables,
+        client=data.client,
+        inputs=data.inputs,
+        outputs=data.outputs,
+        cycle=data.cycle,
+        datetime_format=data.datetime_format,
+    )
+    clients = _with_outputs(observations_of(tables, columns))
+    if sum(len(client.X) for client in clients) < 2:
+        raise InputError("one row in all: a model needs at least two")
+    if data.client is None and len(clients) == 1:
+        warnings.warn(
+            f"one file and no --client: {short(clients[0].name)!r} is the only client",
+            PFedHGPWarning,
+            stacklevel=2,
+        )
+    training, test = split(clients, holdout) if holdout is not None else (clients, [])
+    if holdout is not None and not test:
+        raise InputError("--holdout leaves no row to test on: every client has only one")
+    _tell(clients, columns)
+    domain = _domain(config.model.domain, columns)
+    kept = _varying(training, columns)
+    return Ingested(
+        columns=replace(columns, inputs=tuple(columns.inputs[j] for j in kept)),
+        dropped=tuple(c.name for j, c in enumerate(columns.inputs) if j not in kept),
+        everything=[replace(client, X=client.X[:, kept]) for client in clients],
+        training=[replace(client, X=client.X[:, kept]) for client in training],
+        test=[replace(client, X=client.X[:, kept]) for client in test],
+        holdout=holdout,
+        domain=None if domain is None else [domain[j] for j in kept],
+    )
+
+
+def delimiter_of(data: Data) -> str | None:
+    """One character, also by name."""
+    if data.delimiter is None:
+        return None
+    given = DELIMITERS.get(data.delimiter, data.delimiter)
+    if len(given) != 1 or given in '"\n\r' or not given.isascii():
+        raise InputError(f"--delimiter must be one character or 'tab', got {data.delimiter!r}")
+    return given
+
+
+def fingerprints(paths: Sequence[str]) -> dict[str, str]:
+    """The SHA-256 of every file that is read."""
+    found = {}
+    for path in find_files([Path(p) for p in paths]):
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+        found[str(path.resolve())] = hashlib.sha256(content).hexdigest()
+    return found
+
+
+def _with_outputs(clients: list[Observations]) -> list[Observations]:
+    """Clients without an observed output cannot be fitted: they are skipped, and named."""
+    kept = [client for client in clients if np.isfinite(client.Y).any()]
+    empty = [client.name for client in clients if not np.isfinite(client.Y).any()]
+    if not kept:
+        raise InputError("no client has an observed output: every cell of the outputs is missing")
+    if empty:
+        warnings.warn(
+            f"skipped, because no output was observed: client {listed(empty, 3)}",
+            PFedHGPWarning,
+            stacklevel=2,
+        )
+    return kept
+
+
+def _tell(clients: list[Observations], columns: Columns) -> None:
+    """What was decided about missing cells and outputs that do not vary."""
+    Y = np.concatenate([client.Y for client in clients])
+    for q, name in enumerate(columns.outputs):
+        seen = Y[np.isfinite(Y[:, q]), q]
+        if not len(seen):
+            raise InputError(f"output {name!r} was never observed: leave it out")
+        if len(seen) < len(Y):
+            warnings.warn(
+                f"output {name!r}: {len(Y) - len(seen)} of {len(Y)} cells are missing, kept as missing",
+                PFedHGPWarning,
+                stacklevel=3,
+            )
+        if seen.min() == seen.max():
+            warnings.warn(
+                f"output {name!r} is constant: there is nothing to learn about it",
+                PFedHGPWarning,
+                stacklevel=3,
+            )
+
+
+def _varying(training: list[Observations], columns: Columns) -> list[int]:
+    """Which inputs vary; the others are dropped, and named."""
+    X = np.concatenate([client.X for client in training])
+    varies = X.max(axis=0) > X.min(axis=0)
+    if not varies.any():
+        names = ", ".join(columns.input_names)
+        raise InputError(f"no input varies ({names}): a function needs two different inputs")
+    for j in np.flatnonzero(~varies):
+        warnings.warn(
+            f"input {columns.inputs[j].name!r} is constant: dropped", PFedHGPWarning, stacklevel=3
+        )
+    return [int(j) for j in np.flatnonzero(varies)]
+
+
+def _domain(given: list[str] | None, columns: Columns) -> list[tuple[float, float]] | None:
+    """Pairs from "LOW..HIGH", one for each input; dates where the input is one."""
+    if given is None:
+        return None
+    if len(given) != len(columns.inputs):
+        raise InputError(
+            f"--domain is given {len(given)} times for {len(columns.inputs)} inputs: once for each"
+        )
+    return [_pair(text, column) for text, column in zip(given, columns.inputs, strict=True)]
+
+
+def _pair(text: str, column: InputColumn) -> tuple[float, float]:
+    low, dots, high = text.partition("..")
+    try:
+        if not dots:
+            raise ValueError
+        pair = (_position(low.strip(), column), _position(high.strip(), column))
+    except ValueError:
+        shape = "2013-01-01..2013-12-31" if column.kind == "datetime" else "0..10"
+        raise InputError(
+            f"--domain of {column.name!r} must look like {shape}, got {text!r}"
+        ) from None
+    return pair
+
+
+def _position(text: str, column: InputColumn) -> float:
+    if column.kind == "number":
+        return float(text)
+    moment = datetime.fromisoformat(text)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

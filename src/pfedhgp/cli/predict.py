@@ -1,0 +1,235 @@
+"""`pfedhgp predict RUN DATA --out FILE`: a long table of predictions, one row an input row and output."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from pfedhgp.data.columns import Columns
+    from pfedhgp.data.readers import Observations
+    from pfedhgp.estimator import FederatedGP
+
+SUFFIXES = (".csv", ".csv.gz", ".parquet", ".feather")
+OURS = ("client", "output", "mean", "sd", "lower", "upper", "global", "deviation", "local")
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that fit wrote.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DATA...", help="Where to predict: tables with the model's input columns."
+        ),
+    ],
+    out: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE", help="A .csv, .csv.gz, .parquet or .feather file, or - for stdout."
+        ),
+    ],
+    level: Annotated[
+        float, typer.Option(help="Of the interval from lower to upper, noise included.")
+    ] = 0.95,
+    client: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="The client of all rows, for data without a client column."
+        ),
+    ] = None,
+    delimiter: Annotated[
+        str | None, typer.Option(help="Of CSV files, where it is not a comma: ';' or tab.")
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace --out where it exists.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but warnings.")] = False,
+) -> None:
+    """Predict for the rows of tables, with uncertainty and layer by layer.
+
+    RUN is a folder that fit wrote, DATA are tables with its inputs.
+
+    Columns: client, inputs, output, mean, sd, lower, upper, and layers.
+
+    sd, lower and upper are those of an observation, noise included.
+
+    global, deviation and local are means, and add up to mean.
+
+    A client that is not known gets the population's prediction.
+    """
+    from pfedhgp.cli.config import Data
+    from pfedhgp.cli.ingest import delimiter_of
+    from pfedhgp.cli.saved import clients_of, columns_of, open_run
+    from pfedhgp.cli.terminal import result, say, use_compilation_cache, warnings_as_lines
+
+    with warnings_as_lines() as told:
+        _check_options(out, level, overwrite, as_json)
+        spec = open_run(run)
+        columns = columns_of(spec)
+        rows = read_inputs(
+            files, columns, client=client, delimiter=delimiter_of(Data(delimiter=delimiter))
+        )
+        unknown = [each.name for each in rows if each.name not in clients_of(spec)]
+        _warn_of(unknown)
+        use_compilation_cache()
+        from pfedhgp.estimator import FederatedGP
+
+        table = long_table(FederatedGP.load(run), rows, columns, level)
+        write_table(table, out)
+    summary: dict[str, Any] = {
+        "out": out,
+        "rows": table.height,
+        "clients": len(rows),
+        "unknown_clients": unknown,
+        "level": level,
+    }
+    if as_json:
+        result({**summary, "warnings": told})
+    elif out != "-":
+        say(f"{table.height} predictions for {len(rows)} clients: {out}", quiet=quiet)
+
+
+def _check_options(out: str, level: float, overwrite: bool, as_json: bool) -> None:
+    from pfedhgp.errors import InputError
+
+    if not 0.0 < level < 1.0:
+        raise InputError(f"--level must be between 0 and 1, got {level}")
+    if out == "-":
+        if as_json:
+            raise InputError("--json prints to stdout, where --out - puts the table: choose one")
+        return
+    if not out.lower().endswith(SUFFIXES):
+        raise InputError(f"--out {out}: the name must end in {', '.join(SUFFIXES)}, or be -")
+    if Path(out).exists() and not overwrite:
+        raise InputError(f"{out} already exists: choose another file, or give --overwrite")
+
+
+def read_inputs(
+    files: Sequence[Path], columns: Columns, *, client: str | None, delimiter: str | None
+) -> list[Observations]:
+    """The rows to predict at, by client; outputs are not needed, and not read."""
+    from dataclasses import replace
+
+    from pfedhgp.data.readers import observations_of, read_tables, wanted_names
+    from pfedhgp.errors import InputError
+
+    needed = replace(columns, outputs=(), cycle=None)
+    if client is not None:
+        needed = replace(needed, client=None)
+    tables = read_tables(files, wanted=wanted_names(needed), delimiter=delimiter)
+    if needed.client is not None and not all(needed.client in t.frame.columns for t in tables):
+        first = next(t for t in tables if needed.client not in t.frame.columns)
+        raise InputError(
+            f"{first.path}: no column {needed.client!r}, which names the clients; the file has "
+            f"{', '.join(first.names)}: add it, or give --client NAME"
+        )
+    if client is None:
+        return observations_of(tables, needed)
+    found, start = [], 0
+    for table in tables:
+        for each in observations_of([table], needed):
+            assert each.order is not None
+            found.append(replace(each, name=client, order=each.order + start))
+        start += len(table)
+    return _together(found)
+
+
+def _together(parts: list[Observations]) -> list[Observations]:
+    """One client's rows from several files."""
+    from dataclasses import replace
+
+    import numpy as np
+
+    orders = [part.order for part in parts if part.order is not None]
+    X, Y = np.concatenate([p.X for p in parts]), np.concatenate([p.Y for p in parts])
+    return [replace(parts[0], X=X, Y=Y, order=np.concatenate(orders))]
+
+
+def _warn_of(unknown: list[str]) -> None:
+    import warnings
+
+    from pfedhgp.data.table import listed
+    from pfedhgp.errors import PFedHGPWarning
+
+    if unknown:
+        count = "client" if len(unknown) == 1 else f"{len(unknown)} clients"
+        warnings.warn(
+            f"unknown {count} {listed(unknown, 3)}: this is the population's prediction",
+            PFedHGPWarning,
+            stacklevel=3,
+        )
+
+
+def long_table(
+    model: FederatedGP, rows: Sequence[Observations], columns: Columns, level: float
+) -> pl.DataFrame:
+    """client, the inputs, output, mean, sd, lower, upper, global, deviation, local; in the data's order."""
+    import numpy as np
+    import polars as pl
+
+    parts = [_of_client(model, each, level) for each in rows]
+    order = np.concatenate([each.order for each in rows if each.order is not None])
+    outputs = len(columns.outputs)
+    # Row n of the data is the `outputs` rows of the table from n · outputs on.
+    place = np.argsort(order, kind="stable")
+    take = (place[:, None] * outputs + np.arange(outputs)).reshape(-1)
+    row, output = np.divmod(take, outputs)
+    names = [each.name for each in rows for _ in range(len(each.X))]
+    X = np.concatenate([each.X for each in rows])
+    series = [pl.Series("client", [names[n] for n in row], dtype=pl.String)]
+    for j, column in enumerate(columns.inputs):
+        # An input that is called like a column of ours keeps its name behind "input".
+        name = f"input {column.name}" if column.name in OURS else column.name
+        shown = pl.Series(name, column.shown(X[row, j]))
+        dated = column.kind == "datetime"
+        series.append(shown.dt.replace_time_zone("UTC") if dated else shown)
+    series.append(pl.Series("output", [columns.outputs[q] for q in output], dtype=pl.String))
+    for name in OURS[2:]:
+        series.append(pl.Series(name, np.concatenate([part[name] for part in parts])[take]))
+    return pl.DataFrame(series)
+
+
+def _of_client(model: FederatedGP, rows: Observations, level: float) -> Mapping[str, Any]:
+    """Each of OURS behind `output` as one array, outputs of a row side by side."""
+    import warnings
+
+    from pfedhgp.errors import ExtrapolationWarning, PFedHGPWarning
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", PFedHGPWarning)
+        p = model.predict(rows.name, rows.X)
+    for each in caught:  # an unknown client was named already, for all of them together
+        if issubclass(each.category, ExtrapolationWarning):
+            warnings.warn(f"client {rows.name!r}: {each.message}", each.category, stacklevel=3)
+    lower, upper = p.interval(level)
+    arrays = {"mean": p.mean, "sd": p.sd, "lower": lower, "upper": upper}
+    arrays |= {layer: p.layers[layer].mean for layer in ("global", "deviation", "local")}
+    return {name: array.reshape(-1) for name, array in arrays.items()}
+
+
+def write_table(table: pl.DataFrame, out: str) -> None:
+    """Whole or not at all, by the file's suffix."""
+    import gzip
+
+    from pfedhgp.atomic import replacing
+
+    text = "%Y-%m-%dT%H:%M:%S%.fZ"
+    if out == "-":
+        sys.stdout.write(table.write_csv(datetime_format=text))
+        sys.stdout.flush()
+        return
+    with replacing(Path(out)) as beside:
+        if out.lower().endswith(".parquet"):
+            table.write_parquet(beside)
+        elif out.lower().endswith(".feather"):
+            table.write_ipc(beside)
+        else:
+            content = table.write_csv(datetime_format=text).encode("utf-8")
+            beside.write_bytes(gzip.compress(content) if out.lower().endswith(".gz") else content)

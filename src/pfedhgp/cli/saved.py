@@ -1,0 +1,28 @@
+"""What a RUN folder says about itself, read without JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pfedhgp.data.columns import Columns, InputColumn
+from pfedhgp.model.run_folder import RunFolder
+
+
+def open_run(path: Path) -> Mapping[str, Any]:
+    """The spec of a model, checked."""
+    return RunFolder.open(path).spec
+
+
+def columns_of(spec: Mapping[str, Any]) -> Columns:
+    """The columns that the model was fitted to; numbers in a `client` column where Python fitted it."""
+    stored = spec["settings"].get("columns")
+    if stored is not None:
+        return Columns.from_json(stored)
+    inputs = tuple(InputColumn(str(name)) for name in spec["inputs"])
+    return Columns("client", inputs, tuple(str(name) for name in spec["outputs"]))
+
+
+def clients_of(spec: Mapping[str, Any]) -> set[str]:
+    return {str(entry["name"]) for entry in spec["clients"]}

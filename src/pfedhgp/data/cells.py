@@ -1,0 +1,215 @@
+"""Columns of a table as float64: numbers, and datetimes as seconds since 1970-01-01 UTC.
+
+A cell that cannot be read is refused with its file, row and column, never with its value. A missing output
+stays NaN; a missing input is refused.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+import numpy as np
+import polars as pl
+
+from pfedhgp.data.columns import InputColumn
+from pfedhgp.data.table import Table, short
+from pfedhgp.errors import InputError, PFedHGPWarning
+
+MISSING = ("", "na", "n/a", "nan", "null", "none", "-nan", "#n/a")
+"""Text that means "not observed", in any case."""
+ISO = (
+    r"^\d{4}-\d{1,2}-\d{1,2}"
+    r"([T ]\d{1,2}:\d{2}(:\d{2}([.,]\d{1,9})?)?( ?(Z|z|UTC|[+-]\d{2}(:?\d{2})?))?)?$"
+)
+ZONE = r"(?:[T ]\d{1,2}:\d{2}.*?) ?(Z|z|UTC|[+-]\d{2}(?::?\d{2})?)$"
+DAY_AND_MONTH = r"^\d{1,2}([/.\-])\d{1,2}[/.\-]\d{2,4}"
+THOUSANDS = r"^[+-]?\d{1,3}([,' \x{a0}\x{202f}]\d{3})+(\.\d*)?$"
+DECIMAL_COMMA = r"^[+-]?[\d. ]*,\d+([eE][+-]?\d+)?$"
+
+
+def client_names(table: Table, column: str) -> list[str]:
+    """Names as text, whatever they look like; "NA", "007" and "1e5" are names."""
+    series = table.column(column)
+    if series.dtype == pl.String:
+        series = series.str.strip_chars(" \t")
+    elif series.dtype.is_float():
+        raise InputError(
+            f"{table.path}: column {column!r} names the clients but holds {series.dtype}: "
+            "write names as text or whole numbers"
+        )
+    names = series.cast(pl.String).fill_null("").to_list()
+    for row, name in enumerate(names):
+        if not name:
+            raise table.refuse(row, column, "the client's name is missing: fill it in")
+    return names
+
+
+def numbers(table: Table, column: str, *, missing: bool) -> np.ndarray:
+    """The column as float64; cells that are missing are NaN where that is allowed."""
+    series = table.column(column)
+    if series.dtype == pl.String:
+        values = _parsed(table, column, series.str.strip_chars())
+    elif series.dtype.is_numeric() or series.dtype in (pl.Boolean, pl.Null):
+        values = series.cast(pl.Float64).fill_null(float("nan")).to_numpy().astype(np.float64)
+    else:
+        raise InputError(
+            f"{table.path}: column {column!r} must be numbers, it holds {series.dtype}"
+        )
+    infinite = np.flatnonzero(np.isinf(values))
+    if len(infinite):
+        raise table.refuse(
+            int(infinite[0]),
+            column,
+            "infinite, or beyond the largest number (1.8e308): remove or mend that row",
+        )
+    gaps = np.flatnonzero(np.isnan(values))
+    if len(gaps) and not missing:
+        raise table.refuse(
+            int(gaps[0]),
+            column,
+            "an input is missing (NaN or empty): fill it in or remove the row",
+        )
+    return values
+
+
+def _parsed(table: Table, column: str, text: pl.Series) -> np.ndarray:
+    absent = text.str.to_lowercase().is_in(list(MISSING)) | text.is_null()
+    values = text.cast(pl.Float64, strict=False)
+    wrong = (values.is_null() & ~absent).to_numpy()
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        raise table.refuse(row, column, _problem(text.filter(pl.Series(wrong))))
+    return np.where(absent.to_numpy(), np.nan, values.fill_null(float("nan")).to_numpy())
+
+
+def _problem(wrong: pl.Series) -> str:
+    """What is the matter with text that should be numbers."""
+    if wrong.str.contains(THOUSANDS).all():
+        return "a number with thousands separators: write 1234.5, not 1,234.5"
+    if wrong.str.contains(DECIMAL_COMMA).all():
+        return "a decimal comma: write 1.5, not 1,5"
+    return "text instead of a number: mend it, or leave the cell of an output empty"
+
+
+# ---------------------------------------------------------------------------------------- datetimes
+
+
+def kind_of(table: Table, column: str) -> str:
+    """Whether an input is a number or a datetime, by its type or by its first cell that is not empty."""
+    series = table.column(column)
+    if series.dtype in (pl.Date, pl.Datetime):
+        return "datetime"
+    if series.dtype != pl.String:
+        return "number"
+    text = series.str.strip_chars()
+    filled = text.filter(~text.str.to_lowercase().is_in(list(MISSING)))
+    if not len(filled) or filled.cast(pl.Float64, strict=False)[0] is not None:
+        return "number"
+    return "datetime" if re.match(r"^.*\d+[-/.:]\d+[-/.:T ]\d+", filled[0]) else "number"
+
+
+def seconds(table: Table, column: InputColumn) -> np.ndarray:
+    """A datetime column as seconds since 1970-01-01 UTC; without a time zone it is taken as UTC."""
+    series = table.column(column.name)
+    if series.dtype == pl.String:
+        text = series.str.strip_chars()
+        _refuse_gaps(table, column.name, text.str.to_lowercase().is_in(list(MISSING)))
+        if column.format is not None:
+            stamps = _with_format(table, column.name, text, column.format)
+        else:
+            stamps = _iso(table, column.name, text)
+    elif series.dtype in (pl.Date, pl.Datetime):
+        _refuse_gaps(table, column.name, series.is_null())
+        stamps = series
+    else:
+        raise InputError(
+            f"{table.path}: column {column.name!r} must be datetimes, it holds {series.dtype}"
+        )
+    if stamps.dtype == pl.Datetime and getattr(stamps.dtype, "time_zone", None) is not None:
+        stamps = stamps.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
+    micro = stamps.cast(pl.Datetime("us")).cast(pl.Int64).to_numpy()
+    return micro.astype(np.float64) / 1e6
+
+
+def input_values(table: Table, column: InputColumn) -> np.ndarray:
+    """One input as the model has it."""
+    if column.kind == "datetime":
+        return seconds(table, column)
+    return numbers(table, column.name, missing=False)
+
+
+def _refuse_gaps(table: Table, column: str, absent: pl.Series) -> None:
+    rows = np.flatnonzero(absent.fill_null(True).to_numpy())
+    if len(rows):
+        raise table.refuse(
+            int(rows[0]), column, "an input is missing: fill it in or remove the row"
+        )
+
+
+def _with_format(table: Table, column: str, text: pl.Series, given: str) -> pl.Series:
+    try:
+        stamps = text.str.to_datetime(given, strict=False, time_unit="us")
+    except pl.exceptions.PolarsError:
+        raise InputError(f"--datetime-format {given!r} is not a format of strptime") from None
+    rows = np.flatnonzero(stamps.is_null().to_numpy())
+    if len(rows):
+        raise table.refuse(int(rows[0]), column, f"no datetime of the format {given!r}")
+    return stamps
+
+
+def _iso(table: Table, column: str, text: pl.Series) -> pl.Series:
+    """ISO 8601, with a space or a T, with or without seconds, a time and a zone."""
+    wrong = ~text.str.contains(ISO).to_numpy()
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        raise table.refuse(row, column, _date_problem(text.filter(pl.Series(wrong))))
+    zone = text.str.extract(ZONE, 1)
+    aware = zone.is_not_null().to_numpy()
+    if aware.any() and not aware.all():
+        row = int(np.flatnonzero(aware != aware[0])[0])
+        raise table.refuse(
+            row, column, "datetimes with and without a time zone are mixed: give all of them one"
+        )
+    if not aware.any():
+        warnings.warn(
+            f"column {short(column)!r} has no time zone: taken as UTC", PFedHGPWarning, stacklevel=2
+        )
+    clock = text.str.replace(" ?(Z|z|UTC)$", "").str.replace(
+        r"([T ].*?) ?[+-]\d{2}(:?\d{2})?$", "$1"
+    )
+    clock = clock.str.replace("[T ]", "T").str.replace(",", ".", literal=True)
+    clock = clock.str.replace(r"^([^T]*)$", "${1}T00:00").str.replace(
+        r"(T\d{1,2}:\d{2})$", "${1}:00"
+    )
+    local = clock.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f", strict=False, time_unit="us")
+    rows = np.flatnonzero(local.is_null().to_numpy())
+    if len(rows):
+        raise table.refuse(int(rows[0]), column, "no such date or time of day")
+    if not aware.any():
+        return local
+    sign = zone.str.starts_with("-").cast(pl.Int64) * -2 + 1
+    hours = zone.str.extract(r"^[+-](\d{2})", 1).cast(pl.Int64).fill_null(0)
+    minutes = zone.str.extract(r"^[+-]\d{2}:?(\d{2})$", 1).cast(pl.Int64).fill_null(0)
+    east = (sign * (hours * 60 + minutes) * 60_000_000).cast(pl.Duration("us"))
+    return local - east
+
+
+def _date_problem(wrong: pl.Series) -> str:
+    if not wrong.str.contains(DAY_AND_MONTH).all():
+        return (
+            "not a datetime that is understood: write 2024-03-01 or 2024-03-01T14:00:00Z, "
+            "or give --datetime-format"
+        )
+    separator = wrong.str.extract(DAY_AND_MONTH, 1)[0]
+    first, second = (
+        wrong.str.extract(pattern, 1).cast(pl.Int64).to_numpy().max()
+        for pattern in (r"^(\d{1,2})", r"^\d{1,2}[/.\-](\d{1,2})")
+    )
+    day_first, month_first = (separator.join(p) for p in (("%d", "%m", "%Y"), ("%m", "%d", "%Y")))
+    likely = [day_first] if first > 12 >= second else [month_first] if second > 12 >= first else []
+    choice = likely or [day_first, month_first]
+    return (
+        "day and month cannot be told apart for certain: give --datetime-format "
+        f"{' or '.join(repr(each) for each in choice)}"
+    )

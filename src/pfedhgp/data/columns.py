@@ -1,0 +1,77 @@
+"""Which columns of a table are the client, the inputs, the outputs and the cycle; as JSON in a RUN folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pfedhgp.errors import ModelFileError
+
+KINDS = ("number", "datetime")
+
+
+@dataclass(frozen=True)
+class InputColumn:
+    """An input's name and kind; a datetime may need a `format`, as of `strptime`, to be read."""
+
+    name: str
+    kind: str = "number"
+    format: str | None = None
+
+    def shown(self, values: np.ndarray) -> np.ndarray:
+        """The model's numbers as people know them: UTC datetimes again where they came as such."""
+        if self.kind != "datetime":
+            return values
+        return np.round(values * 1e6).astype("datetime64[us]")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns that a model was fitted to, by name; `client` is None where each file is a client."""
+
+    client: str | None
+    inputs: tuple[InputColumn, ...]
+    outputs: tuple[str, ...]
+    cycle: str | None = None
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.inputs)
+
+    def to_json(self) -> dict[str, Any]:
+        inputs = [{"name": c.name, "kind": c.kind, "format": c.format} for c in self.inputs]
+        return {
+            "client": self.client,
+            "inputs": inputs,
+            "outputs": list(self.outputs),
+            "cycle": self.cycle,
+        }
+
+    @staticmethod
+    def from_json(tree: Any) -> Columns:
+        """The inverse of `to_json`; other keys are left alone."""
+        try:
+            inputs = tuple(_input(each) for each in tree["inputs"])
+            return Columns(
+                client=_name(tree["client"], optional=True),
+                inputs=inputs,
+                outputs=tuple(str(_name(name)) for name in tree["outputs"]),
+                cycle=_name(tree["cycle"], optional=True),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelFileError(f"the model's columns cannot be read: {error}") from None
+
+
+def _input(tree: Mapping[str, Any]) -> InputColumn:
+    if tree["kind"] not in KINDS:
+        raise ValueError(f"an input is of kind {tree['kind']!r}, known: {', '.join(KINDS)}")
+    return InputColumn(str(_name(tree["name"])), tree["kind"], _name(tree["format"], optional=True))
+
+
+def _name(value: Any, *, optional: bool = False) -> str | None:
+    if not isinstance(value, str) and not (optional and value is None):
+        raise TypeError(f"{value!r} is not a name")
+    return value

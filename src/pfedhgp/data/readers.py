@@ -1,0 +1,267 @@
+"""Files to clients: CSV (gz too), Parquet and Feather; long tables, or one file per client.
+
+    tables = read_tables(paths, wanted=names)                 # nothing is parsed yet
+    columns = settle_columns(tables, client=..., inputs=..., outputs=...)
+    rows = client_rows(observations_of(tables, columns), columns)
+
+`read_clients(paths, columns)` does it all for columns that are known, as a RUN folder has them.
+No JAX here: what is wrong with a file is said before anything slow begins.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import warnings
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from pfedhgp.data import cells
+from pfedhgp.data.columns import Columns, InputColumn
+from pfedhgp.data.rows import ClientRows
+from pfedhgp.data.table import Table, listed, short
+from pfedhgp.data.text_tables import read_text
+from pfedhgp.errors import InputError, PFedHGPWarning
+
+TEXT = {".csv": ",", ".txt": ",", ".tsv": "\t"}
+PARQUET = (".parquet", ".pq")
+FEATHER = (".feather", ".arrow", ".ipc")
+KNOWN = (*TEXT, *(f"{suffix}.gz" for suffix in TEXT), *PARQUET, *FEATHER)
+
+
+@dataclass(frozen=True)
+class Observations:
+    """One client's rows as they lie in the files, before replicates are merged; NaN in Y is missing."""
+
+    name: str
+    X: np.ndarray
+    Y: np.ndarray
+    cycle: np.ndarray | None = None
+    order: np.ndarray | None = None
+    """Each row's place in all files together."""
+
+    def take(self, rows: np.ndarray) -> Observations:
+        """Some of the rows."""
+        return Observations(
+            self.name,
+            self.X[rows],
+            self.Y[rows],
+            None if self.cycle is None else self.cycle[rows],
+            None if self.order is None else self.order[rows],
+        )
+
+
+def read_clients(
+    paths: Sequence[str | Path], columns: Columns, *, delimiter: str | None = None
+) -> list[ClientRows]:
+    """The clients of files whose columns are known."""
+    tables = read_tables(paths, wanted=wanted_names(columns), delimiter=delimiter)
+    return client_rows(observations_of(tables, columns), columns)
+
+
+def wanted_names(columns: Columns) -> list[str]:
+    """Every column that is read, each once."""
+    names = [columns.client, *columns.input_names, *columns.outputs, columns.cycle]
+    return list(dict.fromkeys(name for name in names if name is not None))
+
+
+def client_rows(clients: Sequence[Observations], columns: Columns) -> list[ClientRows]:
+    """What the model takes; with a cycle column, what a table with cycles becomes."""
+    if columns.cycle is None:
+        return [ClientRows(each.name, each.X, each.Y) for each in clients]
+    if not clients:
+        return []
+    from pfedhgp.data.tables import clients_from
+
+    named: dict[str, Any] = {
+        "client": np.repeat([c.name for c in clients], [len(c.X) for c in clients])
+    }
+    X, Y = np.concatenate([c.X for c in clients]), np.concatenate([c.Y for c in clients])
+    inputs = [f"x{j}" for j in range(X.shape[1])]
+    outputs = [f"y{q}" for q in range(Y.shape[1])]
+    named |= {name: X[:, j] for j, name in enumerate(inputs)}
+    named |= {name: Y[:, q] for q, name in enumerate(outputs)}
+    named["cycle"] = np.concatenate([c.cycle for c in clients if c.cycle is not None])
+    frame = pl.DataFrame(named)
+    return clients_from(frame, client="client", inputs=inputs, outputs=outputs, cycle="cycle")[0]
+
+
+# ------------------------------------------------------------------------------------------- files
+
+
+def find_files(paths: Sequence[str | Path]) -> list[Path]:
+    """The files that are named, and for a folder those in it that can be read, in order of their names."""
+    found: list[Path] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            inside = sorted(p for p in path.iterdir() if p.is_file() and _suffix(p) in KNOWN)
+            if not inside:
+                raise InputError(f"{path}: no file in this folder can be read ({listed(KNOWN)})")
+            found += [p for p in inside if not p.name.startswith(".")]
+        elif path.exists():
+            found.append(path)
+        else:
+            raise InputError(f"{path}: no such file")
+    if not found:
+        raise InputError("no data: name a file, several files or a folder")
+    return found
+
+
+def client_of(path: Path) -> str:
+    """A file's name without its suffix, which is the client where there is no client column."""
+    return path.name[: len(path.name) - len(_suffix(path))]
+
+
+def _suffix(path: Path) -> str:
+    name = path.name.lower()
+    return next((s for s in sorted(KNOWN, key=len, reverse=True) if name.endswith(s)), path.suffix)
+
+
+def read_tables(
+    paths: Sequence[str | Path], *, wanted: Iterable[str], delimiter: str | None = None
+) -> list[Table]:
+    """The tables of all files; `wanted` columns help to find a wrong delimiter out."""
+    names = list(wanted)
+    return [_read(path, names, delimiter) for path in find_files(paths)]
+
+
+def _read(path: Path, wanted: list[str], delimiter: str | None) -> Table:
+    suffix = _suffix(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    if suffix not in KNOWN:
+        raise InputError(f"{path}: not a kind of file that is read; known: {listed(KNOWN)}")
+    if not data:
+        raise InputError(f"{path}: the file is empty")
+    if suffix in (*PARQUET, *FEATHER):
+        return _read_binary(path, data, "Parquet" if suffix in PARQUET else "Feather")
+    if suffix.endswith(".gz"):
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error):
+            raise InputError(f"{path}: not a whole gzip file: compress it again") from None
+    usual = TEXT[suffix.removesuffix(".gz")]
+    return read_text(path, data, delimiter=delimiter or usual, wanted=wanted)
+
+
+def _read_binary(path: Path, data: bytes, kind: str) -> Table:
+    read = pl.read_parquet if kind == "Parquet" else pl.read_ipc
+    try:
+        frame = read(io.BytesIO(data))
+    except (pl.exceptions.PolarsError, OSError, pl.exceptions.PanicException):
+        raise InputError(f"{path}: cannot be read as {kind}: write the file again") from None
+    stripped = [name.strip() for name in frame.columns]
+    if len(set(stripped)) == len(stripped):
+        frame.columns = stripped
+    return Table(path, frame)
+
+
+# ----------------------------------------------------------------------------------------- columns
+
+
+def settle_columns(
+    tables: Sequence[Table],
+    *,
+    client: str | None,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    cycle: str | None = None,
+    datetime_format: str | None = None,
+) -> Columns:
+    """The columns with each input's kind, which the first table that has rows decides."""
+    names = [*([client] if client else []), *inputs, *outputs, *([cycle] if cycle else [])]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise InputError(f"column {twice[0]!r} is used twice: {listed(names)}")
+    for table in tables:
+        for name in names:
+            table.column(name)
+    sample = next((table for table in tables if len(table)), tables[0])
+    settled = []
+    for name in inputs:
+        kind = cells.kind_of(sample, name)
+        settled.append(InputColumn(name, kind, datetime_format if kind == "datetime" else None))
+    return Columns(client, tuple(settled), tuple(outputs), cycle)
+
+
+def observations_of(tables: Sequence[Table], columns: Columns) -> list[Observations]:
+    """Every client's rows, in the order in which clients first appear."""
+    if columns.client is None:
+        _refuse_same_names(tables)
+    parts: dict[str, list[Observations]] = {}
+    start = 0
+    for table in tables:
+        for part in _clients_in(table, columns, start):
+            parts.setdefault(part.name, []).append(part)
+        start += len(table)
+    if not start:
+        raise InputError(f"{tables[0].path}: a header and no rows")
+    return [_joined(name, pieces) for name, pieces in parts.items()]
+
+
+def _clients_in(table: Table, columns: Columns, start: int) -> list[Observations]:
+    for name in wanted_names(columns):
+        table.column(name)
+    if not len(table):
+        warnings.warn(f"{table.path}: no rows, skipped", PFedHGPWarning, stacklevel=2)
+        return []
+    X = np.stack([cells.input_values(table, column) for column in columns.inputs], axis=1)
+    Y = np.empty((len(table), 0))
+    if columns.outputs:
+        observed = [cells.numbers(table, name, missing=True) for name in columns.outputs]
+        Y = np.stack(observed, axis=1)
+    cycle = None
+    if columns.cycle is not None:
+        cycle = np.asarray(table.column(columns.cycle).cast(pl.String).fill_null("").to_list())
+    order = start + np.arange(len(table))
+    if columns.client is None:
+        return [Observations(client_of(table.path), X, Y, cycle, order)]
+    whole = Observations("", X, Y, cycle, order)
+    return _by_name(cells.client_names(table, columns.client), whole)
+
+
+def _by_name(names: list[str], whole: Observations) -> list[Observations]:
+    code = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    index = np.fromiter((code[name] for name in names), np.int64, len(names))
+    order = np.argsort(index, kind="stable")
+    ends = np.cumsum(np.bincount(index, minlength=len(code)))
+    groups = np.split(order, ends[:-1])
+    found = []
+    for name, rows in zip(code, groups, strict=True):
+        part = whole.take(rows)
+        found.append(Observations(name, part.X, part.Y, part.cycle, part.order))
+    return found
+
+
+def _joined(name: str, pieces: list[Observations]) -> Observations:
+    if len(pieces) == 1:
+        return pieces[0]
+    cycles = [piece.cycle for piece in pieces if piece.cycle is not None]
+    orders = [piece.order for piece in pieces if piece.order is not None]
+    return Observations(
+        name,
+        np.concatenate([piece.X for piece in pieces]),
+        np.concatenate([piece.Y for piece in pieces]),
+        np.concatenate(cycles) if cycles else None,
+        np.concatenate(orders) if orders else None,
+    )
+
+
+def _refuse_same_names(tables: Sequence[Table]) -> None:
+    seen: dict[str, Path] = {}
+    for table in tables:
+        name = client_of(table.path)
+        if name in seen:
+            raise InputError(
+                f"{seen[name]} and {table.path} are both client {short(name)!r}: "
+                "rename one, or name the column that holds the clients with --client"
+            )
+        seen[name] = table.path

@@ -1,0 +1,135 @@
+"""Checkpoints: after each exchange the state of every party, so that a run can go on where it stopped.
+
+    checkpoint/000007/                      after seven exchanges; the newest one counts
+        index.json                          format, and the SHA-256 of every other file
+        server.safetensors                  the server's part
+        clients/<hash>.safetensors          one cohort's part (a client alone is a cohort of one)
+        messages.jsonl                      names, shapes and bytes of what has crossed so far
+
+A part is named arrays, and plain JSON in the file's header. Server and clients have separate files because
+they may be on separate machines. No rows are in them, and nothing is pickled. A folder is written beside,
+made durable and renamed, so the newest folder is always whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+
+from pfedhgp.atomic import write_new_folder
+from pfedhgp.errors import InputError, ModelFileError
+from pfedhgp.federation.cohort import Cohort
+from pfedhgp.federation.server import Server
+from pfedhgp.inference.state import State
+from pfedhgp.model.codec import plain_json
+from pfedhgp.model.run_folder import naming, parse_json
+
+FORMAT, VERSION = "pfedhgp-checkpoint", 1
+INDEX, SERVER, MESSAGES = "index.json", "server.safetensors", "messages.jsonl"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The folder of a run's checkpoints."""
+
+    folder: Path
+
+    def save(
+        self, server: Server, cohorts: Sequence[Cohort], messages: list[dict[str, Any]]
+    ) -> None:
+        """Writes the parties' states; the one before goes when the new one is whole."""
+        before = self._kept()
+        target = self.folder / f"{server.exchanges:06d}"
+        write_new_folder(target, self._files(server, cohorts, messages))
+        for old in before:
+            shutil.rmtree(old, ignore_errors=True)
+
+    def clear(self) -> None:
+        """Forgets what an earlier run left, so that it is not taken for this one's."""
+        for old in self._kept():
+            shutil.rmtree(old)
+
+    def restore(self, server: Server, cohorts: Sequence[Cohort]) -> list[dict[str, Any]]:
+        """Puts the newest states back and returns the messages until then."""
+        kept = self._kept()
+        if not kept:
+            raise InputError(f"{self.folder}: no checkpoint to go on from: start the run again")
+        found = kept[-1]
+        with naming(found / INDEX):
+            index = parse_json((found / INDEX).read_bytes())
+            if index["format"] != FORMAT or index["version"] != VERSION:
+                raise ValueError("a checkpoint of another version: start the run again")
+            wanted = {SERVER, MESSAGES, *(cohort_file(cohort) for cohort in cohorts)}
+            if set(index["files"]) != wanted:
+                raise ValueError("the clients are not those that the run began with")
+        content = {name: _read(found / name, index["files"][name]) for name in wanted}
+        parts = {}
+        for name in sorted(wanted - {MESSAGES}):
+            with naming(found / name):
+                parts[name] = decode(content[name])
+        server.restore(parts[SERVER])
+        for cohort in cohorts:
+            cohort.restore(parts[cohort_file(cohort)])
+        with naming(found / MESSAGES):
+            return [parse_json(line) for line in content[MESSAGES].splitlines()]
+
+    def _files(
+        self, server: Server, cohorts: Sequence[Cohort], messages: list[dict[str, Any]]
+    ) -> Iterator[tuple[str, bytes]]:
+        digests: dict[str, str] = {}
+
+        def listed(name: str, content: bytes) -> tuple[str, bytes]:
+            digests[name] = hashlib.sha256(content).hexdigest()
+            return name, content
+
+        yield listed(SERVER, encode(server.state()))
+        for cohort in cohorts:
+            yield listed(cohort_file(cohort), encode(cohort.state()))
+        plain = plain_json(messages, "messages", strict=False)
+        lines = "".join(json.dumps(each, allow_nan=False) + "\n" for each in plain)
+        yield listed(MESSAGES, lines.encode("ascii"))
+        index = {"format": FORMAT, "version": VERSION, "files": digests}
+        yield INDEX, json.dumps(index, indent=1).encode("ascii")
+
+    def _kept(self) -> list[Path]:
+        """The whole checkpoints, oldest first."""
+        if not self.folder.is_dir():
+            return []
+        return sorted(p for p in self.folder.iterdir() if p.name.isdigit() and p.is_dir())
+
+
+def cohort_file(cohort: Cohort) -> str:
+    """clients/<sha256(names)[:16]>.safetensors: names never reach a path."""
+    digest = hashlib.sha256(json.dumps(cohort.names).encode("ascii")).hexdigest()
+    return f"clients/{digest[:16]}.safetensors"
+
+
+def encode(state: State) -> bytes:
+    """One part as a file's content."""
+    arrays = {name: np.array(array, order="C") for name, array in state.arrays.items()}
+    plain = json.dumps(plain_json(dict(state.plain), "state", strict=True), allow_nan=False)
+    return safetensors.numpy.save(arrays, metadata={"state": plain})
+
+
+def decode(content: bytes) -> State:
+    """The inverse of `encode`."""
+    arrays = safetensors.numpy.load(content)
+    size = int.from_bytes(content[:8], "little")  # a safetensors file begins with its JSON header
+    header = parse_json(content[8 : 8 + size])
+    return State(arrays, parse_json(header["__metadata__"]["state"].encode("utf-8")))
+
+
+def _read(path: Path, expected: str) -> bytes:
+    with naming(path):
+        content = path.read_bytes()
+        if hashlib.sha256(content).hexdigest() != expected:
+            raise ModelFileError(f"{path}: corrupted: its SHA-256 is not the one in {INDEX}")
+        return content

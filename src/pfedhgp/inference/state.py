@@ -1,0 +1,96 @@
+"""What a party must remember between two exchanges, as named arrays and plain JSON: its part of a checkpoint.
+
+A party's `state()` holds all that its next step depends on, but for its rows and its settings; `restore` puts
+it back into a party that was made anew from the same rows and settings, exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pfedhgp.errors import ModelFileError
+from pfedhgp.inference.arrays import block_from_arrays, block_to_arrays
+from pfedhgp.inference.structured import Statistics
+from pfedhgp.kernels import Kernel
+from pfedhgp.model.blocks import GlobalBlock
+
+Tree = TypeVar("Tree")
+
+
+@dataclass(frozen=True)
+class State:
+    """Arrays by name, and what JSON can hold."""
+
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+    plain: Mapping[str, Any] = field(default_factory=dict)
+
+    def array(self, name: str) -> np.ndarray:
+        if name not in self.arrays:
+            raise ModelFileError(f"the checkpoint lacks {name!r}: start the run again")
+        return self.arrays[name]
+
+    def has(self, prefix: str) -> bool:
+        return any(name.startswith(f"{prefix}.") for name in self.arrays)
+
+    def part(self, prefix: str) -> dict[str, np.ndarray]:
+        """The arrays below `prefix`, without it."""
+        return {
+            name.removeprefix(f"{prefix}."): array
+            for name, array in self.arrays.items()
+            if name.startswith(f"{prefix}.")
+        }
+
+
+def below(prefix: str, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The arrays with `prefix` before their names."""
+    return {f"{prefix}.{name}": np.asarray(array) for name, array in arrays.items()}
+
+
+def tree_to_arrays(tree: Any) -> dict[str, np.ndarray]:
+    """Every leaf of a tree under its path."""
+    return {
+        _path(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def tree_from_arrays(arrays: Mapping[str, np.ndarray], like: Tree) -> Tree:
+    """The inverse for a tree of the form of `like`, whose leaves may have other shapes."""
+    leaves, form = jax.tree_util.tree_flatten_with_path(like)
+    names = [_path(path) for path, _ in leaves]
+    if set(names) != set(arrays):
+        odd = sorted(set(names) ^ set(arrays))[0]
+        raise ModelFileError(f"the checkpoint does not fit the model at {odd!r}: start again")
+    return jax.tree.unflatten(form, [jnp.asarray(arrays[name]) for name in names])
+
+
+def block_of(state: State, name: str, like: Kernel) -> GlobalBlock | None:
+    """A global block that was kept with `block_to_arrays`; None where there was none."""
+    return block_from_arrays(state.part(name), like) if state.has(name) else None
+
+
+def block_arrays(name: str, block: GlobalBlock | None) -> dict[str, np.ndarray]:
+    return {} if block is None else below(name, block_to_arrays(block))
+
+
+def statistics_arrays(name: str, sums: Statistics | None) -> dict[str, np.ndarray]:
+    """Whole, not packed: what a client has sent it needs to the last bit."""
+    if sums is None:
+        return {}
+    named = {each.name: getattr(sums, each.name) for each in fields(sums)}
+    return below(name, {key: value for key, value in named.items() if value is not None})
+
+
+def statistics_of(state: State, name: str) -> Statistics | None:
+    if not state.has(name):
+        return None
+    return Statistics(**{key: jnp.asarray(value) for key, value in state.part(name).items()})
+
+
+def _path(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".")

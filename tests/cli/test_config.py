@@ -1,0 +1,155 @@
+"""Settings: from a file, from the command line, back to a file; and kernels in words."""
+
+from __future__ import annotations
+
+import tomllib
+
+import numpy as np
+import pytest
+
+from pfedhgp import kernels
+from pfedhgp.cli import config as configs
+from pfedhgp.cli import kernel_words
+from pfedhgp.data.columns import InputColumn
+from pfedhgp.errors import InputError
+from pfedhgp.estimator import KERNELS, _parameters
+
+TIME, HEIGHT = InputColumn("time", "datetime"), InputColumn("height")
+DAY = 86400.0
+
+
+def test_settings_survive_toml():
+    tree = {
+        "data": {"files": ['a "b"\\c.csv'], "inputs": ["t\tü", "x"], "outputs": ["y"]},
+        "model": {"kernel": "rbf + periodic(1 day)", "inducing": 12, "layers": ["global"]},
+        "inference": {"rounds": 3, "tolerance": 1e-3, "batch": False},
+        "run": {"out": "RUN", "seed": 7, "report": False},
+    }
+    settings = configs.check(tree)
+    text = configs.to_toml(settings)
+    assert configs.check(tomllib.loads(text)) == settings
+    assert configs.check(tomllib.loads(configs.to_toml(configs.Config()))) == configs.Config()
+
+
+def test_the_command_line_wins_over_the_file(run, tmp_path):
+    (tmp_path / "in.toml").write_text(
+        '[data]\nfiles = ["d.csv"]\ninputs = ["x"]\noutputs = ["y"]\n'
+        '[inference]\nrounds = 4\nrestarts = 2\n[model]\nkernel = "matern52"\n[run]\nout = "RUN"\n'
+    )
+    (tmp_path / "sub").mkdir()
+    written = tmp_path / "sub" / "out.toml"
+    done = run(
+        *("fit", "--config", tmp_path / "in.toml", "--rounds", 7, "--input", "a", "--input", "b"),
+        *("--kernel", "rbf", "--no-report", "--write-config", written),
+    )
+    assert (done.code, done.out) == (0, "")
+    tree = tomllib.loads(written.read_text())
+    assert tree["inference"] == {
+        **{"name": "structured", "rounds": 7, "tolerance": 0.02},
+        **{"restarts": 2, "batch": True},
+    }
+    assert tree["data"] == {"files": ["../d.csv"], "inputs": ["a", "b"], "outputs": ["y"]}
+    assert tree["model"]["kernel"] == "rbf"
+    assert tree["run"]["out"] == "../RUN"
+    assert tree["run"]["report"] is False
+    again = run("fit", "--config", tmp_path / "in.toml", "--write-config", written)
+    assert "already exists" in again.complaint
+    assert tomllib.loads(written.read_text()) == tree
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[inference]\nroundz = 3\n", ["`roundz`", "[inference]", "did you mean `rounds`"]),
+        ("[modell]\n", ["`modell`", "did you mean `model`"]),
+        ('[inference]\nrounds = "3"\n', ["`rounds` in [inference]", "integer"]),
+        ("[inference]\nrounds = 0\n", ["`rounds` in [inference]", "greater"]),
+        ('data = "d.csv"\n', ["[data]"]),
+        ("[run]\nseed = = 3\n", ["not TOML", "line 2"]),
+        ('[data]\ninputs = "x"\n', ["`inputs` in [data]", "list"]),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(text, said, run, tmp_path):
+    (tmp_path / "c.toml").write_text(text)
+    line = run("fit", "--config", tmp_path / "c.toml").complaint
+    assert "c.toml" in line
+    assert all(words in line for words in said), line
+
+
+def test_settings_are_the_estimators_parameters():
+    """A parameter that `FederatedGP` learns must be reachable from the command line."""
+    known = {
+        *configs.Model.model_fields,
+        *configs.Inference.model_fields,
+        *configs.Run.model_fields,
+    }
+    known = (known - {"name"}) | {"inference"}
+    assert set(_parameters()) - {"callbacks"} <= known
+    assert set(kernel_words.PARAMETERS) == set(KERNELS)
+
+
+# ------------------------------------------------------------------------------------------ kernels
+
+
+def _same(found: kernels.Kernel, expected: kernels.Kernel) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0.0, 5.0 * DAY, size=(5, 2))
+    np.testing.assert_allclose(found(X, X), expected(X, X), rtol=1e-12, atol=0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("rbf(2h)", kernels.RBF(7200.0)),
+        ("Matern52( lengthscale = 0.5 days )", kernels.Matern52(DAY / 2)),
+        ("periodic(1 day, 0.7)", kernels.Periodic(0.7, period=DAY)),
+        (
+            "rbf(1d) + periodic(7d, input=time)",
+            kernels.RBF(DAY) + kernels.Periodic(period=7 * DAY, dims=(0,)),
+        ),
+        (
+            "matern12(1e5) * (rbf(1e4) + rbf(2e4, input=height, input=time))",
+            kernels.Matern12(1e5) * (kernels.RBF(1e4) + kernels.RBF(2e4, dims=(1, 0))),
+        ),
+        (
+            "rbf(3e4) + matern32(4e4)*periodic(5e4)",
+            kernels.RBF(3e4) + kernels.Matern32(4e4) * kernels.Periodic(period=5e4),
+        ),
+        ("rational-quadratic(1e4, alpha=2)", kernels.RationalQuadratic(1e4, alpha=2.0)),
+        ('rbf(5, input="height")', kernels.RBF(5.0, dims=(1,))),
+    ],
+)
+def test_kernels_in_words(text, expected):
+    _same(kernel_words.build(kernel_words.parse(text), [TIME, HEIGHT]), expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "a kernel is missing"),
+        ("rbf +", "a kernel is missing"),
+        ("rbf rbf", "left over"),
+        ("(rbf", "not closed"),
+        ("rbf(1", "not closed"),
+        ("gauss", "'gauss' is no kernel"),
+        ("rbf(1, 2)", "no more parameters"),
+        ("rbf(period=1)", "takes lengthscale"),
+        ("rbf(1 mile)", "no unit"),
+        ("rbf(0)", "positive number"),
+        ("periodic(1d, 2h)", "no unit"),
+        ("rbf; rm", "';' is not understood"),
+        ("rbf(lengthscale 1)", "needs a value"),
+        ("rbf(input=1)", "name of an input"),
+    ],
+)
+def test_other_words_are_refused(text, said):
+    with pytest.raises(InputError, match="--local-kernel") as caught:
+        kernel_words.parse(text, "--local-kernel")
+    assert said in str(caught.value)
+
+
+def test_units_belong_to_datetimes_and_inputs_exist():
+    for text, said in (("rbf(1d)", "'height'"), ("rbf(input=depth)", "no input 'depth'")):
+        with pytest.raises(InputError, match=said):
+            kernel_words.check_inputs(kernel_words.parse(text), [TIME, HEIGHT], "--kernel")
+    kernel_words.check_inputs(kernel_words.parse("rbf(1d, input=time)"), [TIME, HEIGHT], "--kernel")

@@ -1,0 +1,351 @@
+"""Fits through the command line: what is written, what is refused, stopping and going on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
+
+import numpy as np
+import pytest
+
+import pfedhgp.progress
+from pfedhgp import FederatedGP
+from pfedhgp.cli.main import main
+from pfedhgp.data.holdout import Holdout, split
+from pfedhgp.data.readers import Observations
+from pfedhgp.model import run_folder
+
+RNG = np.random.default_rng(5)
+ROWS = {"a/b": 19, "007": 19, "NA": 8}
+TRAINED = {"a/b": 14, "007": 14, "NA": 6}
+SITES = {}
+for _name, _n in ROWS.items():
+    _x = np.sort(RNG.uniform(0.0, 10.0, _n)).round(3)
+    SITES[_name] = (_x, (np.sin(_x) + len(_name) + 0.1 * RNG.normal(size=_n)).round(4))
+TABLE = "site,x,y\n" + "".join(
+    f"{name},{a},{b}\n" for name, (x, y) in SITES.items() for a, b in zip(x, y, strict=True)
+)
+# Shapes as in the other files' models, and an explicit budget: compiling is what takes time here.
+OPTIONS = (
+    *("--client", "site", "--input", "x", "--output", "y", "--rounds", "3", "--no-report"),
+    *("--holdout", "blocks:0.25", "--inducing", "6"),
+)
+
+
+def _digest(folder) -> dict[str, str]:
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """A RUN folder, its data, and what the fit printed; tests leave it as it is."""
+    folder = tmp_path_factory.mktemp("fit")
+    (folder / "d.csv").write_text(TABLE)
+    out, err = StringIO(), StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setenv("PFEDHGP_CACHE", "")
+        given = ["fit", str(folder / "d.csv"), *OPTIONS, "--json"]
+        code = main([*given, "--out", str(folder / "RUN")])
+    assert code == 0, err.getvalue()
+    return folder, json.loads(out.getvalue()), err.getvalue()
+
+
+def test_a_fit_writes_a_model_that_knows_its_columns(fitted):
+    folder, summary, told = fitted
+    assert sorted(p.name for p in (folder / "RUN").iterdir()) == sorted(
+        ["spec.json", "global.safetensors", "clients", "metrics.json", "messages.jsonl"]
+    )
+    model = FederatedGP.load(folder / "RUN")
+    assert model.clients_ == tuple(ROWS)
+    assert model.model_.settings["columns"] == {
+        **{"client": "site", "outputs": ["y"], "cycle": None, "dropped": []},
+        "inputs": [{"name": "x", "kind": "number", "format": None}],
+    }
+    assert summary["rows"] == sum(ROWS.values())
+    assert (summary["bound"], summary["rounds"]) == (model.bound_, 3)
+    assert summary["warnings"] == []
+    lines = told.splitlines()
+    assert lines[0].startswith("3 clients, 46 rows, 12 of them held out, from 1 file: y by x")
+    assert [line.split(",")[0] for line in lines[1:]] == [
+        f"round {i} of at most 3" for i in range(4)
+    ]
+    assert not any(str(v) in told for v in SITES["007"][1])
+
+
+def test_the_fit_is_the_librarys_on_the_training_rows(fitted):
+    folder, summary, _ = fitted
+    clients = [Observations(name, x[:, None], y[:, None]) for name, (x, y) in SITES.items()]
+    training, _ = split(clients, Holdout("blocks", 0.25, 0))
+    assert {c.name: len(c.X) for c in training} == TRAINED
+    direct = FederatedGP(rounds=3, inducing=6).fit({c.name: (c.X, c.Y) for c in training})
+    assert summary["bound"] == direct.bound_
+    grid = np.linspace(0.0, 10.0, 7)[:, None]
+    loaded = FederatedGP.load(folder / "RUN")
+    for name in ROWS:
+        np.testing.assert_array_equal(
+            loaded.predict(name, grid).mean, direct.predict(name, grid).mean
+        )
+
+
+def test_metrics_are_those_of_the_held_out_rows(fitted):
+    folder, summary, _ = fitted
+    metrics = json.loads((folder / "RUN" / "metrics.json").read_text())
+    assert metrics["holdout"] == {"kind": "blocks", "fraction": 0.25, "seed": 0}
+    model = FederatedGP.load(folder / "RUN")
+    assert model.model_.metrics == {k: v for k, v in metrics.items() if k != "history"}
+    errors = {}
+    clients = [Observations(name, x[:, None], y[:, None]) for name, (x, y) in SITES.items()]
+    for test in split(clients, Holdout("blocks", 0.25, 0))[1]:
+        name = test.name
+        p = model.predict(name, test.X)
+        errors[name] = test.Y[:, 0] - p.mean[:, 0]
+        found = metrics["clients"][name]
+        assert found["rows"] == len(test.X) == ROWS[name] - TRAINED[name]
+        assert found["rmse"] == pytest.approx(np.sqrt(np.mean(errors[name] ** 2)), rel=1e-9)
+        nll = 0.5 * np.log(2 * np.pi * p.sd[:, 0] ** 2) + 0.5 * (errors[name] / p.sd[:, 0]) ** 2
+        assert found["nll"] == pytest.approx(np.mean(nll), rel=1e-9)
+    each = [np.sqrt(np.mean(e**2)) for e in errors.values()]
+    assert summary["overall"]["rmse"] == pytest.approx(np.mean(each), rel=1e-9)
+    assert metrics["outputs"]["y"] == metrics["overall"]
+    assert sum(metrics["calibration"]["pit"]["counts"]) == metrics["overall"]["rows"] == 12
+    assert len(metrics["calibration"]["levels"]) == len(metrics["calibration"]["coverage"])
+    assert metrics["seconds"] > 0.0
+
+
+def test_an_existing_run_stays_unless_it_may_be_replaced(fitted, run):
+    folder = fitted[0]
+    before = _digest(folder)
+    line = run("fit", folder / "d.csv", *OPTIONS, "--out", folder / "RUN").complaint
+    assert "RUN already exists" in line
+    assert _digest(folder) == before
+
+
+def test_quiet_says_nothing(run, tmp_path):
+    (tmp_path / "d.csv").write_text(TABLE)
+    done = run("fit", tmp_path / "d.csv", *OPTIONS, "--out", tmp_path / "RUN", "--quiet")
+    assert done == (0, "", "")
+    assert FederatedGP.load(tmp_path / "RUN").clients_ == tuple(ROWS)
+
+
+def test_a_report_shows_training_and_held_out_rows_apart(written, run, tmp_path):
+    (tmp_path / "d.csv").write_text(TABLE)
+    done = run("fit", tmp_path / "d.csv", *OPTIONS, "--report", "--out", tmp_path / "RUN", "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["report"] == str(tmp_path / "RUN" / "report.html")
+    assert (tmp_path / "RUN" / "report.html").read_text() == "<html>"
+    ((model, rows, metrics, held_out),) = written
+    assert {each.name: len(each.X) for each in rows} == TRAINED
+    assert sum(len(each.X) for each in held_out) == metrics["overall"]["rows"] == 12
+    assert model.model_.metrics == metrics
+
+
+# -------------------------------------------------------------------------------- stopping, resuming
+
+
+def _interrupt(monkeypatch, *, after: int) -> None:
+    """Ctrl-C when the record of exchange `after` comes."""
+
+    @contextmanager
+    def progress(**settings):
+        def callback(record):
+            if record["exchange"] >= after:
+                raise KeyboardInterrupt
+
+        yield callback
+
+    monkeypatch.setattr(pfedhgp.progress, "progress", progress)
+
+
+@pytest.fixture
+def stopped(run, tmp_path, monkeypatch):
+    """A run that was stopped by Ctrl-C after its second round."""
+    (tmp_path / "d.csv").write_text(TABLE)
+    with monkeypatch.context() as patch:
+        _interrupt(patch, after=5)
+        done = run("fit", tmp_path / "d.csv", *OPTIONS, "--out", tmp_path / "RUN")
+    assert done.code == 130
+    assert f"--resume --out {tmp_path / 'RUN'}" in done.err
+    assert "Traceback" not in done.err
+    return tmp_path
+
+
+@pytest.mark.parametrize("again", ["only the folder", "the same command"])
+def test_a_resumed_fit_writes_the_very_same_model(again, stopped, fitted, run):
+    whole = []
+    if again == "the same command":
+        whole = [stopped / "d.csv", *OPTIONS]
+    done = run("fit", *whole, "--out", stopped / "RUN", "--resume", "--json")
+    assert done.code == 0, done.err
+    assert done.err.count("round ") == 2, "it did not go on from the middle"
+    resumed, uninterrupted = _digest(stopped / "RUN"), _digest(fitted[0] / "RUN")
+    assert resumed.keys() == uninterrupted.keys()
+    for name in resumed.keys() - {"metrics.json", "spec.json"}:  # these hold seconds, or its hash
+        assert resumed[name] == uninterrupted[name], name
+    trees = [
+        json.loads((folder / "RUN" / "metrics.json").read_text()) for folder in (stopped, fitted[0])
+    ]
+    for tree in trees:
+        del tree["seconds"]
+    assert trees[0] == trees[1]
+
+
+def test_changed_files_and_settings_are_not_resumed(stopped, run):
+    resume = ("--out", stopped / "RUN", "--resume")
+    assert "--rounds is 4" in run("fit", *resume, "--rounds", "4").complaint
+    assert "--kernel is 'matern52'" in run("fit", *resume, "--kernel", "matern52").complaint
+    assert "--seed is 1" in run("fit", *resume, "--seed", "1").complaint
+    before = _digest(stopped / "RUN")
+    (stopped / "d.csv").write_text(TABLE.replace("007", "008"))
+    line = run("fit", *resume).complaint
+    assert "d.csv has changed" in line
+    assert "holds a run that was stopped" in run("fit", *_again(stopped)).complaint
+    assert _digest(stopped / "RUN") == before
+    done = run("fit", *_again(stopped), "--overwrite")
+    assert done.code == 0
+    assert not (stopped / "RUN" / "checkpoint").exists()
+
+
+def _again(folder) -> tuple:
+    return (folder / "d.csv", *OPTIONS, "--out", folder / "RUN")
+
+
+def test_a_run_that_cannot_begin_leaves_nothing(run, tmp_path):
+    (tmp_path / "d.csv").write_text(TABLE)
+    line = run("fit", *_again(tmp_path), "--domain", "0..1", "--quiet").complaint
+    assert "outside `domain`" in line
+    assert [p.name for p in tmp_path.iterdir()] == ["d.csv"]
+
+
+# ------------------------------------------------------------------------------------ disks, signals
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(OSError(28, "No space left on device"), 1), (KeyboardInterrupt(), 130)],
+    ids=["disk full", "Ctrl-C"],
+)
+def test_a_write_that_fails_leaves_the_old_model(error, code, run, tmp_path, monkeypatch):
+    (tmp_path / "d.csv").write_text(TABLE)
+    assert run("fit", *_again(tmp_path)).code == 0
+    before = _digest(tmp_path / "RUN")
+    real, calls = run_folder._write, []
+
+    def fail(path, content):
+        calls.append(path)
+        if len(calls) == 3:
+            path.write_bytes(content[:10])
+            raise error
+        real(path, content)
+
+    monkeypatch.setattr(run_folder, "_write", fail)
+    done = run("fit", *_again(tmp_path), "--overwrite", "--seed", "3")
+    assert done.code == code
+    assert len(calls) == 3
+    assert "Traceback" not in done.err
+    if code == 1:
+        assert done.err.splitlines()[-1] == "pfedhgp: error: No space left on device"
+    left = {k: v for k, v in _digest(tmp_path / "RUN").items() if not k.startswith("checkpoint")}
+    assert left == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["RUN", "d.csv"]
+    assert FederatedGP.load(tmp_path / "RUN").clients_ == tuple(ROWS)
+
+
+# Ctrl-C as the system sends it, when the record of exchange 5 comes.
+INTERRUPTED = """
+import os, signal, sys
+from contextlib import contextmanager
+import pfedhgp.progress
+from pfedhgp.cli.main import main
+
+@contextmanager
+def progress(**settings):
+    def callback(record):
+        if record["exchange"] >= 5:
+            os.kill(os.getpid(), signal.SIGINT)
+    yield callback
+
+pfedhgp.progress.progress = progress
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_ctrl_c_and_resume_in_processes_of_their_own(tmp_path):
+    (tmp_path / "d.csv").write_text(TABLE)
+    environment = {**os.environ, "PFEDHGP_CACHE": str(tmp_path / "cache")}
+    # The first would win; the second JAX has set in this process, and it is not the user's.
+    for name in ("JAX_COMPILATION_CACHE_DIR", "TF_CPP_MIN_LOG_LEVEL"):
+        environment.pop(name, None)
+
+    def process(*arguments, program=("-m", "pfedhgp.cli.main")):
+        return subprocess.run(
+            [sys.executable, *program, "fit", *arguments],
+            **{"cwd": tmp_path, "env": environment, "text": True, "capture_output": True},
+        )
+
+    whole = process("d.csv", *OPTIONS, "--out", "WHOLE")
+    assert whole.returncode == 0, whole.stderr
+    assert list((tmp_path / "cache").rglob("*-cache")), "nothing was kept of what was compiled"
+    stopped = process("d.csv", *OPTIONS, "--out", "RUN", program=("-c", INTERRUPTED))
+    assert (stopped.returncode, stopped.stdout) == (130, ""), stopped.stderr
+    assert "--resume --out RUN" in stopped.stderr
+    assert "Traceback" not in stopped.stderr
+    resumed = process("--resume", "--out", "RUN", "--quiet")
+    assert (resumed.returncode, resumed.stdout, resumed.stderr) == (0, "", "")
+    found, expected = _digest(tmp_path / "RUN"), _digest(tmp_path / "WHOLE")
+    assert found.keys() == expected.keys()
+    for name in found.keys() - {"metrics.json", "spec.json"}:
+        assert found[name] == expected[name], name
+
+
+@pytest.mark.slow
+def test_what_is_accepted_all_at_once(run, tmp_path):
+    """BOM, a padded header, a constant input and output, missing cells, one row, no rows, 1e12, datetimes."""
+    lines = ["\ufeff site,time,height,y,flat,big"]
+    for name, rows in (("NA", 9), ("1e5", 9), ("one", 1)):
+        for i in range(rows):
+            y = "" if i == 4 else f"{np.sin(i):.3f}"
+            lines.append(f"{name},2024-03-01 {i:02d}:00,5,{y},7,{1e12 * (i + 1):.0f}")
+    lines += ["empty,2024-03-01 00:00,5,,,"] * 2
+    (tmp_path / "d.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    outputs = [each for name in ("y", "flat", "big") for each in ("--output", name)]
+    done = run(
+        *("fit", tmp_path / "d.csv", "--client", "site", "--input", "time", "--input", "height"),
+        *(*outputs, "--out", tmp_path / "RUN", "--rounds", "2", "--json", "--no-report"),
+    )
+    assert done.code == 0, done.err
+    summary = json.loads(done.out)
+    assert (summary["clients"], summary["missing"], summary["dropped"]) == (3, 2, ["height"])
+    for words in (
+        "spaces around column names",
+        "no time zone: taken as UTC",
+        "skipped, because no output was observed: client empty",
+        "output 'y': 2 of 19 cells are missing",
+        "output 'flat' is constant",
+        "input 'height' is constant: dropped",
+    ):
+        assert sum(words in warning for warning in summary["warnings"]) == 1, words
+    model = FederatedGP.load(tmp_path / "RUN")
+    assert model.clients_ == ("NA", "1e5", "one")
+    assert model.model_.metrics.keys() == {"holdout", "seconds"}
+    assert model.model_.metrics["holdout"] is None
+    moment = 1709251200.0 + 3600.0 * np.array([[2.0], [4.5]])
+    for name in (*model.clients_, "new"):
+        with pytest.warns() if name == "new" else _nothing():
+            p = model.predict(name, moment)
+        assert np.isfinite(p.mean).all()
+        assert (p.sd > 0.0).all()
+        assert np.isfinite(p.sd).all()
+        np.testing.assert_allclose(p.mean[:, 1], 7.0, atol=1e-3)
+    np.testing.assert_allclose(model.predict("NA", moment).mean[0, 2], 3e12, rtol=0.05)
+
+
+@contextmanager
+def _nothing():
+    yield

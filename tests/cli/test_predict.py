@@ -1,0 +1,255 @@
+"""Predictions and reports of a RUN folder through the command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import polars as pl
+import pytest
+
+from pfedhgp import FederatedGP
+from pfedhgp.data.columns import Columns, InputColumn
+
+RNG = np.random.default_rng(5)
+HOURS = np.arange(14.0)
+START = 1709251200.0  # 2024-03-01T00:00:00Z
+LONG = ["client", "time", "output", "mean", "sd", "lower", "upper", "global", "deviation", "local"]
+
+
+@pytest.fixture(scope="module")
+def model_and_run(tmp_path_factory):
+    """A model of datetimes that the library fitted and saved as `fit` does."""
+    from dataclasses import replace
+
+    X = START + 3600.0 * HOURS[:, None]
+    sites = {
+        n: (X, np.sin(HOURS / 2.0) + i + 0.1 * RNG.normal(size=14)) for i, n in enumerate("ab")
+    }
+    sites["a/b"] = (X[:6], sites["a"][1][:6])
+    model = FederatedGP(rounds=3, inducing=6).fit(sites, inputs=["time"], outputs=["y"])
+    columns = Columns("site", (InputColumn("time", "datetime"),), ("y",))
+    kept = {**model.model_.settings, "columns": {**columns.to_json(), "dropped": []}}
+    model.model_ = replace(model.model_, settings=kept, metrics={"holdout": None, "seconds": 1.0})
+    path = tmp_path_factory.mktemp("predict") / "RUN"
+    model.save(path)
+    return model, path
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Interleaved clients, columns in another order, and one that is not needed."""
+    path = tmp_path / "new.csv"
+    path.write_text(
+        "extra,time,site\n?,2024-03-01T02:30Z,b\n?,2024-03-01T01:00Z,a/b\n"
+        "?,2024-03-01T04:00Z,b\n?,2024-03-01T05:00Z,a\n"
+    )
+    return path
+
+
+PLACES = [("b", 2.5), ("a/b", 1.0), ("b", 4.0), ("a", 5.0)]
+
+
+def _check(table: pl.DataFrame, model: FederatedGP, level: float = 0.95) -> None:
+    """Row by row what the library says, in the order of the data."""
+    assert table.columns == LONG
+    assert table["client"].to_list() == [name for name, _ in PLACES]
+    for row, (name, hour) in zip(table.iter_rows(named=True), PLACES, strict=True):
+        p = model.predict(name, [[START + 3600.0 * hour]])
+        lower, upper = p.interval(level)
+        expected = {"mean": p.mean, "sd": p.sd, "lower": lower, "upper": upper}
+        expected |= {layer: p.layers[layer].mean for layer in ("global", "deviation", "local")}
+        for key, value in expected.items():
+            assert row[key] == pytest.approx(value[0, 0], rel=1e-12), key
+        assert row["global"] + row["deviation"] + row["local"] == pytest.approx(row["mean"])
+        assert row["output"] == "y"
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet", ".feather"])
+def test_predictions_are_the_librarys(suffix, model_and_run, data, run, tmp_path):
+    model, path = model_and_run
+    out = tmp_path / f"p{suffix}"
+    done = run("predict", path, data, "--out", out, "--level", "0.8", "--json")
+    assert done.code == 0, done.err
+    read = {".parquet": pl.read_parquet, ".feather": pl.read_ipc}.get(suffix, pl.read_csv)
+    table = read(out)
+    _check(table, model, 0.8)
+    if suffix.startswith(".csv"):
+        assert table["time"][0] == "2024-03-01T02:30:00Z"
+    else:
+        assert str(table["time"][0]) == "2024-03-01 02:30:00+00:00"
+    assert json.loads(done.out) == {
+        **{"out": str(out), "rows": 4, "clients": 3, "unknown_clients": []},
+        **{"level": 0.8, "warnings": []},
+    }
+    assert "already exists" in run("predict", path, data, "--out", out).complaint
+    assert run("predict", path, data, "--out", out, "--overwrite", "-q") == (0, "", "")
+
+
+def test_stdout_holds_the_table_alone(model_and_run, data, run):
+    model, path = model_and_run
+    done = run("predict", path, data, "--out", "-")
+    assert done.err == ""
+    _check(pl.read_csv(done.out.encode()), model)
+
+
+def test_unknown_clients_get_the_populations_prediction_and_are_named(
+    model_and_run, data, run, tmp_path
+):
+    _, path = model_and_run
+    data.write_text(data.read_text().replace(",a/b", ",who").replace(",a\n", ",else\n"))
+    done = run("predict", path, data, "--out", tmp_path / "p.csv", "--json")
+    assert done.code == 0
+    assert done.err == (
+        "pfedhgp: warning: unknown 2 clients who, else: this is the population's prediction\n"
+    )
+    assert json.loads(done.out)["unknown_clients"] == ["who", "else"]
+    table = pl.read_csv(tmp_path / "p.csv")
+    unknown = table.filter(pl.col("client") == "who")
+    assert unknown["deviation"].to_list() == unknown["local"].to_list() == [0.0]
+    assert unknown["sd"][0] > table.filter(pl.col("client") == "b")["sd"].max()
+
+
+def test_a_client_can_be_named_for_all_rows(model_and_run, run, tmp_path):
+    model, path = model_and_run
+    (tmp_path / "x.csv").write_text("time\n2024-03-01T02:30Z\n2024-03-01T01:00Z\n")
+    assert "--client NAME" in run("predict", path, tmp_path / "x.csv", "--out", "-").complaint
+    done = run("predict", path, tmp_path / "x.csv", "--out", "-", "--client", "b")
+    table = pl.read_csv(done.out.encode())
+    expected = model.predict("b", START + 3600.0 * np.array([[2.5], [1.0]])).mean[:, 0]
+    np.testing.assert_allclose(table["mean"].to_numpy(), expected, rtol=1e-12)
+    assert table["client"].to_list() == ["b", "b"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--out", "p.xlsx"], [".csv", ".parquet"]),
+        (["--out", "-", "--json"], ["--json", "--out -"]),
+        (["--out", "-", "--level", "95"], ["--level"]),
+    ],
+)
+def test_bad_options_are_refused(arguments, said, model_and_run, data, run):
+    line = run("predict", model_and_run[1], data, *arguments).complaint
+    assert all(words in line for words in said)
+
+
+def test_bad_tables_and_folders_are_refused(model_and_run, data, run, tmp_path):
+    _, path = model_and_run
+    out = ("--out", tmp_path / "p.csv")
+    data.write_text("site,hour\nb,1\n")
+    line = run("predict", path, data, *out).complaint
+    assert "no column 'time'" in line
+    assert "site, hour" in line
+    data.write_text("site,time\nb,2024-03-01T02:30Z\nb,soon\n")
+    assert "row 2 (line 3), column 'time'" in run("predict", path, data, *out).complaint
+    assert "no such folder" in run("predict", tmp_path / "none", data, *out).complaint
+    (tmp_path / "fake").mkdir()
+    assert "spec.json" in run("predict", tmp_path / "fake", data, *out).complaint
+    assert not (tmp_path / "p.csv").exists()
+
+
+def test_far_outside_the_data_is_said(model_and_run, run, tmp_path):
+    (tmp_path / "x.csv").write_text("site,time\nb,2030-01-01T00:00Z\n")
+    done = run("predict", model_and_run[1], tmp_path / "x.csv", "--out", "-")
+    assert done.code == 0
+    assert "client 'b': 1 of 1 rows are far outside the data" in done.err
+
+
+def test_a_full_disk_leaves_the_old_table(model_and_run, data, run, tmp_path, monkeypatch):
+    import pfedhgp.atomic as atomic
+
+    def full(path):
+        raise OSError(28, "No space left on device", str(path))
+
+    out = tmp_path / "p.csv"
+    out.write_text("old")
+    monkeypatch.setattr(atomic, "sync", full)
+    done = run("predict", model_and_run[1], data, "--out", out, "--overwrite")
+    assert done.code == 1
+    assert done.err.endswith("No space left on device\n")
+    assert "Traceback" not in done.err
+    assert out.read_text() == "old"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["new.csv", "p.csv"]
+
+
+# ------------------------------------------------------------------------------------------- report
+
+
+def test_report_hands_over_model_rows_and_metrics(written, model_and_run, run, tmp_path):
+    _, path = model_and_run
+    (tmp_path / "d.csv").write_text("site,time,y\nb,2024-03-01T02:30Z,1\nnew,2024-03-01T03:00Z,\n")
+    out = tmp_path / "r.html"
+    done = run("report", path, "--data", tmp_path / "d.csv", "--out", out, "--json")
+    assert json.loads(done.out) == {"run": str(path), "report": str(out)}
+    assert out.read_text() == "<html>"
+    ((model, rows, metrics, held_out),) = written
+    assert held_out is None
+    assert model.clients_ == ("a", "b", "a/b")
+    assert [(r.name, r.X[0, 0] - START) for r in rows] == [("b", 9000.0), ("new", 10800.0)]
+    assert metrics == {"holdout": None, "seconds": 1.0}
+    assert "already exists" in run("report", path, "--out", out).complaint
+
+
+def test_report_goes_into_the_run_folder(written, model_and_run, run):
+    _, path = model_and_run
+    for _ in range(2):  # the second replaces the first
+        done = run("report", path)
+        assert (done.code, done.out) == (0, f"{path / 'report.html'}\n")
+    assert FederatedGP.load(path).clients_ == ("a", "b", "a/b")
+    assert [rows for _, rows, _, _ in written] == [None, None]
+    (path / "report.html").unlink()
+
+
+def test_a_report_that_fails_leaves_the_old_one(written, model_and_run, run, tmp_path, monkeypatch):
+    out = tmp_path / "r.html"
+    out.write_text("old")
+
+    def fail(path, model, **more):
+        path.write_text("half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["pfedhgp.report"], "write", fail)
+    assert run("report", model_and_run[1], "--out", out, "--overwrite").code == 130
+    assert out.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["r.html"]
+
+
+def test_a_build_without_reports_says_so(model_and_run, run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pfedhgp.report", None)  # as if it were not there
+    done = run("report", model_and_run[1])
+    assert done.code == 1
+    assert "no report was written" in done.err
+
+
+def test_several_outputs_and_inputs_named_like_ours_keep_their_places():
+    """`long_table` against a model whose every number says where it came from."""
+    from types import SimpleNamespace
+
+    from pfedhgp.cli.predict import long_table
+    from pfedhgp.data.readers import Observations
+
+    def predict(client, X):
+        mean = X[:, [0]] * 10 + np.array([[1.0, 2.0]])
+        layers = {n: SimpleNamespace(mean=mean + k) for k, n in enumerate(LONG[-3:], 1)}
+        return SimpleNamespace(
+            mean=mean, sd=mean + 4, layers=layers, interval=lambda level: (mean - 5, mean + level)
+        )
+
+    columns = Columns("site", (InputColumn("mean"), InputColumn("t", "datetime")), ("u", "v"))
+    rows = [
+        Observations(
+            "b", np.array([[3.0, 0.0], [1.0, 60.0]]), np.empty((2, 0)), None, np.array([2, 0])
+        ),
+        Observations("a", np.array([[2.0, 1.5]]), np.empty((1, 0)), None, np.array([1])),
+    ]
+    table = long_table(SimpleNamespace(predict=predict), rows, columns, 0.5)
+    assert table.columns == ["client", "input mean", "t", *LONG[2:]]
+    assert table["client"].to_list() == ["b", "b", "a", "a", "b", "b"]
+    assert table["input mean"].to_list() == [1.0, 1.0, 2.0, 2.0, 3.0, 3.0]
+    assert table["output"].to_list() == ["u", "v"] * 3
+    assert table["mean"].to_list() == [11.0, 12.0, 21.0, 22.0, 31.0, 32.0]
+    assert table["t"].dt.epoch("ms").to_list() == [60_000, 60_000, 1500, 1500, 0, 0]
+    for name, added in zip(LONG[4:], [4, -5, 0.5, 1, 2, 3], strict=True):
+        assert (table[name] - table["mean"]).to_list() == [added] * 6, name
