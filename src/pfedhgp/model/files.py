@@ -3,7 +3,7 @@
     spec.json                   format, kernels, scaling, names, population, SHA-256 of every file
     global.safetensors          what all clients share: Z_g, B_g, φ, kernel parameters, q(v_g)
     clients/<hash>.safetensors  one client: Z_i, loadings, kernel parameters, noise, q(w | v_g)
-    metrics.json                the history of the fit
+    metrics.json                the history of the fit, and scores on held-out rows where there are some
     messages.jsonl              names, shapes and bytes of all that crossed the wire
 
 Nothing is pickled, and nothing in a file is executed. A client's file is named by a hash of its
@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +80,12 @@ def load(path: PathLike) -> FittedModel:
     folder.refuse_strangers([GLOBAL, METRICS, MESSAGES, *(e["file"] for e in entries.values())])
     history = folder.read(METRICS)
     with naming(folder.path / METRICS):
-        records = parse_json(history)["history"]
+        metrics = parse_json(history)
+        records = metrics.pop("history")
     lines = folder.read(MESSAGES)
     with naming(folder.path / MESSAGES):
         messages = [parse_json(line) for line in lines.splitlines()]
-    return _assemble(folder, entries, records, messages)
+    return replace(_assemble(folder, entries, records, messages), metrics=metrics)
 
 
 @with_numerics
@@ -128,7 +129,8 @@ def _files_of(model: FittedModel) -> Iterator[tuple[str, bytes]]:
     yield GLOBAL, safetensors.numpy.save(_shared_arrays(model))
     for name, client in model.clients.items():
         yield client_file(name), safetensors.numpy.save(_client_arrays(client))
-    history = {"history": plain_json(model.history, "history", strict=False)}
+    history = plain_json(dict(model.metrics), "metrics", strict=False)
+    history["history"] = plain_json(model.history, "history", strict=False)
     yield METRICS, json.dumps(history, indent=1, allow_nan=False).encode("ascii")
     messages = plain_json(model.messages, "messages", strict=False)
     yield MESSAGES, "".join(json.dumps(m, allow_nan=False) + "\n" for m in messages).encode("ascii")
@@ -228,7 +230,8 @@ def _assemble(
         model = FittedModel(
             structure=structure,
             inference=_string(spec["inference"], "inference"),
-            **templates,
+            kernel=templates["kernel"],
+            local_kernel=templates["local_kernel"],
             shared=shared,
             clients=clients,
             population=Population(**_numbers(spec["population"])),

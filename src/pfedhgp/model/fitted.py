@@ -45,6 +45,8 @@ class FittedModel:
     settings: Mapping[str, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     messages: list[dict[str, Any]] = field(default_factory=list)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    """Scores on held-out rows and what else was measured of the fit; JSON, in the data's own units."""
 
     @property
     def outputs(self) -> int:
