@@ -53,7 +53,7 @@ def write_folder(
     Whatever fails, `target` stays as it was; with `overwrite` the old folder goes last.
     """
     target = target.resolve()
-    _may_replace(target, overwrite)
+    check_target(target, overwrite=overwrite)
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = _beside(target)
     try:
@@ -74,13 +74,14 @@ def write_folder(
         raise
 
 
-def _may_replace(target: Path, overwrite: bool) -> None:
+def check_target(target: Path, *, overwrite: bool) -> None:
     """Only a model is ever replaced, or a run that has only got to its checkpoint."""
     if not os.path.lexists(target):
         return
     if not target.is_dir():
         raise InputError(f"{target} is a file: choose a folder for the model")
-    there = {entry.name for entry in target.iterdir()}
+    # What a killed process left half written is no part of anything.
+    there = {p.name for p in target.iterdir() if not p.name.startswith(".pfedhgp-")}
     strange = sorted(there - {*PARTS, *OTHERS})
     if strange:
         raise InputError(

@@ -29,6 +29,8 @@ from pfedhgp.report.views import (
     view_client,
 )
 
+from pfedhgp.runtime import with_numerics
+
 if TYPE_CHECKING:
     from pfedhgp.estimator import FederatedGP
 
@@ -75,6 +77,7 @@ def write(
     return path
 
 
+@with_numerics
 def render(
     model: FederatedGP,
     *,

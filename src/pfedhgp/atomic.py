@@ -1,0 +1,80 @@
+"""Files and folders that are there whole or not at all: written beside, made durable, then renamed."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """A path to write to; it takes `target`'s place when the block ends well, and goes when it does not.
+
+    >>> import tempfile
+    >>> target = Path(tempfile.mkdtemp()) / "a.txt"
+    >>> with replacing(target) as beside:
+    ...     _ = beside.write_text("whole")
+    >>> target.read_text()
+    'whole'
+    """
+    target = target.resolve()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    beside = target.parent / f".pfedhgp-{secrets.token_hex(8)}{target.suffix}"
+    try:
+        yield beside
+        sync(beside)
+        os.replace(beside, target)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    sync_folder(target.parent)
+
+
+def write_bytes(target: Path, content: bytes) -> None:
+    """`content` into `target`, whole or not at all."""
+    with replacing(target) as beside:
+        beside.write_bytes(content)
+
+
+def write_new_folder(target: Path, files: Iterable[tuple[str, bytes]]) -> None:
+    """`files` into a folder that is not there yet; names may have folders in them."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    beside = target.parent / f".pfedhgp-{secrets.token_hex(8)}"
+    try:
+        beside.mkdir()
+        for name, content in files:
+            path = beside / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            sync(path)
+            sync_folder(path.parent)
+        sync_folder(beside)
+        os.rename(beside, target)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+    sync_folder(target.parent)
+
+
+def sync(path: Path) -> None:
+    """Makes a file's content durable."""
+    handle = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes a folder's entries durable, where the system can."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
