@@ -139,8 +139,9 @@ def traffic(messages: Sequence[Mapping[str, Any]]) -> Traffic:
     for m in messages:
         way = "up" if m["to"] == "server" else "down"
         clients.add(m["from"] if way == "up" else m["to"])
-        row = kinds.setdefault(m["kind"], {"kind": m["kind"], "up": 0, "down": 0, "messages": 0})
-        row[way] += m["bytes"]
+        kind = m.get("kind", "message")
+        row = kinds.setdefault(kind, {"kind": kind, "up": 0, "down": 0, "messages": 0})
+        row[way] += sum(8 * prod(shape) for shape in m["arrays"].values())
         row["messages"] += 1
         for name, shape in m["arrays"].items():
             new = {"name": name, "way": way, "times": 0, "bytes": 0, "shape": shape, "kinds": []}
@@ -149,8 +150,8 @@ def traffic(messages: Sequence[Mapping[str, Any]]) -> Traffic:
             entry["bytes"] += 8 * prod(shape)
             if prod(shape) > prod(entry["shape"]):
                 entry["shape"] = shape
-            if m["kind"] not in entry["kinds"]:
-                entry["kinds"].append(m["kind"])
+            if kind not in entry["kinds"]:
+                entry["kinds"].append(kind)
     ordered = sorted(arrays.values(), key=lambda e: (e["way"] == "down", -e["bytes"], e["name"]))
     total = {way: sum(row[way] for row in kinds.values()) for way in ("up", "down")}
     return Traffic(list(kinds.values()), ordered, total["up"], total["down"], len(clients))

@@ -64,9 +64,10 @@ def client_panels(
     span: float | None = None,
     since: float = 0.0,
 ) -> str:
-    """The prediction with 50 and 95% bands and the rows, above the layers at one common scale.
+    """The prediction with 50 and 95% bands and the rows, above the layers that it is the sum of.
 
-    `span` is the height of a layer's panel in the output's units, so that clients compare.
+    `span` is the height of the deviation's and the local layer's panels in the output's units, so that these
+    compare with each other and between clients.
     """
     p, kept, wide = view.prediction, _kept(view, since), width > NARROW
     x = view.axis.values(view.x[kept])
@@ -93,11 +94,10 @@ def client_panels(
             band(strip, x, mean, sd, layer, levels=(0.95, 0.5))
             strip.plot(x, mean, color=COLOURS[layer], gid=f"{layer}-mean")
             strip.set_title(f"{layer.capitalize()} layer")
-            middle = 0.5 * (mean.max() + mean.min()) if layer == "global" else 0.0
             if layer != "global":
                 strip.axhline(0.0, color=COLOURS["muted"], linewidth=0.7)
-            if span:
-                strip.set_ylim(middle - 0.5 * span, middle + 0.5 * span)
+                if span:
+                    strip.set_ylim(-0.5 * span, 0.5 * span)
             strip.yaxis.set_major_locator(MaxNLocator(3))
         for strip in (top, *strips[:-1]):
             strip.tick_params(labelbottom=False)

@@ -28,7 +28,6 @@ from pfedhgp.report.views import (
     grid_size,
     view_client,
 )
-
 from pfedhgp.runtime import with_numerics
 
 if TYPE_CHECKING:
@@ -295,15 +294,14 @@ class _Page:
         return f"The last {self.axes[j].length(extent)}; a wider screen shows all."
 
     def _span(self, j: int, q: int) -> float:
-        """A height that holds every client's layers, up to a hundredth of their bands."""
+        """A height that holds every client's deviation and local layer, up to a hundredth of their bands."""
         tallest = 0.0
         for view in self.views.values():
-            for name in self.layers:
+            for name in ("deviation", "local"):
                 layer = view.slices[j].prediction.layers[name]
                 mean, reach = layer.mean[:, q], 2.0 * layer.sd[:, q]
                 low, high = np.quantile(mean - reach, 0.01), np.quantile(mean + reach, 0.99)
-                size = high - low if name == "global" else 2.0 * max(abs(low), abs(high))
-                tallest = max(tallest, float(size))
+                tallest = max(tallest, 2.0 * abs(float(low)), 2.0 * abs(float(high)))
         return 1.05 * tallest
 
     def _line(self, name: str) -> dict[str, Any]:

@@ -64,8 +64,8 @@ def finest_scale(model: FittedModel, names: Sequence[str], column: int) -> float
 
 
 def grid_size(finest: float) -> int:
-    """Points enough for eight to the finest scale, within reason."""
-    return int(np.clip(np.ceil(8.0 / max(finest, 1e-6)), FEWEST_POINTS, MOST_POINTS))
+    """Points enough for twelve to the finest scale, within reason."""
+    return int(np.clip(np.ceil(12.0 / max(finest, 1e-6)), FEWEST_POINTS, MOST_POINTS))
 
 
 def view_client(

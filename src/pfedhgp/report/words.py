@@ -58,16 +58,12 @@ def byte_size(count: float) -> str:
 
 def duration(seconds: float) -> str:
     """A stretch of time in the unit that suits it."""
-    for size, unit in (
-        (86_400.0 * 365.25, "years"),
-        (86_400.0, "days"),
-        (3_600.0, "hours"),
-        (60.0, "minutes"),
-    ):
-        if abs(seconds) >= size:
-            text = number(seconds / size).removesuffix("0").removesuffix(".0")
-            return f"{number(seconds / size)} {unit if text != '1' else unit[:-1]}"
-    return f"{number(seconds)} seconds"
+    sizes = ((86_400.0 * 365.25, "year"), (86_400.0, "day"), (3_600.0, "hour"), (60.0, "minute"))
+    size, unit = next((pair for pair in sizes if abs(seconds) >= pair[0]), (1.0, "second"))
+    text = number(seconds / size)
+    if "." in text:
+        text = text.rstrip("0").rstrip(".")
+    return f"{text} {unit}{'' if text == '1' else 's'}"
 
 
 @dataclass(frozen=True)
