@@ -103,4 +103,4 @@ def test_a_heatmap_shows_sign_and_size():
             assert ("var(--global)" if value > 0 else "var(--deviation)") in style
         opacity = float(style.split("opacity: ")[1].split(";")[0]) if "opacity" in style else 1.0
         assert opacity == pytest.approx(0.85 * abs(value), abs=0.005)
-        assert f"{value:.2f}" in svg.text()
+        assert f"{value:.2f}".replace("-", "−") in svg.text()

@@ -145,11 +145,11 @@ def test_dates_are_shown_as_dates(case):
 # ------------------------------------------------------------------------------------------- views
 
 
-def test_a_slice_holds_the_other_inputs_at_their_medians():
+def test_a_slice_holds_the_other_inputs_where_it_is_told():
     case = case_of(d=2)
     rows = rows_of(case)[1]
-    view = view_client(case.model, "client 1", points=[9, 11], rows=rows)
     medians = np.median(rows.X, axis=0)
+    view = view_client(case.model, "client 1", points=[9, 11], centre=medians, rows=rows)
     assert [len(s.x) for s in view.slices] == [9, 11]
     for j, along in enumerate(view.slices):
         ((axis, value),) = along.at
@@ -163,7 +163,7 @@ def test_a_slice_holds_the_other_inputs_at_their_medians():
         assert 0 < near.sum() < len(near)
 
 
-def test_without_rows_slices_go_through_the_middle_of_the_domain():
+def test_else_slices_go_through_the_middle_of_the_domain():
     view = view_client(case_of(d=2).model, "client 0", points=[5, 5])
     assert [s.at[0][1] for s in view.slices] == [12.0, 12.0]
 

@@ -192,10 +192,10 @@ def test_several_outputs_and_inputs():
     page = report.render(estimator_of(case), rows=rows_of(case))
     text = text_of(page)
     assert "Loadings say how" in text
-    assert "Each figure is a slice along one input" in text
+    assert "a slice along one input with the others at the medians of all rows" in text
     section = page[page.index('id="clients"') : page.index('id="shares"')]
     assert section.count("<figure>") == 3 * 6
-    middle = np.median(rows_of(case)[0].X[:, 1])
+    middle = np.median(np.concatenate([rows.X[:, 1] for rows in rows_of(case)]))
     assert f"at x1 = {middle:.2f}" in text
     # correlations of the model-implied covariance, on the diagonal of which is one
     assert re.search(r">1\.00<", page[page.index('id="outputs"') :])

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pfedhgp.errors import PFedHGPWarning
+
 
 def say(text: str, *, quiet: bool = False) -> None:
     """A line for people, to stderr."""
@@ -29,14 +31,16 @@ def result(summary: dict[str, Any]) -> None:
 def warnings_as_lines() -> Iterator[list[str]]:
     """Our warnings are printed once each as `pfedhgp: warning: …`; yields the list of them."""
     seen: list[str] = []
+    usual = warnings.showwarning
 
-    def show(message: Any, *rest: Any, **more: Any) -> None:
+    def show(message: Any, category: type[Warning], *rest: Any, **more: Any) -> None:
+        if not issubclass(category, PFedHGPWarning):
+            usual(message, category, *rest, **more)
+            return
         text = " ".join(str(message).split())
         if text not in seen:
             seen.append(text)
             print("pfedhgp: warning:", text, file=sys.stderr, flush=True)
-
-    from pfedhgp.errors import PFedHGPWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", PFedHGPWarning)

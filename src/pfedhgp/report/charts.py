@@ -224,7 +224,7 @@ def heatmap(
                 )
             )
             if wordy:
-                text = f"{value:.2f}" if scale <= 1 else number(value)
+                text = f"{value:.2f}".replace("-", "−") if scale <= 1 else number(value)
                 axes.text(j + 0.48, i + 0.49, text, ha="center", va="center", fontsize=9.5)
         axes.set_xlim(0, matrix.shape[1])
         axes.set_ylim(len(matrix), 0)

@@ -132,7 +132,7 @@ def band(
 
 def _points(axes: Axes, view: Slice, output: int, wide: bool) -> None:
     """Rows as dots, those held out as rings."""
-    size = 7.0 if wide else 5.0
+    size = 8.5 if wide else 6.0
     if view.points is not None:
         x, Y = view.points
         axes.scatter(

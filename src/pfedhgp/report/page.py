@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -13,7 +11,7 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
-from pfedhgp import __version__
+from pfedhgp import __version__, atomic
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError
 from pfedhgp.report import charts, facts, figures, words
@@ -63,16 +61,7 @@ def write(
     if not path.parent.is_dir():
         raise InputError(f"{path.parent}: no such folder; make it before the report is written")
     text = render(model, rows=rows, metrics=metrics, held_out=held_out)
-    fresh = path.parent / f".{secrets.token_hex(8)}.html"
-    try:
-        with open(fresh, "xb") as file:
-            file.write(text.encode("utf-8", "replace"))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(fresh, path)
-    except BaseException:
-        fresh.unlink(missing_ok=True)
-        raise
+    atomic.write_bytes(path, text.encode("utf-8", "replace"))
     return path
 
 
@@ -123,11 +112,14 @@ class _Page:
         finest = [finest_scale(self.model, self.chosen, j) for j in range(self.model.inputs)]
         points = [grid_size(scale) for scale in finest]
         self.since = [max(1.0 - NARROW_SCALES * scale, 0.0) for scale in finest]
+        given = [r.X for r in self.rows.values() if len(r.X)]
+        centre = np.median(np.concatenate(given), axis=0) if given else None
         return {
             name: view_client(
                 self.model,
                 name,
                 points=points,
+                centre=centre,
                 rows=self.rows.get(name),
                 held_out=self.held_out.get(name),
             )
@@ -263,7 +255,7 @@ class _Page:
             "panels": panels,
             "left_out": max(len(wanted) - MOST_PANELS, 0),
             "local": facts.local_kernel(self.model, name) if "local" in self.layers else [],
-            "noise": ", ".join(words.number(v) for v in facts.layer_sizes(self.model, name)[:, 3]),
+            "noise": facts.layer_sizes(self.model, name)[:, 3],
         }
 
     def _panel(self, index: int, name: str, j: int, q: int) -> Markup:

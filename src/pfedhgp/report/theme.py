@@ -89,6 +89,7 @@ SETTINGS: dict[str, Any] = {
 _PLACE = re.compile(
     r'\b(?:d|x|y|width|height)="[^"]*"'
 )  # not opacities, and not the text between tags
+_COMMAND = re.compile(r"\s*([MLQCZz])\s*")  # needs no space around it
 _NUMBER = re.compile(r"-?\d+\.\d{2,}")
 _COLOUR = re.compile("|".join(COLOURS.values()))
 _ROLE_OF = {colour: role for role, colour in COLOURS.items()}
@@ -152,7 +153,7 @@ def to_svg(figure: Figure, *, name: str, label: str) -> str:
     head, body = text.split(">", 1)
     box = re.search(r'viewBox="[^"]*"', head)
     assert box is not None
-    body = _PLACE.sub(lambda m: _NUMBER.sub(_short, m.group()), body)
+    body = _PLACE.sub(lambda m: _COMMAND.sub(r"\1", _NUMBER.sub(_short, m.group())), body)
     body = _COLOUR.sub(lambda m: f"var(--{_ROLE_OF[m.group()]})", body)
     body = re.sub(r"font-family:[^;\"]*;? ?", "", body)
     body = re.sub(r"(font: [^;\"]*?px) [^;\"]*", r"\1 var(--font)", body)

@@ -1,12 +1,11 @@
 """What the figures of one client show, as arrays: predictions on grids, and the rows that lie on them.
 
-With one input a view runs along it. With several there is a view along each, the others held at their
-medians, or at the middle of the agreed domain where no rows are given.
+With one input a view runs along it. With several there is a view along each, the others held at one place
+for all clients: the median of the rows, or the middle of the agreed domain where no rows are given.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -73,20 +72,20 @@ def view_client(
     name: str,
     *,
     points: Sequence[int],
+    centre: np.ndarray | None = None,
     rows: ClientRows | None = None,
     held_out: ClientRows | None = None,
 ) -> ClientView:
-    """Predicts along every input, with `points[j]` points along input j."""
+    """Predicts along every input, with `points[j]` points along input j, the others held at `centre`."""
     axes = axes_of(model)
     lower, upper = (np.asarray(v, np.float64) for v in (model.scaling.lower, model.scaling.upper))
-    centre = 0.5 * (lower + upper) if rows is None else np.median(rows.X, axis=0)
+    if centre is None:
+        centre = 0.5 * (lower + upper)
     slices = []
     for j, axis in enumerate(axes):
         X = np.tile(centre, (points[j], 1))
         X[:, j] = np.linspace(lower[j], upper[j], points[j])
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            p = predict(model, name, X)
+        p = predict(model, name, X)
         near = [_near(r, centre, j, upper - lower) for r in (rows, held_out)]
         others = tuple((axes[k], float(centre[k])) for k in range(len(axes)) if k != j)
         slices.append(Slice(axis, X[:, j], p, others, *near))
