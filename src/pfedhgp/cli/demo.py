@@ -47,7 +47,7 @@ def demo(
 ) -> None:
     """Fit twelve made-up air-quality stations, compare with simple baselines, and write a report.
 
-    Takes about a minute, most of it compilation. The folder holds no readings; its report.html shows them.
+    Takes about a minute, most of it compilation. Model files hold no readings; report.html shows them.
     """
     check_folder(out, overwrite=overwrite)
     # XLA's notes on cached machine code are not for people who try a demo.
