@@ -7,12 +7,15 @@ BENCH  := .venv-bench
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test test-slow lint bench clean
+.PHONY: help venv demo test test-slow lint bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-venv: $(VENV)/.stamp ## only set up the environment of test and lint
+venv: $(VENV)/.stamp ## only set up the environment of demo, test and lint
+
+demo: $(VENV)/.stamp ## fit a made-up air-quality federation and write ./pfedhgp-demo/report.html
+	$(VENV)/bin/pfedhgp demo $(ARGS)
 
 test: $(VENV)/.stamp ## the tests, without the slow ones (ARGS="-k name" picks some)
 	$(VENV)/bin/python -m pytest -m "not slow" -n 2 --dist loadfile $(ARGS) tests

@@ -16,6 +16,7 @@ import click
 import typer
 
 from pfedhgp import __version__
+from pfedhgp.cli.demo import demo
 from pfedhgp.cli.fit import fit
 from pfedhgp.cli.predict import predict
 from pfedhgp.cli.report import report
@@ -54,7 +55,7 @@ def root(
         typer.echo(context.get_help())
 
 
-for command in (fit, predict, report):
+for command in (demo, fit, predict, report):
     app.command()(command)
 
 

@@ -1,0 +1,146 @@
+"""`pfedhgp demo`, small and from end to end: what it prints, writes and refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+
+import numpy as np
+import pytest
+
+from pfedhgp.cli import demo
+from pfedhgp.cli.main import main
+from pfedhgp.data import demo as town
+from pfedhgp.estimator import FederatedGP
+from reported import case_of, estimator_of
+
+SCORES = {"rmse": 3.0, "crps": 2.0, "nll": 2.5, "coverage": 0.93, "width": 14.0, "ece": 0.02}
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """(folder, standard output, standard error) of a small demo."""
+    folder = tmp_path_factory.mktemp("demo") / "run"
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PFEDHGP_CACHE", "")  # the test process keeps its own JAX settings
+        patch.setenv("COLUMNS", "100")
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main(["demo", "--tiny", "--out", str(folder)])
+    assert code == 0, err.getvalue()
+    return folder, out.getvalue(), err.getvalue()
+
+
+@pytest.mark.slow
+def test_it_prints_a_table_a_reading_and_the_path(ran):
+    folder, out, err = ran
+    for name in ("federated", "per-station GP", "pooled GP"):
+        assert re.search(rf"{name}( +[\d.]+){{3}} +[\d.]+% +[\d.]+ +[\d.]+", out)
+    assert "On days that a station missed" in out
+    assert out.rstrip().endswith(f"The report: {folder / 'report.html'}")
+    assert "3 made-up stations" in err
+    assert err.count("round 2 of at most 2, bound") == 3
+    assert "warning" not in err
+
+
+@pytest.mark.slow
+def test_the_folder_is_a_run_that_loads(ran):
+    folder, _, _ = ran
+    assert sorted(os.listdir(folder)) == [
+        "clients", "global.safetensors", "messages.jsonl", "metrics.json", "report.html", "spec.json",
+    ]  # fmt: skip
+    model = FederatedGP.load(folder)
+    assert model.model_.settings["demo"] == {"seed": 0}
+    assert len(model.clients_) == 3
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert set(metrics["baselines"]) == {"per-station GP", "pooled GP"}
+    assert metrics["holdout"] == {"kind": "blocks", "fraction": 0.2, "seed": 0}
+
+
+@pytest.mark.slow
+def test_scores_are_of_held_out_readings_in_the_datas_units(ran):
+    folder, out, _ = ran
+    model = FederatedGP.load(folder)
+    rows = town.simulate(
+        seed=0, town=town.Town(days=8, stations=3, newcomer_days=4.0, outage_days=1.0)
+    )
+    test = town.hold_out_blocks(rows, fraction=0.2, block_days=1.0, seed=0).test
+    errors = []
+    for client in test:
+        if len(client.X):
+            gap = client.Y - model.predict(client.name, client.X).mean
+            errors.append(np.sqrt(np.mean(gap**2)))
+    overall = model.model_.metrics["overall"]
+    assert overall["rmse"] == pytest.approx(np.mean(errors), rel=1e-9)
+    assert overall["rows"] == sum(len(client.X) for client in test)
+    assert f"{overall['rmse']:.2f}" in out
+
+
+@pytest.mark.slow
+def test_the_report_shows_dates_rows_and_baselines(ran):
+    page = (ran[0] / "report.html").read_text("utf-8")
+    assert "time (UTC)" in page
+    assert "2024-Oct" in page
+    assert re.search(r'id="[^"]*-rows"', page)
+    assert re.search(r'id="[^"]*-held-out"', page)
+    assert "pooled GP" in page
+    assert "period 24 hours" in page or "period 1 day" in page
+
+
+@pytest.mark.slow
+def test_its_own_folder_may_be_used_again(ran):
+    demo.check_folder(ran[0], overwrite=False)
+
+
+def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path, capsys):
+    (tmp_path / "notes.txt").write_text("mine")
+    for extra in ([], ["--overwrite"]):
+        assert main(["demo", "--tiny", "--out", str(tmp_path), *extra]) == 2
+        err = capsys.readouterr().err
+        assert err.startswith("pfedhgp: error: ")
+        assert err.count("\n") == 1
+        assert str(tmp_path) in err
+    assert os.listdir(tmp_path) == ["notes.txt"]
+
+
+def test_another_model_is_replaced_only_when_told_so(tmp_path, capsys):
+    target = tmp_path / "run"
+    estimator_of(case_of()).save(target)
+    before = (target / "spec.json").read_bytes()
+    assert main(["demo", "--tiny", "--out", str(target)]) == 2
+    assert "is not a demo's" in capsys.readouterr().err
+    assert (target / "spec.json").read_bytes() == before
+    demo.check_folder(target, overwrite=True)  # does not raise
+
+
+def test_a_file_in_the_way_is_refused(tmp_path, capsys):
+    target = tmp_path / "file"
+    target.write_text("mine")
+    assert main(["demo", "--out", str(target)]) == 2
+    assert "is a file" in capsys.readouterr().err
+    assert target.read_text() == "mine"
+
+
+def test_help_lists_the_demo_without_its_hidden_option(capsys):
+    assert main(["--help"]) == 0
+    assert re.search(r"\bdemo\b", capsys.readouterr().out)
+    assert main(["demo", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "--overwrite" in out
+    assert "--tiny" not in out
+
+
+def test_the_reading_follows_the_numbers():
+    def scores(ours: float, alone: float, pooled: float) -> dict[str, dict[str, float]]:
+        names = (demo.FEDERATED, demo.ALONE, demo.POOLED)
+        return {n: {**SCORES, "rmse": r} for n, r in zip(names, (ours, alone, pooled), strict=True)}
+
+    assert "40% less than the better of the two" in demo.reading(scores(3.0, 5.0, 9.0))
+    assert "70% less than the better of the two" in demo.reading(scores(3.0, 12.0, 10.0))
+    lost = demo.reading(scores(5.0, 4.0, 9.0))
+    assert "no gain over the per-station GP" in lost
+    assert "less than" not in lost
+    assert "93% of the readings" in lost

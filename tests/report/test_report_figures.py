@@ -1,0 +1,186 @@
+"""What is drawn of clients is what was predicted, to a fraction of a pixel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pfedhgp.report import figures
+from pfedhgp.report.theme import NARROW, ROLES, WIDE
+from pfedhgp.report.views import choose, finest_scale, grid_size, view_client
+from pfedhgp.report.words import axes_of
+from reported import Svg, case_of, estimator_of, pixels_of, rows_of
+
+
+@pytest.fixture(scope="module")
+def case():
+    return case_of()
+
+
+@pytest.fixture(scope="module")
+def view(case):
+    rows = rows_of(case)[0]
+    return view_client(case.model, "client 0", points=[80], rows=rows, held_out=rows)
+
+
+@pytest.fixture(scope="module")
+def panels(view):
+    text = figures.client_panels(
+        view.slices[0], 0, output_name="y", width=WIDE, name="p", span=40.0
+    )
+    return Svg(text, "p")
+
+
+def edges(points: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The lowest and the highest vertex of a band near each x, in pixels (down is larger)."""
+    near = np.abs(points[:, :1] - at[None, :]) < 0.3
+    lower = np.array([points[mine, 1].max() for mine in near.T])
+    upper = np.array([points[mine, 1].min() for mine in near.T])
+    return lower, upper
+
+
+@pytest.mark.parametrize("level", [0.5, 0.95])
+def test_the_bands_drawn_are_the_predictions_intervals(view, panels, level):
+    along = view.slices[0]
+    p, line = along.prediction, panels.vertices("mean")
+    slope, offset = pixels_of(line, along.x, p.mean[:, 0])
+    band = panels.vertices(f"prediction-band-{round(100 * level)}")
+    at = np.interp(along.x, along.x[[0, -1]], [line[:, 0].min(), line[:, 0].max()])
+    lower, upper = edges(band, at)
+    expected = p.interval(level)
+    np.testing.assert_allclose(lower, slope * expected[0][:, 0] + offset, atol=0.3)
+    np.testing.assert_allclose(upper, slope * expected[1][:, 0] + offset, atol=0.3)
+
+
+@pytest.mark.parametrize("layer", ["global", "deviation", "local"])
+def test_layers_are_drawn_with_their_own_bands(view, panels, layer):
+    along = view.slices[0]
+    part, line = along.prediction.layers[layer], panels.vertices(f"{layer}-mean")
+    slope, offset = pixels_of(line, along.x, part.mean[:, 0])
+    at = np.interp(along.x, along.x[[0, -1]], [line[:, 0].min(), line[:, 0].max()])
+    lower, _ = edges(panels.vertices(f"{layer}-band-95"), at)
+    expected = part.mean[:, 0] - 1.959964 * part.sd[:, 0]
+    np.testing.assert_allclose(lower, slope * expected + offset, atol=0.3)
+
+
+def test_deviation_and_local_panels_have_one_scale(view, panels):
+    x, layers = view.slices[0].x, view.slices[0].prediction.layers
+    slopes = [
+        pixels_of(panels.vertices(f"{name}-mean"), x, layers[name].mean[:, 0])[0]
+        for name in ("deviation", "local")
+    ]
+    np.testing.assert_allclose(slopes[0], slopes[1], rtol=0.02)
+
+
+def test_rows_are_where_they_were_observed(case, view, panels):
+    along, rows = view.slices[0], rows_of(case)[0]
+    line = panels.vertices("mean")
+    slope, offset = pixels_of(line, along.x, along.prediction.mean[:, 0])
+    x = np.interp(rows.X[:, 0], along.x[[0, -1]], [line[:, 0].min(), line[:, 0].max()])
+    for gid in ("rows", "held-out"):
+        drawn = panels.places(gid)
+        np.testing.assert_allclose(drawn[:, 0], x, atol=0.3)
+        np.testing.assert_allclose(drawn[:, 1], slope * rows.Y[:, 0] + offset, atol=0.3)
+
+
+def test_without_rows_no_point_is_drawn(case):
+    view = view_client(case.model, "client 0", points=[40])
+    svg = figures.client_panels(view.slices[0], 0, output_name="y", width=WIDE, name="p")
+    assert not Svg(svg, "p").has("rows")
+    assert not Svg(svg, "p").has("held-out")
+
+
+def test_a_narrow_figure_may_show_the_last_part_only(view):
+    along = view.slices[0]
+    text = figures.client_panels(along, 0, output_name="y", width=NARROW, name="p", since=0.75)
+    line = Svg(text, "p").vertices("mean")
+    kept = along.x >= along.x[0] + 0.75 * np.ptp(along.x)
+    pixels_of(line, along.x[kept], along.prediction.mean[kept, 0])
+
+
+def test_the_overview_has_a_line_for_each_client_and_the_shared_layer(case):
+    slices = {
+        name: view_client(case.model, name, points=[60]).slices[0] for name in case.model.clients
+    }
+    svg = Svg(figures.overview(slices, 0, output_name="pm25", width=WIDE, name="o"), "o")
+    shared = next(iter(slices.values()))
+    slope, offset = pixels_of(
+        svg.vertices("global-mean"), shared.x, shared.prediction.layers["global"].mean[:, 0]
+    )
+    for i, view in enumerate(slices.values()):
+        own = pixels_of(svg.vertices(f"client-{i}"), view.x, view.prediction.mean[:, 0])
+        np.testing.assert_allclose(own, [slope, offset], rtol=0.02)
+    assert "pm25" in svg.text()
+    assert "x0" in svg.text()
+
+
+def test_colours_are_the_pages_variables(view):
+    svg = figures.client_panels(view.slices[0], 0, output_name="y", width=WIDE, name="p")
+    assert {f"var(--{role})" for role in ("prediction", "global", "ink", "muted")} <= set(
+        part.split(")")[0] + ")" for part in ("var(" + rest for rest in svg.split("var(")[1:])
+    )
+    assert not [role for role in ROLES if f"#0f{ROLES.index(role):02x}" in svg]
+
+
+def test_names_are_text_and_never_markup_or_mathematics(view):
+    name = '<script>alert("1")</script> $x$ & co'
+    text = figures.client_panels(view.slices[0], 0, output_name=name, width=WIDE, name="p")
+    assert "<script>" not in text
+    assert '<script>alert("1")</script' in Svg(text, "p").text()
+    assert "$" in figures.overview(
+        {"a": view.slices[0]}, 0, output_name="$cost$", width=WIDE, name="o"
+    )
+
+
+def test_dates_are_shown_as_dates(case):
+    columns = {"inputs": [{"name": "x0", "kind": "datetime"}]}
+    model = estimator_of(case, settings={"columns": columns}).model_
+    assert axes_of(model)[0].is_date
+    view = view_client(model, "client 0", points=[30])
+    svg = Svg(figures.client_panels(view.slices[0], 0, output_name="y", width=WIDE, name="p"), "p")
+    assert "1970" in svg.text()
+    assert "UTC" in svg.text()
+
+
+# ------------------------------------------------------------------------------------------- views
+
+
+def test_a_slice_holds_the_other_inputs_where_it_is_told():
+    case = case_of(d=2)
+    rows = rows_of(case)[1]
+    medians = np.median(rows.X, axis=0)
+    view = view_client(case.model, "client 1", points=[9, 11], centre=medians, rows=rows)
+    assert [len(s.x) for s in view.slices] == [9, 11]
+    for j, along in enumerate(view.slices):
+        ((axis, value),) = along.at
+        assert (axis.name, value) == (f"x{1 - j}", medians[1 - j])
+        X = np.tile(medians, (len(along.x), 1))
+        X[:, j] = np.linspace(10.0, 14.0, len(along.x))
+        expected = estimator_of(case).predict("client 1", X)
+        np.testing.assert_array_equal(along.prediction.mean, expected.mean)
+        near = np.abs(rows.X[:, 1 - j] - medians[1 - j]) <= 0.1 * 4.0
+        np.testing.assert_array_equal(along.points[0], rows.X[near, j])
+        assert 0 < near.sum() < len(near)
+
+
+def test_else_slices_go_through_the_middle_of_the_domain():
+    view = view_client(case_of(d=2).model, "client 0", points=[5, 5])
+    assert [s.at[0][1] for s in view.slices] == [12.0, 12.0]
+
+
+def test_the_finest_scale_is_the_shortest_lengthscale_or_period(case):
+    shortest = min(
+        float(np.min(k.lengthscale))
+        for k in (case.model.shared.block.kernels, case.model.clients["client 2"].block.kernels)
+    )
+    assert finest_scale(case.model, ["client 2"], 0) == pytest.approx(shortest)
+    assert grid_size(0.5) < grid_size(0.04) < grid_size(1e-9) == 512
+
+
+def test_a_selection_spreads_over_the_errors():
+    names = [f"c{i}" for i in range(30)]
+    errors = {name: float((7 * i) % 30) for i, name in enumerate(names)}
+    chosen = choose(names, errors, 4)
+    assert [errors[name] for name in chosen] == [0.0, 10.0, 19.0, 29.0]
+    assert choose(names, {}, 4) == ["c0", "c10", "c19", "c29"]
+    assert choose(names[:4], errors, 4) == names[:4]
