@@ -3,7 +3,7 @@
 [data]       files, client, inputs, outputs, cycle, delimiter, datetime_format
 [model]      kernel, local_kernel, layers, latents, local_latents, noise, inducing, local_inducing,
              learn_inducing, domain
-[inference]  name, rounds, tolerance, restarts, batch
+[inference]  name, rounds, tolerance, restarts, batch, averaging
 [run]        out, holdout, seed, device, report
 """
 
@@ -67,6 +67,7 @@ class Inference(_Part):
     tolerance: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.02
     restarts: Count = 1
     batch: bool = True
+    averaging: bool = True
 
 
 class Run(_Part):

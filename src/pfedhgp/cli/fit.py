@@ -144,6 +144,14 @@ def fit(
             rich_help_panel=INFERENCE,
         ),
     ] = None,
+    averaging: Annotated[
+        bool | None,
+        typer.Option(
+            "--averaging/--best-parameters",
+            help="Whether predictions average over a client's parameters where rows are few.",
+            rich_help_panel=INFERENCE,
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="RUN", help="The folder for the model.", rich_help_panel=RUN),
@@ -233,6 +241,7 @@ def fit(
             "tolerance": tolerance,
             "restarts": restarts,
             "batch": batch,
+            "averaging": averaging,
         },
         "run": {
             "out": None if out is None else str(out),

@@ -180,6 +180,7 @@ def _train(
             tolerance=how.tolerance,
             restarts=how.restarts,
             batch=how.batch,
+            averaging=how.averaging,
             device=config.run.device,
             seed=config.run.seed,
             callbacks=[show],
