@@ -116,8 +116,17 @@ class StructuredServer:
         }
 
     def _will_move(self) -> bool:
-        """Whether θ_g moves after this round: not while it is held, nor after the last round."""
-        return self.settings.frozen_rounds <= self.turn < self.settings.rounds
+        """Whether θ_g moves after this round."""
+        return self._moves_before(self.turn + 1)
+
+    def _moves_before(self, turn: int) -> bool:
+        """Whether θ_g moves on the way to round `turn`: not while it is held, nor to the last round.
+
+        Nothing could take back a step to the last round that lowers the bound. Training of a few rounds takes
+        the chance.
+        """
+        held, rounds = self.settings.frozen_rounds, self.settings.rounds
+        return held < turn < rounds or held < turn == rounds <= held + 3
 
     def gather(self, sums: Arrays) -> float:
         """Takes the summed statistics and returns the bound at the block that was broadcast."""
@@ -132,7 +141,7 @@ class StructuredServer:
         assert self.total is not None
         structure, total = self.spec.structure, self.total
         self._set_radius()
-        moving = self.turn > self.settings.frozen_rounds
+        moving = self._moves_before(self.turn)
         radius = np.float64(self.radius if moving else 0.0)
         options = ServerOptions(structure)
         new, _ = improve(options, total, self.anchor, radius, np.float64(self.jitter))
