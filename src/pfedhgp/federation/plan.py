@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pfedhgp.inference.parties import Inference
+from pfedhgp.model.cycles import CycleChoice
 from pfedhgp.model.spec import Spec
 
 
@@ -25,3 +26,5 @@ class Plan:
     tolerance: float = 0.02
     restarts: int = 1
     seed: int = 0
+    cycles: CycleChoice | None = None
+    """A cycle layer, or none: then cycles are replicates with white residuals."""
