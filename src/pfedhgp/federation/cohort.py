@@ -200,9 +200,12 @@ class Cohort:
 
     def _rows(self, client: ClientRows, X: np.ndarray, Y: np.ndarray) -> Rows:
         if client.name in self.layers:
-            separate = self.plan.spec.noise == "full"
-            layer = self.layers[client.name]
-            return cycle_rows.cycle_rows(*self._scaled_cycles(client), layer, separate=separate)
+            return cycle_rows.cycle_rows(
+                *self._scaled_cycles(client),
+                self.layers[client.name],
+                separate=self.plan.spec.noise == "full",
+                client=client.name,
+            )
         seen = np.isfinite(Y)
         counts = seen.astype(np.float64) if client.counts is None else client.counts
         extra = self.padded_rows - len(X)

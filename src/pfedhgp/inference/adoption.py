@@ -47,7 +47,7 @@ def adopt(
         rows = _white_rows(client, X, Y, model.scaling)
     else:
         cycles, layer = model.scaling.outputs(client.cycles), model.cycle_layer
-        rows = cycle_rows(X, cycles, layer, separate=noise == "full")
+        rows = cycle_rows(X, cycles, layer, separate=noise == "full", client=client.name)
         block = eqx.tree_at(lambda b: b.noise, block, noise_of(layer, noise))
     party = StructuredClients(
         settings, spec, model.shared.block.kernels, stack_trees([block]), stack_trees([rows])

@@ -6,11 +6,14 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import solve_triangular
 
+from pfedhgp.errors import InputError
 from pfedhgp.inference.patterns import groups_of, row_precision
 from pfedhgp.model.blocks import CycleTerm, Rows
 from pfedhgp.model.cycles import CycleLayer
 from pfedhgp.model.noise import DiagonalNoise, FullNoise, Noise
 
+MOST_CELLS = 20_000
+"""Of all patterns together, where each has rows of its own: the weights take the square of it."""
 FLOOR = 1e-8
 """As `Noise` adds it to every variance."""
 
@@ -25,7 +28,9 @@ def noise_of(layer: CycleLayer, form: str) -> Noise:
     return DiagonalNoise(jnp.log(jnp.asarray(variances if form == "output" else variances[:1])))
 
 
-def cycle_rows(X: np.ndarray, cycles: np.ndarray, layer: CycleLayer, *, separate: bool) -> Rows:
+def cycle_rows(
+    X: np.ndarray, cycles: np.ndarray, layer: CycleLayer, *, separate: bool, client: str = ""
+) -> Rows:
     """Rows for cycles (C, n, Q) on the grid X, in scaled units; NaN is a missing cell.
 
     Cells have their mean over the cycles that have them. With a full Σ_ε the patterns of observed cells keep
@@ -36,6 +41,11 @@ def cycle_rows(X: np.ndarray, cycles: np.ndarray, layer: CycleLayer, *, separate
     noise, E = layer.noise, layer.half(X)
     n, Q, k = E.shape
     groups = list(groups_of(seen))
+    if separate and len(groups) > 1 and len(groups) * n * Q > MOST_CELLS:
+        raise InputError(
+            f"client {client!r}: its cycles lack cells in {len(groups)} different ways, too many for "
+            "noise='full' with a cycle layer: use noise='output'"
+        )
     blocks = len(groups) if separate else 1
     total = filled.sum(0) / np.maximum(seen.sum(0), 1)
     Y, mask = np.zeros((blocks, n, Q)), np.zeros((blocks, n, Q))
@@ -60,7 +70,7 @@ def cycle_rows(X: np.ndarray, cycles: np.ndarray, layer: CycleLayer, *, separate
         constant -= count * float(np.sum(np.log(np.diagonal(factor))))
         at = np.zeros((k, blocks, n * Q))
         at[:, block] = np.sqrt(count) * U
-        stacked.append(at.reshape(k, -1))
+        stacked.append(at.reshape(k, blocks * n * Q))
         means.append(np.sqrt(count) * explained.mean(0))
         stacked, means = _compressed(stacked, means)
     weights = np.moveaxis(np.concatenate(stacked).reshape(-1, blocks * n, Q), 0, 2)

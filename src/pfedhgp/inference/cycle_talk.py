@@ -20,7 +20,7 @@ from pfedhgp.inference.within import Within, halves_of
 from pfedhgp.model.cycles import FORMS, CycleBasis, CycleChoice, CycleLayer
 
 LARGEST_BASIS, SMALLEST_BASIS = 81, 8
-EM_TURNS = 8
+EM_TURNS = 12
 EM_SETTLED = 0.01
 """Relative change of the layer's variances at which EM ends."""
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from pfedhgp.inference.patterns import groups_of, row_precision
+from pfedhgp.inference.incomplete import expected_sums
 from pfedhgp.model.cycles import CycleBasis, CycleLayer
 
 LOG_2PI = float(np.log(2.0 * np.pi))
@@ -78,22 +78,17 @@ def within_of(
 ) -> Within:
     """The sums of one client's cycles (C, n, Q) on the grid X (n, d); NaN is a missing cell.
 
-    Where cells are missing, their expected sums under `layer` take their place (the E-step of EM), which
-    is approximate in one respect: means are over the cycles that have the cell, and d_c is scaled so that
-    its variance is that of a complete cell.
+    Where cells are missing, the expected sums under `layer` take their place (`expected_sums`).
     """
     A = basis.features(X)
     C, n, Q = cycles.shape
     freedom = float(max(C - 1, 0))
-    seen = np.isfinite(cycles)
-    counts = seen.sum(0)
-    mean = np.where(seen, cycles, 0.0).sum(0) / np.maximum(counts, 1)
-    gap = np.where(seen, cycles - mean[None], 0.0)
-    if C > 1 and not seen.all():
+    if C > 1 and not np.isfinite(cycles).all():
         assert layer is not None, "incomplete cycles need a layer"
-        T, scatter = _expected(X, A, gap, seen & (counts > 1)[None], counts, layer)
+        T, scatter = expected_sums(cycles, layer.half(X), layer.noise, A)
     else:
-        p = np.einsum("mn,cnq->cqm", A, gap, optimize=True).reshape(C, -1)
+        gap = np.zeros((0, n, Q)) if C < 2 else cycles - cycles.mean(0)
+        p = np.einsum("mn,cnq->cqm", A, gap, optimize=True).reshape(len(gap), Q * len(A))
         T, scatter = p.T @ p, np.einsum("cnq,cnp->qp", gap, gap, optimize=True)
     return Within(
         freedom=np.asarray(freedom),
@@ -121,45 +116,6 @@ def halves_of(
     if C < 4:  # too few to do without the difference of the halves' means
         return whole.times(0.0), whole
     return first, within_of(X, cycles[(C + 1) // 2 :], basis, layer)
-
-
-def _expected(
-    X: np.ndarray,
-    A: np.ndarray,
-    gap: np.ndarray,
-    seen: np.ndarray,
-    counts: np.ndarray,
-    layer: CycleLayer,
-) -> tuple[np.ndarray, np.ndarray]:
-    """E[T] and E[scatter] given the observed cells, under d_c ~ N(0, (C−1)/C · Σ_e)."""
-    C, _, Q = gap.shape
-    shrink = (C - 1) / C
-    level = np.sqrt(np.where(counts > 1, counts / np.maximum(counts - 1, 1) * shrink, 0.0))
-    E, noise = layer.half(X), layer.noise
-    size = Q * len(A)
-    T, scatter = np.zeros((size, size)), np.zeros((Q, Q))
-    for there, members in groups_of(seen):
-        d = gap[members] * (level * there)[None]
-        P = row_precision(noise, there)
-        regress = np.einsum("nq,qp,npr->nqr", ~there, noise, P)
-        PE = np.einsum("nqp,npk->nqk", P, E)
-        inner = np.eye(E.shape[2]) + np.einsum("nqk,nql->kl", E, PE, optimize=True)
-        factor = np.linalg.cholesky(inner)
-        half = solve_triangular(factor, np.einsum("nqk,cnq->kc", PE, d, optimize=True), lower=True)
-        z = solve_triangular(factor, half, lower=True, trans=1)
-        D = (~there)[:, :, None] * E - np.einsum("nqp,npk->nqk", regress, E)
-        filled = d + np.einsum("nqp,cnp->cnq", regress, d) + np.einsum("nqk,kc->cnq", D, z)
-        left = noise[None] - np.einsum("qp,npr,rs->nqs", noise, P, noise, optimize=True)
-        left = left * (~there)[:, :, None] * (~there)[:, None, :]
-        D = solve_triangular(factor, D.reshape(-1, len(factor)).T, lower=True).T.reshape(D.shape)
-        p = np.einsum("mn,cnq->cqm", A, filled, optimize=True).reshape(len(d), size)
-        AD = np.einsum("mn,nqk->qmk", A, D, optimize=True).reshape(size, -1)
-        own = np.einsum("mn,nqp,ln->qmpl", A, left, A, optimize=True).reshape(size, size)
-        T += p.T @ p + shrink * len(d) * (AD @ AD.T + own)
-        scatter += np.einsum("cnq,cnp->qp", filled, filled, optimize=True)
-        spread = np.einsum("nqk,npk->qp", D, D, optimize=True) + left.sum(0)
-        scatter += shrink * len(d) * spread
-    return T, scatter
 
 
 def within_evidence(layer: CycleLayer, within: Within) -> float:
