@@ -142,10 +142,10 @@ def test_a_layer_without_weights_is_plain_replicates():
 
 
 def test_full_noise_with_too_many_patterns_is_refused():
-    _, grid, Y, layer = setting("full", gaps=True, C=12, n=7)
+    _, _, Y, layer = setting("full", gaps=True, C=12)
     long = np.linspace(0, 3, 1000)[:, None]
     cycles = np.tile(Y[:, :1], (1, 1000, 1))
     for i in range(len(cycles)):
         cycles[i, i, 0] = np.nan
-    with pytest.raises(InputError, match="client 'press 4': .* use noise='output'"):
+    with pytest.raises(InputError, match=r"client 'press 4': .* use noise='output'"):
         cycle_rows(long, cycles, layer, separate=True, client="press 4")

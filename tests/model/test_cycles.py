@@ -91,7 +91,7 @@ def test_round_trip(tmp_path, own):
         ({"cycles.factor": lambda a: a * np.nan}, "cycles.factor is not finite"),
         ({"cycles.factor": lambda a: a[:-1]}, "cycles.factor has shape"),
         ({"cycles.noise": lambda a: -a}, "cycles.noise is not positive definite"),
-        ({"cycles.noise": lambda a: a + [[0, 1], [0, 0]]}, "cycles.noise is not symmetric"),
+        ({"cycles.noise": lambda a: a + np.eye(2, k=1)}, "cycles.noise is not symmetric"),
         ({"cycles.lengthscale": lambda a: 0 * a}, "cycles.lengthscale is not positive"),
         ({"cycles.inputs": None}, "cycles.inputs"),
     ],

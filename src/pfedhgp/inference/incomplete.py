@@ -1,9 +1,11 @@
 """Cycles that lack cells: what their sums are expected to be, given a cycle layer (the E-step of EM).
 
-For y_c ~ N(μ, Σ_e) with any μ, the missing cells are filled by their conditional means and μ is the mean of the
-filled cycles, until neither moves: that is the generalised least-squares μ. The conditional covariances
-of the filled cells count (C−1)/C, one degree of freedom being the mean's; that the mean is itself less certain
-where cells are missing is left out, so estimates from incomplete cycles are approximate in 1/C.
+For y_c ~ N(μ, Σ_e) with any μ, the missing cells are filled by their conditional means and μ is the mean of
+the filled cycles, until neither moves: that is the generalised least-squares μ. The conditional covariances
+of the filled cells count (C−1)/C, one degree of freedom being the mean's; that the mean is itself less
+certain where cells are missing is left out, so estimates from incomplete cycles are approximate in 1/C.
+(Means of the cells that are there would not do: neighbouring cells would average different cycles, and what
+is smooth in each cycle would come out as noise.)
 """
 
 from __future__ import annotations
@@ -62,9 +64,9 @@ class _Group:
 def expected_sums(
     cycles: np.ndarray, E: np.ndarray, noise: np.ndarray, A: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """E[T] and E[scatter] of cycles (C, n, Q) with NaN; E (n, Q, k) is the layer on the grid, A (M, n) its basis."""
+    """E[T] and E[scatter] of cycles (C, n, Q) with NaN; E (n, Q, k) and A (M, n) are the layer on the grid."""
     seen = np.isfinite(cycles)
-    (C, _, Q), size = cycles.shape, cycles.shape[2] * len(A)
+    C, size = len(cycles), cycles.shape[2] * len(A)
     groups = [_Group.of(there, members, E, noise) for there, members in groups_of(seen)]
     d = _departures(cycles, seen, groups, E)
     p = np.einsum("mn,cnq->cqm", A, d, optimize=True).reshape(C, size)
