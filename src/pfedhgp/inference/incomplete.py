@@ -64,7 +64,7 @@ class _Group:
 def expected_sums(
     cycles: np.ndarray, E: np.ndarray, noise: np.ndarray, A: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """E[T] and E[scatter] of cycles (C, n, Q) with NaN; E (n, Q, k) and A (M, n) are the layer on the grid."""
+    """E[T] and E[scatter] of cycles (C, n, Q) with NaN; E (n, Q, k) and A (M, n) are the layer there."""
     seen = np.isfinite(cycles)
     C, size = len(cycles), cycles.shape[2] * len(A)
     groups = [_Group.of(there, members, E, noise) for there, members in groups_of(seen)]
