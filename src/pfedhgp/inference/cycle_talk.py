@@ -14,7 +14,7 @@ import numpy as np
 from pfedhgp.errors import InputError
 from pfedhgp.inference import budget
 from pfedhgp.inference.census import Scales
-from pfedhgp.inference.cycle_forms import Halves, estimate, held_out_evidence, mixed
+from pfedhgp.inference.cycle_forms import Halves, choose_form, estimate, mixed
 from pfedhgp.inference.parties import Arrays
 from pfedhgp.inference.within import Within, halves_of
 from pfedhgp.model.cycles import FORMS, CycleBasis, CycleChoice, CycleLayer
@@ -78,11 +78,8 @@ class CycleServer:
     def _form(self, halves: Halves) -> str:
         if self.choice.form != "auto":
             return self.choice.form
-        basis, noise = self.layer.basis, self.noise
-        self.evidence = {
-            form: float(held_out_evidence(halves, basis, form=form, noise=noise)) for form in FORMS
-        }
-        return max(self.evidence, key=lambda form: self.evidence[form])
+        form, self.evidence = choose_form(halves, self.layer.basis, noise=self.noise)
+        return form
 
 
 def reply(
