@@ -189,7 +189,7 @@ def test_auto_chooses_a_form_by_held_out_cycles_and_says_so():
     evidence = model.model_.settings["cycle_evidence"]
     assert set(evidence) == {"white", "stationary", "free"}
     chosen = model.model_.settings["cycle_form"]
-    assert evidence[chosen] > max(evidence.values()) - 0.002 * 26 * 24
+    assert evidence[chosen] > max(evidence.values()) - 6.0
     assert evidence[chosen] > evidence["white"] + 10.0
     assert model.model_.cycle_layer.form == chosen
 
