@@ -26,8 +26,8 @@ Halves = tuple[Within, Within]
 WORTHS = tuple(float(v) for v in np.geomspace(0.03, 3e4, 13))
 """κ, half a decade apart."""
 MARGIN = 6.0
-"""Nats of held-out evidence that a richer form must bring. Where the simpler form was the truth, the richer one
-was ahead by 4 at most (90 draws of 12 or 40 cycles): κ is chosen on what it is judged by."""
+"""Nats of held-out evidence that a richer form must bring. Where the simpler form was the truth, the richer
+one was ahead by 4 at most (60 draws of 12 or 40 cycles): κ is chosen on what it is judged by."""
 
 
 def estimate(
@@ -58,7 +58,9 @@ def held_out_evidence(
     For the free form κ is the best for these halves: one number, chosen on what it is judged by.
     """
     if min(float(half.freedom) for half in halves) <= 0:
-        raise InputError("held-out evidence needs a client with at least three cycles")
+        raise InputError(
+            "held-out evidence needs a client with at least three cycles: choose the form by `cycles=`"
+        )
     pairs = (halves, halves[::-1])
     if form == "free":
         targets = [_stationary(seen, basis, noise) for seen, _ in pairs]

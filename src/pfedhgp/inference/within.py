@@ -127,19 +127,16 @@ def within_evidence(layer: CycleLayer, within: Within) -> float:
     Example:
         >>> import numpy as np
         >>> from pfedhgp.inference.cycle_forms import estimate
-        >>> from pfedhgp.inference.within import within_evidence, within_of
+        >>> from pfedhgp.inference.within import halves_of, within_evidence, within_of
         >>> from pfedhgp.model.cycles import CycleBasis
         >>> grid, rng = np.linspace(0, 1, 30)[:, None], np.random.default_rng(0)
         >>> waves = rng.normal(size=(20, 1, 1)) * np.sin(6 * grid) + 0.1 * rng.normal(
         ...     size=(20, 30, 1)
         ... )
         >>> basis = CycleBasis.on(np.linspace(0, 1, 10)[:, None])
-        >>> seen, held_out = (within_of(grid, part, basis) for part in (waves[:10], waves[10:]))
-        >>> layers = {form: estimate(seen, basis, form=form) for form in ("white", "stationary")}
-        >>> bool(
-        ...     within_evidence(layers["stationary"], held_out)
-        ...     > within_evidence(layers["white"], held_out)
-        ... )
+        >>> seen, held_out = halves_of(grid, waves[:10], basis), within_of(grid, waves[10:], basis)
+        >>> smooth, white = (estimate(seen, basis, form=form) for form in ("stationary", "white"))
+        >>> bool(within_evidence(smooth, held_out) > within_evidence(white, held_out))
         True
     """
     if within.freedom <= 0:
