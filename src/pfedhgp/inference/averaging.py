@@ -55,14 +55,16 @@ class Averaging(NamedTuple):
     reach: float = 2.0
 
 
-def parameters(block: ClientBlock) -> tuple:
-    """ψ as a tree: everything the client learns but its inducing inputs."""
-    return block.kernels, block.deviation, block.loadings, block.noise
+def parameters(block: ClientBlock, *, noise: bool) -> tuple:
+    """ψ as a tree: all that the client learns but its inputs; a cycle layer has settled `noise` before."""
+    learned = (block.kernels, block.deviation, block.loadings)
+    return (*learned, block.noise) if noise else learned
 
 
 def with_parameters(block: ClientBlock, values: tuple) -> ClientBlock:
     """The block with other parameters."""
-    return ClientBlock(values[0], block.inputs, block.active, values[1], values[2], values[3])
+    kernels, deviation, loadings, noise = (*values, block.noise)[:4]
+    return ClientBlock(kernels, block.inputs, block.active, deviation, loadings, noise)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -105,7 +107,7 @@ def target(
     basis = shared.basis(jitter)
     free = to_free(client)
     anchored = eqx.tree_at(lambda b: b.noise, to_free(anchor), free.noise)
-    best, unravel = ravel_pytree(parameters(free))
+    best, unravel = ravel_pytree(parameters(free, noise=rows.cycles is None))
 
     def block_at(z: Array) -> ClientBlock:
         return from_free(with_parameters(free, unravel(z)))

@@ -65,16 +65,17 @@ def log_prior(structure: Structure, free: ClientBlock, anchor: ClientBlock, phi:
     return value - 0.125 * sum(jax.tree.leaves(gaps), start=jnp.zeros(()))
 
 
-def movable(free: ClientBlock, *, kernels_free: Array, inputs: bool) -> Array:
+def movable(free: ClientBlock, *, kernels_free: Array, inputs: bool, noise: bool = True) -> Array:
     """1 for coordinates that the search may move."""
     ones = jax.tree.map(jnp.ones_like, free)
     mask = eqx.tree_at(
-        lambda b: (b.kernels, b.inputs, b.active),
+        lambda b: (b.kernels, b.inputs, b.active, b.noise),
         ones,
         (
             jax.tree.map(lambda v: v * kernels_free, ones.kernels),
             free.active[:, None] * jnp.ones_like(free.inputs) * float(inputs),
             jnp.zeros_like(free.active),
+            jax.tree.map(lambda v: v * float(noise), ones.noise),
         ),
     )
     return ravel_pytree(mask)[0]
@@ -140,7 +141,12 @@ def step(
         bound = cavity_bound(accumulate(rows, design, chunk=options.chunk), *rest)
         return -(bound + log_prior(options.structure, free, anchor_free, shared.phi))
 
-    mask = movable(unravel(start), kernels_free=broadcast.kernels_free, inputs=options.learn_inputs)
+    mask = movable(
+        unravel(start),
+        kernels_free=broadcast.kernels_free,
+        inputs=options.learn_inputs,
+        noise=rows.cycles is None,  # a cycle layer's noise was settled with it, before training
+    )
     found = lbfgs.minimize(objective, start, evaluations=broadcast.evaluations, movable=mask)
     better = from_free(unravel(found.x))
     sums, nats = send(options, broadcast, better, rows, rest, jitter)

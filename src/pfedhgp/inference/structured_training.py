@@ -405,7 +405,7 @@ class StructuredClients:
         """Which clients have so few cells for their parameters that averaging over these matters."""
         if self.settings.averaging is None:
             return np.zeros(self.blocks.active.shape[0], bool)
-        learned = jax.tree.leaves(parameters(self.blocks))
+        learned = jax.tree.leaves(parameters(self.blocks, noise=self.rows.cycles is None))
         each = sum(leaf.size for leaf in learned) / self.blocks.active.shape[0]
         cells = np.asarray(self.rows.mask).sum(axis=(1, 2))
         return (cells <= self.settings.averaging.cells * each) & (each > 0)
