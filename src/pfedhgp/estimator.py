@@ -193,6 +193,8 @@ class FederatedGP:
             cycle=cycle,
             whole_cycles=choice is not None,
         )
+        if choice is not None and any(client.cycles is None for client in rows):
+            raise InputError("a cycle layer needs cycles: say which column numbers them (`cycle`)")
         rows = _with_observations(rows)
         plan = self._plan(rows, choice)
         with _on(self.device):

@@ -22,7 +22,7 @@ from pfedhgp.federation.plan import Plan
 from pfedhgp.inference import budget, census, initial
 from pfedhgp.inference.arrays import block_to_arrays
 from pfedhgp.inference.census import Scales
-from pfedhgp.inference.cycle_talk import CycleServer
+from pfedhgp.inference.cycle_talk import CycleServer, layer_from_arrays
 from pfedhgp.inference.parties import ServerParty
 from pfedhgp.inference.state import State, below, block_arrays, block_of
 from pfedhgp.kernels import Kernel
@@ -355,6 +355,9 @@ class Server:
         if hasattr(self, "scaling"):
             arrays |= below("scaling", vars(self.scaling))
             plain["scales"] = self.scales.as_dict()
+        if self.cycles is not None:
+            arrays |= below("cycles", self.cycles.request())
+            plain["cycles"] = self.cycles.progress()
         if self.phase == "round":
             trainer = self.trainer.state()
             arrays |= block_arrays("started", self.started) | below("trainer", trainer.arrays)
@@ -382,6 +385,11 @@ class Server:
             self.x_centre, self.x_spread = state.array("x_centre"), state.array("x_spread")
         if "scales" in plain:
             self.scaling, self.scales = Scaling(**state.part("scaling")), Scales(**plain["scales"])
+        if "cycles" in plain:
+            choice = self.plan.cycles
+            assert choice is not None
+            layer = layer_from_arrays(state.part("cycles"))
+            self.cycles = CycleServer(choice, self.plan.spec.noise, layer, **plain["cycles"])
         if "trainer" in plain:
             started = block_of(state, "started", self._kernels_like())
             assert started is not None

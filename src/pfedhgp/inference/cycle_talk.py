@@ -8,6 +8,7 @@ sums are expected ones under the layer of the request (EM), and the server asks 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -58,6 +59,10 @@ class CycleServer:
 
     def request(self) -> dict[str, np.ndarray]:
         return layer_to_arrays(self.layer)
+
+    def progress(self) -> dict[str, Any]:
+        """Where the exchange stands, beside the layer: its part of a checkpoint."""
+        return {name: getattr(self, name) for name in ("settled", "cycles", "evidence", "turn")}
 
     def gather(self, sums: Arrays, clients: int) -> None:
         """Fits the layer to the clients' sums."""
