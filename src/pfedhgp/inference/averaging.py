@@ -181,7 +181,7 @@ def gaussian(
     gradient, eye = jax.grad(log_density), jnp.eye(size, dtype=best.dtype)
 
     def stage(state: tuple[Array, Array], step: Array) -> tuple[tuple[Array, Array], None]:
-        """g at the nodes ±step on the axes A; the first stage's are for Laplace's A (compiled once for both)."""
+        """g at the nodes ±step on the axes A; the first stage's are for Laplace's A."""
         A, _ = state
         nodes = step * jnp.concatenate([jnp.zeros((1, size), best.dtype), eye, -eye])
         slopes = jax.lax.map(lambda q: gradient(best + A @ q) @ A, nodes)
