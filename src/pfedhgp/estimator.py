@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import narwhals as nw
 import numpy as np
 
 from pfedhgp import predict as prediction
@@ -25,7 +24,6 @@ from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
 from pfedhgp.inference.registry import inference_named
 from pfedhgp.kernels import RBF, Kernel, Matern12, Matern32, Matern52, Periodic, RationalQuadratic
-from pfedhgp.model import files
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.spec import build_spec
 from pfedhgp.runtime import with_numerics
@@ -170,9 +168,15 @@ class FederatedGP:
             def record(message: Message, receiver: str) -> None:
                 messages.append(message.log_entry(receiver))
 
-            inprocess.run(server, cohorts, callbacks=self.callbacks, record=record)
+            self._exchange(server, cohorts, record)
         self._keep(plan, server, cohorts, rows, input_names, output_names, messages)
         return self
+
+    def _exchange(
+        self, server: Server, cohorts: Sequence[Cohort], record: Callable[[Message, str], None]
+    ) -> None:
+        """Carries the messages until training is done."""
+        inprocess.run(server, cohorts, callbacks=self.callbacks, record=record)
 
     def _plan(self, rows: Sequence[ClientRows]) -> Plan:
         inference = inference_named(
@@ -345,11 +349,15 @@ class FederatedGP:
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Writes a RUN folder; nothing in it can be executed, and it holds no rows."""
+        from pfedhgp.model import files
+
         files.save(self._fitted(), Path(path), overwrite=overwrite)
 
     @classmethod
     def load(cls, path: str | Path) -> FederatedGP:
         """Reads a RUN folder that `save` wrote."""
+        from pfedhgp.model import files
+
         model = files.load(Path(path))
         known = _parameters()
         given = {name: value for name, value in model.settings.items() if name in known}
@@ -376,6 +384,8 @@ class FederatedGP:
     def _inputs(self, X: Any) -> np.ndarray:
         model = self._fitted()
         if not isinstance(X, Mapping | np.ndarray | list | tuple):
+            import narwhals as nw
+
             try:
                 frame = nw.from_native(X, eager_only=True)
             except TypeError:

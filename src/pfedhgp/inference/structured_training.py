@@ -38,6 +38,7 @@ from pfedhgp.kernels import Kernel
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, Structure
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population
 from pfedhgp.model.spec import Spec
+from pfedhgp.together import together
 
 LARGEST_JITTER = 1e-2
 
@@ -309,7 +310,7 @@ class StructuredClients:
         return [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(count)]
 
 
-@eqx.filter_jit
+@together(static=1)
 def _posteriors(
     options: StepOptions,
     shared: GlobalBlock,
@@ -328,25 +329,30 @@ def _posteriors(
     return jax.vmap(one)(blocks, rows, local_jitter)
 
 
-@eqx.filter_jit
+@together(static=1)
 def _value(structure: Structure, total: Surrogate, loadings: jax.Array) -> jax.Array:
     return total.value(structure, loadings)
 
 
-@eqx.filter_jit
+@together(static=1)
 def _carried(
     structure: Structure, total: Surrogate, block: GlobalBlock, jitter: float
 ) -> tuple[jax.Array, jax.Array]:
     return total.carried(structure, block, jitter)
 
 
-_moments = jax.jit(linalg.posterior_moments)
+_moments = together()(linalg.posterior_moments)
+
+
+@together()
+def _factor(block: GlobalBlock, jitter: float) -> jax.Array:
+    return block.basis(jitter).factor
 
 
 def settle_jitter(block: GlobalBlock, jitter: float) -> float:
     """The smallest tenfold multiple of `jitter` at which the shared kernels factorise."""
     while True:
-        factor = np.asarray(block.basis(jitter).factor)
+        factor = np.asarray(_factor(block, np.float64(jitter)))
         if np.all(np.isfinite(factor)):
             return jitter
         if jitter >= LARGEST_JITTER:

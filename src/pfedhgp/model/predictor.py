@@ -25,6 +25,7 @@ from pfedhgp.errors import NumericsError
 from pfedhgp.features import Basis
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, deviation_loadings
 from pfedhgp.model.fitted import FittedModel
+from pfedhgp.together import together
 
 LAYERS = ("global", "deviation", "local")
 
@@ -108,7 +109,7 @@ class Predictor(eqx.Module):
         )
 
 
-@jax.jit
+@together()
 def latents(
     predictor: Predictor, X: Float[Array, "n d"]
 ) -> tuple[
@@ -141,7 +142,7 @@ def latents(
     return moments[:, :, 0], moments[:, :, 1:], own, spread
 
 
-@jax.jit
+@together()
 def moments(
     predictor: Predictor, X: Float[Array, "n d"]
 ) -> tuple[Float[Array, "n L"], Float[Array, "n L L"]]:
@@ -189,7 +190,7 @@ def _arrays(*loadings: Any) -> tuple[Array, Array, Array]:
     return g, d, l
 
 
-@jax.jit
+@together()
 def _build(block: GlobalBlock | ClientBlock, jitter: Array) -> Basis:
     return block.basis(jitter)
 
