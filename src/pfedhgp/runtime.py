@@ -40,7 +40,7 @@ def numerics() -> Iterator[None]:
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """One BLAS thread inside the block; without threadpoolctl (a bare machine with a GPU) as many as there were.
+    """One BLAS thread inside the block; without threadpoolctl (a bare machine) as many as there were.
 
     The cap is the process's: the first of our threads to enter sets it, and the last to leave puts it back.
     """

@@ -1,14 +1,14 @@
 """Many independent programs, one compiled step: calls that meet are computed together.
 
-A study fits hundreds of federations whose arrays have equal shapes. Each is an ordinary sequential program, and runs
-as such, in a thread of its own. Where it calls a function marked `together` it waits until all programs of its
-meeting wait; calls of one function with equal shapes are then stacked, mapped by vmap, and computed at once. Programs
-need not agree: one that calls something else, or ends early, forms a group of its own. Outside a meeting such a
-function is plain `jax.jit`.
+A study fits hundreds of federations whose arrays have equal shapes. Each is an ordinary sequential program,
+and runs as such, in a thread of its own. Where it calls a function marked `together` it waits until all
+programs of its meeting wait; calls of one function with equal shapes are then stacked, mapped by vmap, and
+computed at once. Programs need not agree: one that calls something else, or ends early, forms a group of its
+own. Outside a meeting such a function is plain `jax.jit`.
 
-Results come back as NumPy views of the stacked result, so that between two calls all is host memory and only the
-marked functions run on the device. Whole numbers (counts of evaluations) are shared by a group and not mapped, so
-that loops keep one trip count; calls with different ones are computed apart.
+Results come back as NumPy views of the stacked result, so that between two calls all is host memory and only
+the marked functions run on the device. Whole numbers (counts of evaluations) are shared by a group and not
+mapped, so that loops keep one trip count; calls with different ones are computed apart.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Together:
 def together(*, static: int = 0, heavy: bool = False) -> Callable[[Callable[..., Any]], Together]:
     """Compiles a function of which the first `static` arguments are fixed, and lets meetings batch it.
 
-    A `heavy` one waits until no program of the meeting has anything light left to do, so that a program that fell
-    behind (it had to repeat a step) joins the others at the next heavy step instead of doubling its cost.
+    A `heavy` one waits until no program of the meeting has anything light left to do, so that a program that
+    fell behind (it had to repeat a step) joins the others at the next heavy step instead of doubling its cost.
     """
     return lambda function: Together(function, static, heavy)
 

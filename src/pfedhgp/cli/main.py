@@ -14,6 +14,7 @@ import click
 import typer
 
 from pfedhgp import __version__
+from pfedhgp.cli import reproduce
 from pfedhgp.errors import InputError
 
 OK, FAILURE, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -45,6 +46,9 @@ def root(
     """Personalized federated hierarchical Gaussian processes."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
+
+
+app.add_typer(reproduce.app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -21,15 +21,16 @@ def run(
 ) -> None:
     """Carries messages until the server is done. A callback that returns True ends training early."""
     while (request := server.request()) is not None:
-        replies = _answers(request, cohorts, record)
+        replies = answers(request, cohorts, record)
         entry = server.gather(replies)
         if entry is not None and any([callback(entry) is True for callback in callbacks]):
             server.stop_asked = True
 
 
-def _answers(
+def answers(
     request: Message, cohorts: Sequence[Cohort], record: Callable[[Message, str], None] | None
 ) -> Iterator[Message]:
+    """All clients' replies to a request, one at a time."""
     for cohort in cohorts:
         if record is not None:
             for name in cohort.names:

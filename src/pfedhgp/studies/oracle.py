@@ -65,10 +65,9 @@ def exact(s: Simulation) -> list[Gaussians]:
 def given_global(s: Simulation) -> list[Gaussians]:
     """The exact posterior of an observer who is told f_g everywhere (and γ_i, kernels, loadings, noise).
 
-    Given f_g all scenarios are Gaussian, client by client: y = f_g + (1 + γ f_g) ⊙ f_δ + f_i + ε. Knowing more
-    cannot lower the expected log score, so in scenario C, whose posterior has no closed form, this is a bound: no
-    method's expected NLL is below it. It is optimistic by what f_g is uncertain; in A, where both are known, by
-    how much can be seen.
+    Given f_g all scenarios are Gaussian, client by client: y = f_g + (1 + γ f_g) ⊙ f_δ + f_i + ε. Knowing
+    more cannot worsen the expected log score, so in scenario C, whose posterior has no closed form, this is a
+    bound: no method's expected NLL is below it. It is optimistic by what f_g is uncertain.
     """
     mixed = s.scenario == "D"
     out = []

@@ -6,6 +6,7 @@ and D (B has another deviation kernel), so that scenarios can be compared run by
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -88,15 +89,23 @@ def simulate(
     *,
     clients: int = 6,
     outputs: int = 4,
-    n: int = 50,
+    n: int | Sequence[int] = 50,
     n_test: int = 150,
+    phi: float = PHI,
 ) -> Simulation:
-    """Eq. multioutput_generation, with the changes of scenarios B, C and D."""
+    """Eq. multioutput_generation, with the changes of scenarios B, C and D.
+
+    `n` is each client's number of rows, or one for all; `phi` the scale of deviations.
+    """
     if scenario not in SCENARIOS:
         raise InputError(f"`scenario` must be one of A, B, C, D, got {scenario!r}")
     rng = np.random.default_rng(seed)
     X_test = np.linspace(*DOMAIN, n_test)[:, None]
-    X = tuple(rng.uniform(*DOMAIN, (n, 1)) for _ in range(clients))
+    sizes = [n] * clients if isinstance(n, int) else list(n)
+    if len(sizes) != clients or min(sizes, default=0) < 1:
+        raise InputError(f"`n` must be {clients} positive numbers of rows, got {n!r}")
+    X = tuple(rng.uniform(*DOMAIN, (size, 1)) for size in sizes)
+    ends = np.cumsum([0, *sizes])
 
     everywhere = np.concatenate([*X, X_test])
     h_g = np.stack([draw(rng, rbf(everywhere, everywhere, l)) for l in LENGTHSCALES_G], axis=1)
@@ -106,25 +115,26 @@ def simulate(
     Y, Y_test, clean_test, layers_test, global_train = [], [], [], [], []
     B_dev, B_l, gammas = [], [], []
     for i in range(clients):
-        B_dev.append(np.sqrt(PHI) * rng.standard_normal((outputs, 2)) * TAU_G)
+        B_dev.append(np.sqrt(phi) * rng.standard_normal((outputs, 2)) * TAU_G)
         B_l.append(rng.standard_normal((outputs, 2)) * TAU_L)
         gamma = rng.uniform(*GAMMA)
         gammas.append(gamma if scenario == "C" else 0.0)
         x = np.concatenate([X[i], X_test])
         h_dev = [draw(rng, deviation_kernel(scenario, x, x, l)) for l in LENGTHSCALES_G]
         h_l = [draw(rng, rbf(x, x, l)) for l in LENGTHSCALES_L]
-        f_g = np.concatenate([f_g_all[i * n : (i + 1) * n], f_g_all[clients * n :]])
+        own = sizes[i]
+        f_g = np.concatenate([f_g_all[ends[i] : ends[i + 1]], f_g_all[ends[-1] :]])
         f_dev = np.stack(h_dev, axis=1) @ B_dev[i].T
         f_l = np.stack(h_l, axis=1) @ B_l[i].T
         if scenario == "D":
             f_l = RHO * f_dev + np.sqrt(1.0 - RHO**2) * f_l
         clean = f_g + f_dev + f_l + gammas[i] * f_g * f_dev
         y = clean + NOISE_SD * rng.standard_normal(clean.shape)
-        Y.append(y[:n])
-        Y_test.append(y[n:])
-        clean_test.append(clean[n:])
-        global_train.append(f_g[:n])
-        layers_test.append({"global": f_g[n:], "deviation": f_dev[n:], "local": f_l[n:]})
+        Y.append(y[:own])
+        Y_test.append(y[own:])
+        clean_test.append(clean[own:])
+        global_train.append(f_g[:own])
+        layers_test.append({"global": f_g[own:], "deviation": f_dev[own:], "local": f_l[own:]})
     return Simulation(
         scenario=scenario,
         seed=seed,
@@ -139,4 +149,5 @@ def simulate(
         B_dev=tuple(B_dev),
         B_l=tuple(B_l),
         gamma=tuple(gammas),
+        phi=phi,
     )
