@@ -62,8 +62,8 @@ class Together:
 def together(*, static: int = 0, heavy: bool = False) -> Callable[[Callable[..., Any]], Together]:
     """Compiles a function of which the first `static` arguments are fixed, and lets meetings batch it.
 
-    A `heavy` one waits until no program of the meeting has anything light left to do, so that a program that
-    fell behind (it had to repeat a step) joins the others at the next heavy step instead of doubling its cost.
+    A `heavy` one waits until no program of the meeting has anything light left to do, so that a program
+    that fell behind (it had to repeat a step) joins the others at the next heavy step.
     """
     return lambda function: Together(function, static, heavy)
 

@@ -28,7 +28,7 @@ TITLES = {"rmse": "RMSE", "nll": "NLL", "crps": "CRPS", "coverr": "CovErr"}
 
 def robustness(results: Results) -> str:
     """Bars of RMSE, NLL, CRPS and CovErr with 95% intervals; those beyond the range are cut and annotated."""
-    plt = _pyplot()
+    plt = pyplot()
     scenarios, models = _axes(results)
     figure, panels = plt.subplots(2, 2, figsize=(11, 7), constrained_layout=True)
     width = 0.8 / max(len(models), 1)
@@ -63,7 +63,7 @@ def robustness(results: Results) -> str:
         panel.set_xticks(range(len(scenarios)), scenarios)
         panel.set_title(f"{title} (lower is better)", fontsize=10)
     figure.legend(*panels.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=9)
-    return _svg(plt, figure)
+    return to_svg(plt, figure)
 
 
 def limits(values: Sequence[float]) -> tuple[float, float]:
@@ -78,7 +78,7 @@ def limits(values: Sequence[float]) -> tuple[float, float]:
 
 def prediction(example: Mapping[str, Any]) -> str:
     """The outputs of one client: truth, training rows, predictive mean and 95% band."""
-    plt = _pyplot()
+    plt = pyplot()
     grid, x = np.array(example["grid"]), np.array(example["x"])
     mean, sd, clean, y = (np.array(example[name]) for name in ("mean", "sd", "clean", "y"))
     outputs = mean.shape[1]
@@ -93,12 +93,12 @@ def prediction(example: Mapping[str, Any]) -> str:
         panel.plot(x, y[:, q], "k.", ms=3, label="rows")
         panel.set_title(f"channel {q + 1}", fontsize=10)
     panels.flat[0].legend(fontsize=7, ncols=4)
-    return _svg(plt, figure)
+    return to_svg(plt, figure)
 
 
 def calibration(results: Results) -> str:
     """Coverage less its nominal level, averaged over scenarios; ECE; and the 95% intervals' width."""
-    plt = _pyplot()
+    plt = pyplot()
     scenarios, models = _axes(results)
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 4), constrained_layout=True)
     for model in models:
@@ -118,7 +118,7 @@ def calibration(results: Results) -> str:
         panel.set_yticks(range(len(models)), models, fontsize=7)
         panel.invert_yaxis()
         panel.set_title(title, fontsize=10)
-    return _svg(plt, figure)
+    return to_svg(plt, figure)
 
 
 def _mean_over(results: Results, scenarios: Sequence[str], model: str, metric: str) -> float:
@@ -137,7 +137,7 @@ def _axes(results: Results) -> tuple[list[str], list[str]]:
     return scenarios, [model for model in COLOURS if model in there]
 
 
-def _pyplot() -> Any:
+def pyplot() -> Any:
     import matplotlib
 
     matplotlib.use("svg")
@@ -147,7 +147,7 @@ def _pyplot() -> Any:
     return plt
 
 
-def _svg(plt: Any, figure: Any) -> str:
+def to_svg(plt: Any, figure: Any) -> str:
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None})
     plt.close(figure)
