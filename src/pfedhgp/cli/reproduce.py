@@ -63,9 +63,7 @@ def synthetic(
         "device": device,
         **json.loads((out / "config.json").read_text()),
     }
-    results = report.write_synthetic(
-        store, config, scenarios=chosen, models=wanted, runs=runs, figures=_have_matplotlib()
-    )
+    results = report.write_synthetic(store, config, scenarios=chosen, models=wanted, runs=runs)
     _say(results, out, as_json)
 
 
@@ -95,7 +93,7 @@ def stability(
             device=device,
             progress=None if as_json else _Progress(),
         )
-    results = write_stability(store, study, runs=runs, device=device, figures=_have_matplotlib())
+    results = write_stability(store, study, runs=runs, device=device)
     _say(results, out, as_json)
 
 
@@ -108,12 +106,6 @@ def _check_device(device: str) -> None:
 
     if device not in ("cpu", "gpu"):
         raise InputError(f"`--device` must be cpu or gpu, got {device!r}")
-
-
-def _have_matplotlib() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("matplotlib") is not None
 
 
 class _Progress:

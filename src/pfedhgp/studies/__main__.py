@@ -11,7 +11,6 @@ import json
 import sys
 import time
 import warnings
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
         scenarios=scenarios,
         models=models,
         runs=given.runs,
-        figures=find_spec("matplotlib") is not None,
+        figures=report.can_draw(),
     )
     print((given.out / "tables.md").read_text())
     return 0

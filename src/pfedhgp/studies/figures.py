@@ -144,6 +144,7 @@ def pyplot() -> Any:
     import matplotlib.pyplot as plt
 
     plt.rcParams["svg.hashsalt"] = "pfedhgp"  # the same figure has the same bytes
+    plt.rcParams["svg.fonttype"] = "none"  # text stays text
     return plt
 
 

@@ -47,6 +47,15 @@ def machine() -> dict[str, Any]:
     return {**found, "machine": platform.machine(), "cores": os.cpu_count()}
 
 
+def can_draw() -> bool:
+    """Whether matplotlib is there: a bare machine with a GPU writes tables alone."""
+    try:
+        import matplotlib  # noqa: F401
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
 def write_synthetic(
     store: Store,
     config: Mapping[str, Any],
