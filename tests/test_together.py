@@ -137,11 +137,14 @@ def test_a_marked_function_inside_another_is_part_of_it():
 
 def test_rows_of_one_array_are_stacked_without_a_copy():
     whole = np.arange(12.0).reshape(3, 4)
-    assert _stack([whole[0, ...], whole[1, ...], whole[2, ...]]) is whole
+    stacked = _stack([whole[0, ...], whole[1, ...], whole[2, ...]])
+    assert np.shares_memory(stacked, whole)
+    np.testing.assert_array_equal(stacked, whole)
     turned = _stack([whole[1, ...], whole[0, ...], whole[2, ...]])
     np.testing.assert_array_equal(turned, whole[[1, 0, 2]])
-    part = _stack([whole[0, ...], whole[1, ...]])
-    np.testing.assert_array_equal(part, whole[:2])
+    np.testing.assert_array_equal(_stack([whole[1, ...], whole[2, ...]]), whole[1:])
+    np.testing.assert_array_equal(_stack([whole[:, 0], whole[:, 1]]), whole[:, :2].T)
+    np.testing.assert_array_equal(_stack([np.float64(1.0), np.float64(2.0)]), [1.0, 2.0])
 
 
 def fit(seed: int):

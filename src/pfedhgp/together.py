@@ -160,19 +160,19 @@ def _whole(leaf: Any) -> bool:
 
 
 def _stack(leaves: list) -> np.ndarray:
-    """One array with a leading axis; without a copy where the leaves are the rows of one."""
+    """One array with a leading axis; without a copy where the leaves lie in one memory, row after row."""
     arrays = [np.asarray(leaf) for leaf in leaves]
-    base = arrays[0].base
-    if (
-        isinstance(base, np.ndarray)
-        and base.shape == (len(arrays), *arrays[0].shape)
-        and all(
-            a.base is base and a.ctypes.data == base.ctypes.data + i * base.strides[0]
-            for i, a in enumerate(arrays)
-        )
-    ):
-        return base
-    return np.stack(arrays)
+    first = arrays[0]
+    in_a_row = (
+        first.base is not None
+        and first.size > 0
+        and all(a.base is first.base and a.flags.c_contiguous for a in arrays)
+        and all(a.ctypes.data == first.ctypes.data + i * first.nbytes for i, a in enumerate(arrays))
+    )
+    if not in_a_row:
+        return np.stack(arrays)
+    shape, strides = (len(arrays), *first.shape), (first.nbytes, *first.strides)
+    return np.lib.stride_tricks.as_strided(first, shape, strides, writeable=False)
 
 
 def run_together(programs: Sequence[Callable[[], T]], *, device: Any = None) -> list[T]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-PERIODS = np.geomspace(0.1, 0.5, 60)
-"""In the unit box: from ten waves over the domain to two."""
+PERIODS = np.geomspace(0.1, 0.45, 60)
+"""In the unit box: from ten waves over the domain to a little more than two."""
 BACKGROUND = 4
 """Half waves over the domain that count as background: all that is slower than the slowest period."""
 

@@ -121,10 +121,16 @@ def run_cell(study: Study, cell: Cell, store: Store | None = None) -> dict[str, 
     scenario, model, run = cell
     truth = study.truth(scenario, run)
     began = time.perf_counter()
-    outcome = _outcome(study, cell, truth, store)
+    known = store.records.get((scenario, "full", run)) if store is not None else None
+    outcome = _outcome(study, cell, truth, known)
     seconds = time.perf_counter() - began
-    cases = scored(truth, outcome.predictions)
-    values = metrics.evaluate(cases)
+    if known is not None and not outcome.predictions:  # the predictions of `full`, scored already
+        values, coverage = dict(known["metrics"]), known["coverage"]
+        seconds += values["seconds"]
+    else:
+        cases = scored(truth, outcome.predictions)
+        values = metrics.evaluate(cases)
+        coverage = [_coverage(cases, level) for level in metrics.ECE_LEVELS]
     if outcome.costs:
         values |= {**outcome.costs, "seconds": seconds}
     record: dict[str, Any] = {
@@ -133,7 +139,7 @@ def run_cell(study: Study, cell: Cell, store: Store | None = None) -> dict[str, 
         "run": run,
         "seed": study.seed + run,
         "metrics": values,
-        "coverage": [_coverage(cases, level) for level in metrics.ECE_LEVELS],
+        "coverage": coverage,
         "bound": outcome.bound,
         "curve": [list(point) for point in outcome.curve],
         **outcome.notes,
@@ -143,11 +149,11 @@ def run_cell(study: Study, cell: Cell, store: Store | None = None) -> dict[str, 
     return record
 
 
-def _outcome(study: Study, cell: Cell, truth: Simulation, store: Store | None) -> Outcome:
-    """Trains the model; of `full-kernels`, the candidate that `full` has trained already is not repeated."""
-    scenario, model, run = cell
+def _outcome(study: Study, cell: Cell, truth: Simulation, known: dict[str, Any] | None) -> Outcome:
+    """Trains the model. Of `full-kernels`, the candidate that `full` has trained already (`known`: the same
+    seed gives the same numbers) is not repeated: where it is chosen, the outcome has no predictions."""
+    _, model, run = cell
     curve = run < study.curve_runs
-    known = store.records.get((scenario, "full", run)) if store is not None else None
     if model != "full-kernels" or known is None or known["bound"] is None:
         return outcome_of(model, truth, rounds=study.rounds, curve=curve)
     found = {
@@ -155,13 +161,9 @@ def _outcome(study: Study, cell: Cell, truth: Simulation, store: Store | None) -
         for name in CANDIDATES
         if name != "rbf"
     }
-    bounds = [outcome.bound for outcome in found.values() if outcome.bound is not None]
-    if known["bound"] > max(bounds, default=-np.inf):  # then its predictions are needed after all
-        found["rbf"] = candidate("rbf", truth, rounds=study.rounds, curve=curve)
-    else:
-        costs = {name: known["metrics"][name] for name in ("rounds", "exchanges", "bytes")}
-        found["rbf"] = Outcome([], costs, known["bound"])
-    return chosen(found)
+    costs = {name: known["metrics"][name] for name in ("rounds", "exchanges", "bytes")}
+    points = [(int(e), int(b), nll) for e, b, nll in known["curve"]]
+    return chosen({"rbf": Outcome([], costs, known["bound"], points), **found})
 
 
 def _coverage(cases: list[metrics.Scored], level: float) -> float:
