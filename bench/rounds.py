@@ -2,8 +2,8 @@
 
     python -m bench.rounds --seeds 6 --variants "default,never frozen"
 
-Scenario A of the paper (pfedhgp.studies.simulator), the domain known, 12 exchanges in all by default. The gap is
-to the best bound that any variant reached on that seed.
+Scenario A of the paper (pfedhgp.studies.simulator), the domain known, 12 exchanges in all by default. The
+gap is to the best bound that any variant reached on that seed.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import json
 import sys
 import time
 import warnings
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +31,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=30)
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
-    for name, default in (("seed", 0), ("clients", 6), ("rows", 50), ("grid", 150)):
-        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--join", action="store_true", help="add runs to a study; write no report")
+    for field in fields(Study):
+        if field.name != "rounds":
+            name = field.name.replace("_", "-")
+            parser.add_argument(f"--{name}", type=int, default=field.default)
     given = parser.parse_args(arguments)
-    study = Study(
-        seed=given.seed,
-        rounds=given.rounds,
-        clients=given.clients,
-        rows=given.rows,
-        grid=given.grid,
-    )
+    study = Study(**{field.name: getattr(given, field.name) for field in fields(Study)})
     scenarios, models = given.scenarios.split(","), given.models.split(",")
     warnings.simplefilter("ignore")
     began = time.perf_counter()
@@ -57,10 +55,13 @@ def main(arguments: list[str] | None = None) -> int:
             folder=given.out,
             device=given.device,
             progress=progress,
+            joins=given.join,
         )
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    if given.join:
+        return 0
     config = {
         "study": "synthetic",
         "scenarios": scenarios,

@@ -15,10 +15,16 @@ RUNS, CONFIG = "runs.jsonl", "config.json"
 
 
 class Store:
-    """A study's folder. Opening one that holds another study's results is refused, and changes nothing."""
+    """A study's folder. Opening one that holds another study's results is refused, and changes nothing.
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], *, key: tuple[str, ...]) -> None:
-        self.folder, self.key = folder, key
+    Several processes may add to one folder; those that join while others write leave a half-written last
+    line alone (`mend=False`).
+    """
+
+    def __init__(
+        self, folder: Path, config: Mapping[str, Any], *, key: tuple[str, ...], mend: bool = True
+    ) -> None:
+        self.folder, self.key, self.mend = folder, key, mend
         self.lock = threading.Lock()
         wanted = json.loads(json.dumps(dict(config)))
         try:
@@ -43,7 +49,8 @@ class Store:
         lines = path.read_text().splitlines(keepends=True)
         if lines and not lines[-1].endswith("\n"):
             lines.pop()
-            write_whole(path, "".join(lines))
+            if self.mend:
+                write_whole(path, "".join(lines))
         records = []
         for number, line in enumerate(lines, 1):
             try:
@@ -58,10 +65,12 @@ class Store:
         """Appends a run's record; it is on disk when this returns."""
         line = json.dumps(record, allow_nan=False) + "\n"
         with self.lock:
-            with (self.folder / RUNS).open("a") as file:
-                file.write(line)
-                file.flush()
-                os.fsync(file.fileno())
+            file = os.open(self.folder / RUNS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                os.write(file, line.encode())  # in one piece: other processes write here too
+                os.fsync(file)
+            finally:
+                os.close(file)
             self.records[self._key(record)] = json.loads(line)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -76,14 +78,22 @@ def run_study(
     folder: Path,
     device: str = "cpu",
     progress: Callable[[int, int, dict[str, Any]], None] | None = None,
+    joins: bool = False,
 ) -> Store:
-    """Does what is not in `folder` yet, and returns all that is."""
+    """Does what is not in `folder` yet, and returns all that is.
+
+    With several scenarios on a GPU each has a process of its own: batches keep the device busy, and what is
+    left is Python, of which a process does one thing at a time. Such a process `joins` a study.
+    """
     study.check()
     check_names("scenario", scenarios, SCENARIOS)
     check_names("model", models, MODELS)
     if runs < 1:
         raise InputError(f"`runs` must be at least 1, got {runs}")
-    store = Store(folder, asdict(study), key=KEY)
+    store = Store(folder, asdict(study), key=KEY, mend=not joins)
+    if device == "gpu" and len(scenarios) > 1:
+        run_processes([_arguments(study, s, models, runs, folder, device) for s in scenarios])
+        return Store(folder, asdict(study), key=KEY)
     wanted = [(s, m, r) for m in _dependent_last(models) for s in scenarios for r in range(runs)]
     left = [cell for cell in wanted if cell not in store.records]
     done = len(wanted) - len(left)
@@ -98,6 +108,34 @@ def run_study(
 
     run_tasks(left, work, kind=lambda cell: cell[1], device=device)
     return store
+
+
+def _arguments(
+    study: Study, scenario: str, models: Sequence[str], runs: int, folder: Path, device: str
+) -> list[str]:
+    """The same study of one scenario, as a command line that joins it."""
+    given = {"out": folder, "scenarios": scenario, "models": ",".join(models), "runs": runs}
+    given["device"] = device
+    given |= {name: value for name, value in asdict(study).items() if value is not None}
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+    return [sys.executable, "-m", "pfedhgp.studies", "--join", *options]
+
+
+def run_processes(commands: Sequence[Sequence[str]]) -> None:
+    """Runs the commands side by side; ends them all when one fails or the user stops."""
+    started = [subprocess.Popen(command) for command in commands]
+    try:
+        while any(process.poll() is None for process in started):
+            if any(process.poll() for process in started):
+                break
+            time.sleep(0.2)
+    finally:
+        for process in started:
+            if process.poll() is None:
+                process.terminate()
+        codes = [process.wait() for process in started]
+    if any(codes):
+        raise RuntimeError(f"a process of the study ended with codes {codes}: see its own message")
 
 
 def check_names(what: str, given: Sequence[str], known: Sequence[str]) -> None:
