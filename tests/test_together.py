@@ -148,7 +148,7 @@ def test_rows_of_one_array_are_stacked_without_a_copy():
 
 
 def fit(seed: int):
-    truth = simulate("A", seed, clients=2, outputs=2, n=15, n_test=5)
+    truth = simulate("A", seed, clients=2, outputs=1, n=12, n_test=5)
     data = {str(i): (X, Y) for i, (X, Y) in enumerate(zip(truth.X, truth.Y, strict=True))}
     settings = Structured(rounds=2, evaluations=4, first_evaluations=4, frozen_rounds=1)
     model = FederatedGP(domain=[(0.0, 10.0)], inducing=6, inference=settings).fit(data)

@@ -117,9 +117,8 @@ class _Progress:
 
     def __call__(self, done: int, total: int, record: dict[str, Any]) -> None:
         spent = time.perf_counter() - self.began
-        what = " ".join(
-            str(record[name]) for name in ("scenario", "model", "run") if name in record
-        )
+        named = ("scenario", "model", "sweep", "value", "run")
+        what = " ".join(str(record[name]) for name in named if name in record)
         nll = record.get("metrics", {}).get("nll")
         score = f"  NLL {nll:.3f}" if nll is not None else ""
         text = f"{done}/{total}  {spent:.0f} s  {what}{score}"
