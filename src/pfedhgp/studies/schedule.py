@@ -93,10 +93,13 @@ class _Pool(Generic[Task]):
                 self.change.notify_all()
 
     def _take(self) -> Task | None:
+        """The next task. Kinds that nobody has opened come first, from the last of the list: what is slow to
+        compile and waits for nothing would else be left for the end, with one thread busy."""
         with self.change:
             while self.waiting:
                 for wanted_cold in (True, False):
-                    for i, task in enumerate(self.waiting):
+                    numbered = list(enumerate(self.waiting))
+                    for i, task in reversed(numbered) if wanted_cold else numbered:
                         kind = self.kind(task)
                         if kind in self.warming or (kind in self.cold) != wanted_cold:
                             continue
