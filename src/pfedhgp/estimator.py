@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import narwhals as nw
 import numpy as np
 
 from pfedhgp import predict as prediction
@@ -20,14 +19,12 @@ from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.tables import clients_from, cycles_of, numeric, whole_cycles_of
 from pfedhgp.errors import ExtrapolationWarning, InputError, NotFittedError, PFedHGPWarning
 from pfedhgp.federation import inprocess
-from pfedhgp.federation.checkpoint import Checkpoint
 from pfedhgp.federation.cohort import Cohort, make_cohorts
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
 from pfedhgp.inference.registry import inference_named
 from pfedhgp.kernels import RBF, Kernel, Matern12, Matern32, Matern52, Periodic, RationalQuadratic
-from pfedhgp.model import files
 from pfedhgp.model.cycles import FORMS, SHARINGS, CycleChoice
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.spec import build_spec
@@ -207,15 +204,27 @@ class FederatedGP:
 
             keep = None
             if checkpoint is not None:
+                from pfedhgp.federation.checkpoint import Checkpoint
+
                 kept = Checkpoint(Path(checkpoint))
                 if resume:
                     messages += kept.restore(server, cohorts)
                 else:
                     kept.clear()
                 keep = partial(kept.save, server, cohorts, messages)
-            inprocess.run(server, cohorts, callbacks=self.callbacks, record=record, keep=keep)
+            self._exchange(server, cohorts, record, keep)
         self._keep(plan, server, cohorts, rows, input_names, output_names, messages)
         return self
+
+    def _exchange(
+        self,
+        server: Server,
+        cohorts: Sequence[Cohort],
+        record: Callable[[Message, str], None],
+        keep: Callable[[], None] | None,
+    ) -> None:
+        """Carries the messages until training is done."""
+        inprocess.run(server, cohorts, callbacks=self.callbacks, record=record, keep=keep)
 
     def _plan(self, rows: Sequence[ClientRows], choice: CycleChoice | None) -> Plan:
         inference = inference_named(
@@ -420,11 +429,15 @@ class FederatedGP:
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Writes a RUN folder; nothing in it can be executed, and it holds no rows."""
+        from pfedhgp.model import files
+
         files.save(self._fitted(), Path(path), overwrite=overwrite)
 
     @classmethod
     def load(cls, path: str | Path) -> FederatedGP:
         """Reads a RUN folder that `save` wrote."""
+        from pfedhgp.model import files
+
         model = files.load(Path(path))
         known = _parameters()
         given = {name: value for name, value in model.settings.items() if name in known}
@@ -451,6 +464,8 @@ class FederatedGP:
     def _inputs(self, X: Any) -> np.ndarray:
         model = self._fitted()
         if not isinstance(X, Mapping | np.ndarray | list | tuple):
+            import narwhals as nw
+
             try:
                 frame = nw.from_native(X, eager_only=True)
             except TypeError:

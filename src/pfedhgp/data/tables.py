@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import narwhals as nw
 import numpy as np
 
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError
+
+if TYPE_CHECKING:  # narwhals is needed for tables alone
+    import narwhals as nw
 
 
 def clients_from(
@@ -31,6 +33,8 @@ def clients_from(
         return list(data), _labels(inputs, d, "x", "inputs"), _labels(outputs, Q, "y", "outputs")
     if isinstance(data, Mapping) and client is None:
         return _from_mapping(data, inputs, outputs, cycle, whole_cycles)
+    import narwhals as nw
+
     try:
         frame = nw.from_native(data, eager_only=True)
     except TypeError:
@@ -151,6 +155,8 @@ def _from_table(
 
 
 def _columns(frame: nw.DataFrame[Any], names: tuple[str, ...], *, missing: bool) -> np.ndarray:
+    import narwhals as nw
+
     columns = []
     for name in names:
         series = frame[name]

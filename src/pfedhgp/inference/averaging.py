@@ -38,6 +38,7 @@ from pfedhgp.model.blocks import (
     to_free,
 )
 from pfedhgp.model.posterior import ClientPosterior, Tangents
+from pfedhgp.together import together
 
 Density = Callable[[Float[Array, " P"]], Array]
 
@@ -68,7 +69,7 @@ def with_parameters(block: ClientBlock, values: tuple) -> ClientBlock:
     return ClientBlock(kernels, block.inputs, block.active, deviation, loadings, noise)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@together(static=2, heavy=True)
 def batched_average(
     options: StepOptions,
     settings: Averaging,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple
 
 import equinox as eqx
@@ -24,6 +23,7 @@ from pfedhgp.model.blocks import (
     from_free,
     to_free,
 )
+from pfedhgp.together import together
 
 
 class StepOptions(NamedTuple):
@@ -153,7 +153,7 @@ def step(
     return better, sums, Info(-found.first_value, -found.value, found.accepted, nats)
 
 
-@partial(jax.jit, static_argnums=0)
+@together(static=1, heavy=True)
 def batched_step(
     options: StepOptions,
     broadcast: Broadcast,
@@ -177,7 +177,7 @@ def batched_step(
     return jax.vmap(one)(rest, clients, anchors, rows, jitter)
 
 
-@partial(jax.jit, static_argnums=0)
+@together(static=1)
 def batched_rest(
     structure: Structure, broadcast: Broadcast, block: GlobalBlock, own: Statistics
 ) -> tuple[Array, Array]:

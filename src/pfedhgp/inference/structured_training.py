@@ -49,6 +49,7 @@ from pfedhgp.kernels import Kernel
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, Structure
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population
 from pfedhgp.model.spec import Spec
+from pfedhgp.together import together
 
 LARGEST_JITTER = 1e-2
 
@@ -427,7 +428,7 @@ class StructuredClients:
         return client_step.batched_rest(self.spec.structure, final, self.own_block, self.own)
 
 
-@eqx.filter_jit
+@together(static=1)
 def _posteriors(
     options: StepOptions,
     shared: GlobalBlock,
@@ -446,25 +447,30 @@ def _posteriors(
     return jax.vmap(one)(blocks, rows, local_jitter)
 
 
-@eqx.filter_jit
+@together(static=1)
 def _value(structure: Structure, total: Surrogate, loadings: jax.Array) -> jax.Array:
     return total.value(structure, loadings)
 
 
-@eqx.filter_jit
+@together(static=1)
 def _carried(
     structure: Structure, total: Surrogate, block: GlobalBlock, jitter: float
 ) -> tuple[jax.Array, jax.Array]:
     return total.carried(structure, block, jitter)
 
 
-_moments = jax.jit(linalg.posterior_moments)
+_moments = together()(linalg.posterior_moments)
+
+
+@together()
+def _factor(block: GlobalBlock, jitter: float) -> jax.Array:
+    return block.basis(jitter).factor
 
 
 def settle_jitter(block: GlobalBlock, jitter: float) -> float:
     """The smallest tenfold multiple of `jitter` at which the shared kernels factorise."""
     while True:
-        factor = np.asarray(block.basis(jitter).factor)
+        factor = np.asarray(_factor(block, np.float64(jitter)))
         if np.all(np.isfinite(factor)):
             return jitter
         if jitter >= LARGEST_JITTER:
