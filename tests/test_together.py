@@ -47,6 +47,17 @@ def test_results_are_those_of_each_program_alone():
             np.testing.assert_allclose(both[name], one[name], rtol=1e-13)
 
 
+def test_smaller_groups_are_filled_up_and_not_compiled_again(monkeypatch):
+    fresh = together(static=1)(powers.__wrapped__)
+    monkeypatch.setitem(globals(), "powers", fresh)
+    alone = [program() for program in programs([2, 2, 2, 2])]
+    for count in (4, 3, 1):
+        found = run_together(programs([2, 2, 2, 2])[:count], pad=True, device=jax.devices("cpu")[0])
+        for one, both in zip(alone, found, strict=False):
+            np.testing.assert_allclose(both["y"], one["y"], rtol=1e-13)
+    assert fresh.stacked._cache_size() == 1
+
+
 def test_equal_shapes_and_counts_are_one_call(monkeypatch):
     sizes = []
     original = Together._mapped

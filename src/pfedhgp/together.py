@@ -36,6 +36,8 @@ class Together:
         self.__wrapped__ = function
         self.alone: Any = jax.jit(function, static_argnums=tuple(range(static)))
         self.stacked = jax.jit(self._mapped, static_argnums=(0, 1))
+        self.sizes: dict[tuple, set[int]] = {}
+        """Of groups that were computed, by their key."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         meeting: _Meeting | None = getattr(_here, "meeting", None)
@@ -90,8 +92,8 @@ class _Ticket:
 
 
 class _Meeting:
-    def __init__(self, programs: int, device: Any) -> None:
-        self.live, self.device = programs, device
+    def __init__(self, programs: int, device: Any, pad: bool) -> None:
+        self.live, self.device, self.pad = programs, device, pad
         self.pending: list[_Ticket] = []
         self.change = threading.Condition()
 
@@ -124,7 +126,7 @@ class _Meeting:
             groups.setdefault(ticket.key, []).append(ticket)
         for group in groups.values():
             try:
-                _compute(group, self.device)
+                _compute(group, self.device, self.pad)
             except BaseException as error:
                 for ticket in group:
                     ticket.error = error
@@ -133,12 +135,13 @@ class _Meeting:
         self.change.notify_all()
 
 
-def _compute(group: list[_Ticket], device: Any) -> None:
+def _compute(group: list[_Ticket], device: Any, pad: bool) -> None:
     first = group[0]
+    extra = _padding(first, len(group)) if pad else 0
     is_common = tuple(_whole(leaf) for leaf in first.leaves)
     common = [np.asarray(leaf) for leaf, same in zip(first.leaves, is_common, strict=True) if same]
     mapped = [
-        _stack([ticket.leaves[i] for ticket in group])
+        _stack([ticket.leaves[i] for ticket in (*group, *[first] * extra)])
         for i, same in enumerate(is_common)
         if not same
     ]
@@ -147,6 +150,19 @@ def _compute(group: list[_Ticket], device: Any) -> None:
         found = jax.device_get(found)
     for i, ticket in enumerate(group):
         ticket.result = jax.tree.map(lambda leaf, i=i: leaf[i, ...], found)
+
+
+def _padding(ticket: _Ticket, count: int) -> int:
+    """How many calls to add to a group of `count` so that nothing has to be compiled for it.
+
+    On a GPU a compilation takes longer than all the work of a group: one that lost some of its programs,
+    which stopped early or repeat a step, is filled up to a size that was computed before.
+    """
+    shapes = tuple(shape if isinstance(shape, tuple) else int for shape in ticket.key[3])
+    sizes = ticket.function.sizes.setdefault((*ticket.key[1:3], shapes), set())
+    known = min((size for size in sizes if size >= count), default=count)
+    sizes.add(known)
+    return known - count
 
 
 def _traced(args: tuple) -> bool:
@@ -175,14 +191,19 @@ def _stack(leaves: list) -> np.ndarray:
     return np.lib.stride_tricks.as_strided(first, shape, strides, writeable=False)
 
 
-def run_together(programs: Sequence[Callable[[], T]], *, device: Any = None) -> list[T]:
+def run_together(
+    programs: Sequence[Callable[[], T]], *, device: Any = None, pad: bool | None = None
+) -> list[T]:
     """Runs the programs side by side, their `together` calls batched on `device`; results in order.
 
-    One program alone is simply called. The first error of a program is raised when all have ended.
+    One program alone is simply called. The first error of a program is raised when all have ended. Groups
+    are filled up to sizes that are compiled already (`pad`, by default on any device but a CPU).
     """
     if len(programs) == 1 and device is None:
         return [programs[0]()]
-    meeting = _Meeting(len(programs), device)
+    if pad is None:
+        pad = device is not None and device.platform != "cpu"
+    meeting = _Meeting(len(programs), device, pad)
     results: list[Any] = [None] * len(programs)
     errors: list[BaseException] = []
 
