@@ -33,7 +33,7 @@ bench: $(BENCH)/.stamp ## timings, against bare LAPACK and against GPyTorch
 	$(BENCH)/bin/python -m bench $(ARGS)
 
 # The modules that users call. The package itself comes first, without the parts that may change.
-PUBLIC := pfedhgp '!pfedhgp[.]' $(addprefix pfedhgp.,estimator kernels predict metrics evaluation progress report errors)
+PUBLIC := pfedhgp '!pfedhgp[.]' $(addprefix pfedhgp.,kernels predict metrics evaluation progress report errors)
 
 docs: $(DOCS)/.stamp ## the API reference as HTML, in build/docs; a warning is an error
 	rm -rf build/docs
