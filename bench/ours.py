@@ -9,9 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.flatten_util import ravel_pytree
 
 from bench.problem import JITTER, Problem
 from pfedhgp import kernels
+from pfedhgp.inference import lbfgs
 from pfedhgp.inference.grams import accumulate
 from pfedhgp.inference.structured import cavity_bound, design_of
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, Structure
@@ -27,6 +29,34 @@ def compiled(
 
     With `groups_of`, so many clients at a time go through vmap, one group after the other.
     """
+    bound, data = _bound_and_data(problem, batched=batched)
+    function = jax.value_and_grad(bound)
+    if groups_of is not None:
+        step = jax.jit(lambda *all: lax.map(lambda one: function(*one), all, batch_size=groups_of))
+    else:
+        step = jax.jit(jax.vmap(function) if batched else function)
+    return lambda: jax.block_until_ready(step(*data))
+
+
+def search(problem: Problem, *, evaluations: int) -> Callable[[], np.ndarray]:
+    """A function that maximises every client's bound by the solver's own search; returns the bounds."""
+    bound, data = _bound_and_data(problem, batched=True)
+
+    def one(learned: Gradient, *rest: Any) -> Any:
+        start, unravel = ravel_pytree(learned)
+        found = lbfgs.minimize(
+            lambda vector: -bound(unravel(vector), *rest),
+            start,
+            evaluations=evaluations,
+            movable=jnp.ones_like(start),
+        )
+        return -found.value
+
+    step = jax.jit(jax.vmap(one))
+    return lambda: np.asarray(step(*data))
+
+
+def _bound_and_data(problem: Problem, *, batched: bool) -> tuple[Callable[..., Any], tuple]:
     shared = GlobalBlock(
         kernels.RBF(jnp.asarray(problem.shared_lengthscales)),
         jnp.asarray(problem.shared_inputs),
@@ -50,12 +80,7 @@ def compiled(
     rows = Rows(problem.X, problem.Y, problem.mask)
     data = (problem.learned, rows, problem.local_inputs, problem.J_rest, problem.h_rest)
     data = jax.tree.map(jnp.asarray if batched else lambda a: jnp.asarray(a[0]), data)
-    function = jax.value_and_grad(bound)
-    if groups_of is not None:
-        step = jax.jit(lambda *all: lax.map(lambda one: function(*one), all, batch_size=groups_of))
-    else:
-        step = jax.jit(jax.vmap(function) if batched else function)
-    return lambda: jax.block_until_ready(step(*data))
+    return bound, data
 
 
 def as_numpy(gradient: Gradient) -> dict[str, np.ndarray]:

@@ -2,26 +2,23 @@
 
     python -m bench.rounds --seeds 6 --variants "default,never frozen"
 
-Scenario A of the paper (tests/scenarios.py), the domain known, 12 exchanges in all by default. The gap is
-to the best bound that any variant reached on that seed.
+Scenario A of the paper (pfedhgp.studies.simulator), the domain known, 12 exchanges in all by default. The
+gap is to the best bound that any variant reached on that seed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 import warnings
 from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-
-import scenarios
 from pfedhgp import FederatedGP, metrics
 from pfedhgp.inference.structured_training import Structured
+from pfedhgp.studies.simulator import simulate
 
 VARIANTS: dict[str, dict] = {
     "default": {},
@@ -40,7 +37,7 @@ VARIANTS: dict[str, dict] = {
 
 def one(seed: int, scenario: str = "A", **settings) -> dict:
     """Fits one simulated run and scores it as the paper does."""
-    truth = scenarios.simulate(scenario, seed)
+    truth = simulate(scenario, seed)
     data = {f"client {i}": (X, Y) for i, (X, Y) in enumerate(zip(truth.X, truth.Y, strict=True))}
     settings = {"rounds": None, "tolerance": 0.0, **settings}
     began = time.perf_counter()

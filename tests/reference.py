@@ -805,3 +805,63 @@ def cycles_elbo_dense(
     """cycles_log_evidence_dense at the low-rank Q, minus (C/2) Σ_cells res/σ²."""
     penalty = 0.5 * len(Y) * float(np.sum(res / np.asarray(noise, dtype=float)))
     return cycles_log_evidence_dense(Y, Q, Sigma_e) - penalty
+
+
+def cycle_covariance(A: Array, Psi: Array, noise: Array) -> Array:
+    """Σ_e, cell by cell: a(x)ᵀ Ψ_qp a(x') + [x = x'] Σ_ε for A (n, M), Ψ over weights (q, m) at q*M + m."""
+    (n, M), Q = A.shape, len(noise)
+    out = np.zeros((n * Q, n * Q))
+    for i in range(n):
+        for j in range(n):
+            for q in range(Q):
+                for p in range(Q):
+                    block = Psi[q * M : (q + 1) * M, p * M : (p + 1) * M]
+                    out[i * Q + q, j * Q + p] = A[i] @ block @ A[j] + (i == j) * noise[q, p]
+    return out
+
+
+def cycles_log_evidence_observed(Y: Array, K: Array, Sigma_e: Array) -> float:
+    """cycles_log_evidence_dense with missing cells (NaN in Y), which are left out of the covariance."""
+    C = len(Y)
+    cov = np.kron(np.ones((C, C)), K) + np.kron(np.eye(C), Sigma_e)
+    seen = np.flatnonzero(~np.isnan(Y.ravel()))
+    return log_gaussian(Y.ravel()[seen], 0.0, cov[np.ix_(seen, seen)])
+
+
+def within_log_likelihood(Y: Array, Sigma_e: Array) -> float:
+    """Σ_j log N(z_j; 0, Σ_e) − N/2 log C over C − 1 orthonormal contrasts z of the cycles Y (C, N).
+
+    log p(Y) is that of √C ȳ, which has the mean function, and of the contrasts, which have not.
+    """
+    C, N = Y.shape
+    contrasts = np.zeros((C - 1, C))
+    for j in range(1, C):
+        contrasts[j - 1, :j] = 1.0 / np.sqrt(j * (j + 1))
+        contrasts[j - 1, j] = -j / np.sqrt(j * (j + 1))
+    each = [log_gaussian(z, 0.0, Sigma_e) for z in contrasts @ Y]
+    return float(sum(each) - 0.5 * N * np.log(C))
+
+
+def mean_of_incomplete(Y: Array, Sigma: Array) -> Array:
+    """Generalised least squares: μ maximising Π_c N(y_c; μ, Σ) over observed cells, for Y (C, N) with NaN."""
+    precision, linear = np.zeros_like(Sigma), np.zeros(len(Sigma))
+    for row in Y:
+        o = np.flatnonzero(~np.isnan(row))
+        P = np.linalg.inv(Sigma[np.ix_(o, o)])
+        precision[np.ix_(o, o)] += P
+        linear[o] += P @ row[o]
+    return np.linalg.solve(precision, linear)
+
+
+def expected_scatter(d: Array, Sigma: Array) -> tuple[Array, Array]:
+    """Σ_c of E[d_c] E[d_c]ᵀ and of Cov(d_c) given observed cells, for d (C, N) with NaN, d_c ~ N(0, Σ)."""
+    means, covariances = np.zeros_like(Sigma), np.zeros_like(Sigma)
+    for row in d:
+        o, u = np.flatnonzero(~np.isnan(row)), np.flatnonzero(np.isnan(row))
+        gain = Sigma[np.ix_(u, o)] @ np.linalg.inv(Sigma[np.ix_(o, o)])
+        filled = np.zeros(len(row))
+        filled[o] = row[o]
+        filled[u] = gain @ row[o]
+        means += np.outer(filled, filled)
+        covariances[np.ix_(u, u)] += Sigma[np.ix_(u, u)] - gain @ Sigma[np.ix_(o, u)]
+    return means, covariances

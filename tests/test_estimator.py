@@ -125,7 +125,7 @@ def test_the_same_seed_gives_the_same_numbers(scalar):
 def test_clients_of_unequal_size_down_to_one_row():
     whole = table()
     cut = pd.concat([whole[whole.site != "s3"], whole[whole.site == "s3"].head(1)])
-    model = FederatedGP(rounds=4).fit(cut, client="site", inputs="t", outputs="a")
+    model = FederatedGP(averaging=False, rounds=4).fit(cut, client="site", inputs="t", outputs="a")
     p = model.predict("s3", [[5.0]])
     crowd = model.predict("s1", [[5.0]])
     assert np.isfinite(p.mean).all()
@@ -178,7 +178,9 @@ def test_a_saved_model_predicts_the_same_and_can_adopt(tmp_path, pair):
 
 
 def test_sklearn_clone_get_and_set_params():
-    model = FederatedGP(kernel=RBF(2.0) + Periodic(period=3.0), rounds=3, layers=("global",))
+    model = FederatedGP(
+        averaging=False, kernel=RBF(2.0) + Periodic(period=3.0), rounds=3, layers=("global",)
+    )
     twin = clone(model)
     assert twin is not model
     assert twin.get_params()["rounds"] == 3
@@ -196,7 +198,7 @@ ABLATIONS = [("global", "local"), ("global", "deviation"), ("global",), ("local"
 @pytest.mark.parametrize("layers", ABLATIONS, ids="+".join)
 @pytest.mark.parametrize("outputs", ["a", ["a", "b"]], ids=["scalar", "pair"])
 def test_ablations_are_specs(layers, outputs, scalar, pair):
-    model = FederatedGP(rounds=3, layers=layers).fit(
+    model = FederatedGP(averaging=False, rounds=3, layers=layers).fit(
         table(), client="site", inputs="t", outputs=outputs
     )
     p = model.predict("s1", [[5.0]])
@@ -218,6 +220,7 @@ def test_two_inputs_full_noise_and_other_kernels():
     model = FederatedGP(  # without a local layer, which could take the noise that outputs share
         kernel=Matern32() * RBF(),
         layers=("global", "deviation"),
+        averaging=False,
         noise="full",
         rounds=5,
         inducing=24,
@@ -237,7 +240,13 @@ def test_replicates_equal_their_rows_one_by_one():
         f"k{i}": np.sin(6 * grid + i)[None, None] + 0.1 * rng.normal(size=(5, 1, 12))
         for i in range(2)
     }
-    settings = {"rounds": 4, "inducing": 10, "local_inducing": 8, "domain": [(0.0, 1.0)]}
+    settings = {
+        "averaging": False,
+        "rounds": 4,
+        "inducing": 10,
+        "local_inducing": 8,
+        "domain": [(0.0, 1.0)],
+    }
     as_cycles = FederatedGP(**settings).fit({k: (grid, c) for k, c in cycles.items()})
     rows = {k: (np.tile(grid, 5), c[:, 0].reshape(-1)) for k, c in cycles.items()}
     frame = pd.concat(
@@ -254,13 +263,15 @@ def test_replicates_equal_their_rows_one_by_one():
 
 def test_budgets_are_honoured_shrunk_and_grown():
     whole = table()
-    model = FederatedGP(rounds=1, inducing=9, local_inducing=7).fit(
+    model = FederatedGP(averaging=False, rounds=1, inducing=9, local_inducing=7).fit(
         whole, client="site", inputs="t", outputs="a"
     )
     assert model.model_.shared.block.inputs.shape == (9, 1)
     assert model.model_.clients["s0"].block.inputs.shape == (7, 1)
     with pytest.warns(BudgetWarning, match="25 local inducing inputs instead of 60"):
-        FederatedGP(rounds=1, local_inducing=60).fit(whole, client="site", inputs="t", outputs="a")
+        FederatedGP(averaging=False, rounds=1, local_inducing=60).fit(
+            whole, client="site", inputs="t", outputs="a"
+        )
 
 
 def test_callbacks_see_rounds_and_may_stop(caplog):
@@ -271,7 +282,7 @@ def test_callbacks_see_rounds_and_may_stop(caplog):
         return record["round"] == 2
 
     with caplog.at_level(logging.INFO, logger="pfedhgp"):
-        model = FederatedGP(rounds=9, callbacks=[watch]).fit(
+        model = FederatedGP(averaging=False, rounds=9, callbacks=[watch]).fit(
             table(), client="site", inputs="t", outputs="a"
         )
     assert seen == [0, 1, 2, 3]
@@ -280,7 +291,7 @@ def test_callbacks_see_rounds_and_may_stop(caplog):
 
 
 def test_restarts_keep_the_best_bound():
-    few = {"rounds": 2, "restarts": 3, "inducing": 8, "local_inducing": 6}
+    few = {"averaging": False, "rounds": 2, "restarts": 3, "inducing": 8, "local_inducing": 6}
     model = FederatedGP(**few).fit(table(sites=2), client="site", inputs="t", outputs="a")
     ends = {}
     for record in model.history_:
@@ -293,7 +304,7 @@ def test_hot_path_is_compiled_once_for_all_rounds():
     from pfedhgp.inference.client import batched_step
 
     before = batched_step._cache_size()
-    FederatedGP(rounds=6, inducing=7, local_inducing=5, tolerance=0.0).fit(
+    FederatedGP(averaging=False, rounds=6, inducing=7, local_inducing=5, tolerance=0.0).fit(
         table(rows=19), client="site", inputs="t", outputs="a"
     )
     assert batched_step._cache_size() - before == 1
@@ -359,11 +370,13 @@ def test_wrong_data_is_refused_in_one_line(data, names, words):
 
 def test_constant_outputs_and_huge_values_are_accepted():
     t = np.linspace(0, 1, 10)
-    flat = FederatedGP(rounds=2).fit({"a": (t, np.full(10, 3.0)), "b": (t, np.full(10, 3.0))})
+    flat = FederatedGP(averaging=False, rounds=2).fit(
+        {"a": (t, np.full(10, 3.0)), "b": (t, np.full(10, 3.0))}
+    )
     p = flat.predict("a", t)
     np.testing.assert_allclose(p.mean, 3.0, atol=1e-3)
     assert np.isfinite(p.sd).all()
-    huge = FederatedGP(rounds=3).fit(
+    huge = FederatedGP(averaging=False, rounds=3).fit(
         {"a": (1e9 + t, 1e12 * np.sin(6 * t)), "b": (1e9 + t, 1e12 * np.cos(6 * t))}
     )
     assert np.isfinite(huge.predict("a", 1e9 + t).sd).all()
@@ -377,7 +390,7 @@ from threadpoolctl import threadpool_info
 from pfedhgp import FederatedGP
 threads = [p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"]
 t = np.linspace(0, 1, 8)
-model = FederatedGP(rounds=1).fit({"a": (t, t), "b": (t, t ** 2)})
+model = FederatedGP(averaging=False, rounds=1).fit({"a": (t, t), "b": (t, t ** 2)})
 p = model.predict("a", t)
 assert p.mean.dtype == np.float64
 assert jax.numpy.ones(2).dtype == np.float32
@@ -396,7 +409,7 @@ def test_blas_is_capped_while_we_work():
     def look(record):
         seen.extend(p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas")
 
-    FederatedGP(rounds=1, callbacks=[look]).fit({"a": (X5, X5), "b": (X5, -X5)})
+    FederatedGP(averaging=False, rounds=1, callbacks=[look]).fit({"a": (X5, X5), "b": (X5, -X5)})
     assert seen
     assert set(seen) == {1}
 

@@ -12,22 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import narwhals as nw
 import numpy as np
 
 from pfedhgp import predict as prediction
 from pfedhgp.data.rows import ClientRows
-from pfedhgp.data.tables import clients_from, numeric
+from pfedhgp.data.tables import clients_from, cycles_of, numeric, whole_cycles_of
 from pfedhgp.errors import ExtrapolationWarning, InputError, NotFittedError, PFedHGPWarning
 from pfedhgp.federation import inprocess
-from pfedhgp.federation.checkpoint import Checkpoint
 from pfedhgp.federation.cohort import Cohort, make_cohorts
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
 from pfedhgp.inference.registry import inference_named
 from pfedhgp.kernels import RBF, Kernel, Matern12, Matern32, Matern52, Periodic, RationalQuadratic
-from pfedhgp.model import files
+from pfedhgp.model.cycles import FORMS, SHARINGS, CycleChoice
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.spec import build_spec
 from pfedhgp.runtime import with_numerics
@@ -63,6 +61,14 @@ class FederatedGP:
         averaging: Whether predictions average over a client's parameters (loadings, local kernels, noise)
             where its rows are few, instead of trusting their best values; `structured` only.
         tolerance: Training ends early after two rounds that gain less than this, in nats a client.
+        cycles: What cycles (`fit(..., cycle=...)`, or arrays (C, Q, n)) do beside their client's function:
+            "white" (nothing: replicates with white noise), "stationary" (a smooth function each, of a kernel
+            times a channel covariance), "free" (any covariance on a basis, shrunk towards the stationary
+            one), or "auto": whichever lets one half of the cycles predict the other best. Noise is then
+            settled with it, before training, and predictions are those of a new cycle.
+        cycle_sharing: "shared" (one cycle layer for all clients), "client" (one each), or "mixed" (one each,
+            shrunk towards the shared one). Clients with one cycle, and unseen ones, have the shared layer.
+        cycle_basis: Basis functions of the cycle layer, a channel: "auto" or a number.
         restarts: Trainings from different starting values, of which the best bound is kept.
         batch: Whether clients of like size compute together.
         device: "cpu" or "gpu".
@@ -96,6 +102,9 @@ class FederatedGP:
         rounds: int | None = None,
         averaging: bool = True,
         tolerance: float = 0.02,
+        cycles: str = "white",
+        cycle_sharing: str = "shared",
+        cycle_basis: int | str = "auto",
         restarts: int = 1,
         batch: bool = True,
         device: str = "cpu",
@@ -116,6 +125,9 @@ class FederatedGP:
         self.rounds = rounds
         self.averaging = averaging
         self.tolerance = tolerance
+        self.cycles = cycles
+        self.cycle_sharing = cycle_sharing
+        self.cycle_basis = cycle_basis
         self.restarts = restarts
         self.batch = batch
         self.device = device
@@ -163,16 +175,25 @@ class FederatedGP:
         """Fits to a table (pandas, polars) with a client column, or to {client: (X, y)}.
 
         NaN in outputs is a missing cell. With `cycle`, rows at equal inputs are replicates; as arrays, cycles
-        are y of shape (C, Q, n) with X the grid of n samples.
+        are y of shape (C, Q, n) with X the grid of n samples. With a cycle layer, `cycle` says which rows
+        belong together, and a plain y of shape (n, Q) is one cycle.
 
         After each exchange the state of the run goes to the folder `checkpoint`; with `resume` the run that
         is there goes on, and ends as if it had not stopped.
         """
+        choice = _cycle_choice(self.cycles, self.cycle_sharing, self.cycle_basis)
         rows, input_names, output_names = clients_from(
-            data, client=client, inputs=inputs, outputs=outputs, cycle=cycle
+            data,
+            client=client,
+            inputs=inputs,
+            outputs=outputs,
+            cycle=cycle,
+            whole_cycles=choice is not None,
         )
+        if choice is not None and any(client.cycles is None for client in rows):
+            raise InputError("a cycle layer needs cycles: say which column numbers them (`cycle`)")
         rows = _with_observations(rows)
-        plan = self._plan(rows)
+        plan = self._plan(rows, choice)
         with _on(self.device):
             server = Server(plan)
             cohorts = make_cohorts(plan, rows, batch=self.batch)
@@ -183,23 +204,37 @@ class FederatedGP:
 
             keep = None
             if checkpoint is not None:
+                from pfedhgp.federation.checkpoint import Checkpoint
+
                 kept = Checkpoint(Path(checkpoint))
                 if resume:
                     messages += kept.restore(server, cohorts)
                 else:
                     kept.clear()
                 keep = partial(kept.save, server, cohorts, messages)
-            inprocess.run(server, cohorts, callbacks=self.callbacks, record=record, keep=keep)
+            self._exchange(server, cohorts, record, keep)
         self._keep(plan, server, cohorts, rows, input_names, output_names, messages)
         return self
 
-    def _plan(self, rows: Sequence[ClientRows]) -> Plan:
+    def _exchange(
+        self,
+        server: Server,
+        cohorts: Sequence[Cohort],
+        record: Callable[[Message, str], None],
+        keep: Callable[[], None] | None,
+    ) -> None:
+        """Carries the messages until training is done."""
+        inprocess.run(server, cohorts, callbacks=self.callbacks, record=record, keep=keep)
+
+    def _plan(self, rows: Sequence[ClientRows], choice: CycleChoice | None) -> Plan:
         inference = inference_named(
             self.inference,
             rounds=self.rounds,
             learn_inducing=self.learn_inducing,
             averaging=bool(self.averaging),
         )
+        if choice is not None and inference.name != "structured":
+            raise InputError("a cycle layer needs inference='structured': mean-field has none")
         kernel = _kernel(self.kernel, "kernel")
         name_or_kernel = self.local_kernel
         if name_or_kernel is None:
@@ -236,6 +271,7 @@ class FederatedGP:
             tolerance=float(self.tolerance),
             restarts=int(self.restarts),
             seed=int(self.seed),
+            cycles=choice,
         )
 
     def _keep(
@@ -256,6 +292,13 @@ class FederatedGP:
             for name, value in zip(cohort.names, cohort.trainers[attempt].jitter, strict=True)
         }
         found = {name: p for cohort in cohorts for name, p in cohort.posteriors.items()}
+        shared_layer = None if server.cycles is None else server.cycles.layer
+        own_layers = {
+            name: layer
+            for cohort in cohorts
+            for name, layer in cohort.layers.items()
+            if plan.cycles is not None and plan.cycles.sharing != "shared"
+        }
         self.plan_ = plan
         self.model_ = FittedModel(
             structure=plan.spec.structure,
@@ -274,6 +317,8 @@ class FederatedGP:
             settings=self._settings(server),
             history=server.history,
             messages=messages,
+            cycle_layer=shared_layer,
+            client_layers=own_layers,
         )
         self.exchanges_ = server.exchanges
         self.bound_ = bound
@@ -287,6 +332,9 @@ class FederatedGP:
         kept["layers"] = list(self.layers)
         kept["starting_scales"] = server.scales.as_dict()
         kept["exchanges"] = server.exchanges
+        if server.cycles is not None:
+            kept["cycle_form"] = server.cycles.layer.form
+            kept["cycle_evidence"] = dict(server.cycles.evidence)
         return kept
 
     # after fit --------------------------------------------------------------------------------
@@ -334,7 +382,9 @@ class FederatedGP:
     def adopt(self, client: str, X: Any, y: Any) -> FederatedGP:
         """Adds a new client on the frozen global block: only its own block is fitted, nothing is sent.
 
-        q(v_g) stays what the other clients made it; the new client's own layers are exact given it.
+        q(v_g) stays what the other clients made it; the new client's own layers are exact given it. y may
+        be cycles (C, Q, n) on the grid X; in a model with a cycle layer y is else one cycle, and the new
+        client has the shared layer.
         """
         from pfedhgp.inference.adoption import adopt
         from pfedhgp.inference.structured_training import Structured
@@ -343,8 +393,8 @@ class FederatedGP:
         name = str(client)
         if name in model.clients:
             raise InputError(f"there is a client {name!r} already")
-        Y = numeric(y, f"client {name!r}: outputs", missing=True)
-        rows = ClientRows(name, self._inputs(X), Y)
+        rows = self._adopted(name, self._inputs(X), y)
+        Y = rows.Y
         if len(rows.X) != len(Y):
             raise InputError(
                 f"client {name!r}: {len(rows.X)} rows of inputs but {len(Y)} of outputs"
@@ -367,13 +417,27 @@ class FederatedGP:
         )
         return self
 
+    def _adopted(self, name: str, X: np.ndarray, y: Any) -> ClientRows:
+        """A new client's rows; as cycles where the model has a cycle layer, or where they come as cycles."""
+        layered = self._fitted().cycle_layer is not None
+        if np.ndim(y) == 3:
+            return cycles_of(name, X, np.asarray(y), whole=layered)
+        Y = numeric(y, f"client {name!r}: outputs", missing=True)
+        if layered and len(X) == len(Y):
+            return whole_cycles_of(name, X, Y[None])
+        return ClientRows(name, X, Y)
+
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Writes a RUN folder; nothing in it can be executed, and it holds no rows."""
+        from pfedhgp.model import files
+
         files.save(self._fitted(), Path(path), overwrite=overwrite)
 
     @classmethod
     def load(cls, path: str | Path) -> FederatedGP:
         """Reads a RUN folder that `save` wrote."""
+        from pfedhgp.model import files
+
         model = files.load(Path(path))
         known = _parameters()
         given = {name: value for name, value in model.settings.items() if name in known}
@@ -400,6 +464,8 @@ class FederatedGP:
     def _inputs(self, X: Any) -> np.ndarray:
         model = self._fitted()
         if not isinstance(X, Mapping | np.ndarray | list | tuple):
+            import narwhals as nw
+
             try:
                 frame = nw.from_native(X, eager_only=True)
             except TypeError:
@@ -430,6 +496,20 @@ def _kernel(given: Kernel | str, name: str) -> Kernel:
     if isinstance(given, str) and given in KERNELS:
         return KERNELS[given]()
     raise InputError(f"`{name}` must be a kernel or one of {', '.join(KERNELS)}, got {given!r}")
+
+
+def _cycle_choice(form: Any, sharing: Any, basis: Any) -> CycleChoice | None:
+    """What was asked of the cycle layer; None for white cycles, which are plain replicates."""
+    for name, value, known in (
+        ("cycles", form, (*FORMS, "auto")),
+        ("cycle_sharing", sharing, SHARINGS),
+    ):
+        if value not in known:
+            raise InputError(f"`{name}` must be one of {', '.join(known)}, got {value!r}")
+    whole = isinstance(basis, int | np.integer) and not isinstance(basis, bool)
+    if basis != "auto" and (not whole or basis < 2):
+        raise InputError(f"`cycle_basis` must be 'auto' or a number of at least 2, got {basis!r}")
+    return None if form == "white" else CycleChoice(form, sharing, basis)
 
 
 def _domain(given: Any, rows: Sequence[ClientRows]) -> tuple[np.ndarray, np.ndarray] | None:

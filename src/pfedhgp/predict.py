@@ -54,6 +54,9 @@ class Layer:
 class Prediction:
     """What one client is predicted to observe at n inputs: `mean` and `sd` (n, Q), sd WITH noise.
 
+    With a cycle layer, noise is what a NEW cycle adds to the client's function: sd, covariances, intervals
+    and samples are those of one more cycle, its cells correlated over the inputs and between outputs.
+
     `layers` has "global", "deviation" and "local", each WITHOUT noise. Layer variances do not add
     up to the total's: layers are anti-correlated (see `Layer`); `cross_covariance` says how much.
 
@@ -79,18 +82,11 @@ class Prediction:
     def covariance(self, kind: Kind = "outputs", *, noise: bool = True) -> FloatArray:
         """(n, Q, Q), one block per input, or "joint": (nQ, nQ) with cell (n, q) at n·Q + q.
 
-        Noise is in unless `noise=False`; it belongs to a row: in "joint", to the diagonal blocks.
+        Noise is in unless `noise=False`; it belongs to a row: in "joint", to the diagonal blocks. With a
+        cycle layer, the covariance of one new cycle is in with it, in all blocks.
         """
         cov = self._view.covariance("total", "total", kind)
-        if not noise:
-            return cov
-        if kind == "outputs":
-            return cov + self._view.noise
-        rows, outputs = self.mean.shape
-        blocks = cov.reshape(rows, outputs, rows, outputs)
-        each = np.arange(rows)
-        blocks[each, :, each, :] += self._view.noise
-        return cov
+        return self._view.with_noise(cov, kind) if noise else cov
 
     def cross_covariance(self, first: str, second: str, kind: Kind = "outputs") -> FloatArray:
         """Cov(f_first(x)_q, f_second(x)_p) of two layers, (n, Q, Q) or "joint"; without noise."""
@@ -109,7 +105,10 @@ class Prediction:
     def sample(
         self, count: int, *, seed: int | np.random.Generator, noise: bool = True
     ) -> FloatArray:
-        """(count, n, Q): joint draws of observations; of the function with `noise=False`."""
+        """(count, n, Q): joint draws of observations; of the function with `noise=False`.
+
+        With a cycle layer each draw is one new cycle.
+        """
         if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
             raise InputError(f"`count` must be a whole number ≥ 0, got {count!r}")
         return self._view.draw(int(count), np.random.default_rng(seed), noise)
@@ -129,7 +128,7 @@ def predict(
         client=client,
         known=view.predictor.known,
         mean=means["total"],
-        sd=np.sqrt(variances["total"] + np.diagonal(view.noise)),
+        sd=np.sqrt(variances["total"] + view.noise_variances()),
         layers=MappingProxyType(layers),
         _view=view,
     )

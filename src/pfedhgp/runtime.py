@@ -7,23 +7,59 @@ CPU, JAX calls SciPy's OpenBLAS for small factorisations, and its threads make t
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import scipy.linalg  # noqa: F401  (its BLAS must be loaded to be capped; JAX would load it later)
-from threadpoolctl import threadpool_limits
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class _Cap:
+    """Who holds BLAS to one thread, and how to undo it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.users = 0
+        self.limits: Any = None
+
+
+_cap = _Cap()
+
+
 @contextmanager
 def numerics() -> Iterator[None]:
     """float64, and one BLAS thread, inside the block only."""
-    with jax.enable_x64(True), threadpool_limits(1, user_api="blas"):
+    with jax.enable_x64(True), one_blas_thread():
         yield
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """One BLAS thread inside the block; without threadpoolctl (a bare machine) as many as there were.
+
+    The cap is the process's: the first of our threads to enter sets it, and the last to leave puts it back.
+    """
+    try:
+        from threadpoolctl import threadpool_limits
+    except ModuleNotFoundError:
+        yield
+        return
+    with _cap.lock:
+        if _cap.users == 0:
+            _cap.limits = threadpool_limits(1, user_api="blas")
+        _cap.users += 1
+    try:
+        yield
+    finally:
+        with _cap.lock:
+            _cap.users -= 1
+            if _cap.users == 0:
+                _cap.limits.restore_original_limits()
 
 
 def with_numerics(function: Callable[P, T]) -> Callable[P, T]:

@@ -46,7 +46,7 @@ def test_the_command_line_wins_over_the_file(run, tmp_path):
     tree = tomllib.loads(written.read_text())
     assert tree["inference"] == {
         **{"name": "structured", "rounds": 7, "tolerance": 0.02},
-        **{"restarts": 2, "batch": True},
+        **{"restarts": 2, "batch": True, "averaging": True},
     }
     assert tree["data"] == {"files": ["../d.csv"], "inputs": ["a", "b"], "outputs": ["y"]}
     assert tree["model"]["kernel"] == "rbf"

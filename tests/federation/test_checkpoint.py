@@ -178,7 +178,7 @@ def test_no_attribute_of_a_party_is_forgotten(name):
     budgets = {"inducing": 4, "local_inducing": 4} if name == "mean-field" else {"inducing": 6}
     model = FederatedGP(inference=name, rounds=2, **budgets)
     rows = _rows(SITES[1])
-    plan = model._plan(rows)
+    plan = model._plan(rows, None)
     server, cohorts = Server(plan), make_cohorts(plan, rows, batch=True)
     # The estimator's surroundings, or all that the other tests compiled would be compiled once more.
     with numerics(), _on("cpu"), pytest.raises(Stop):
@@ -199,9 +199,9 @@ def test_no_attribute_of_a_party_is_forgotten(name):
         (party_server, kept_server),
         (party_clients, kept_clients),
         (server, set()),
-        (cohorts[0], {"trainers", "starts", "scaling", "scales"}),
+        (cohorts[0], {"trainers", "starts", "scaling", "scales", "layers", "_halves"}),
     )
-    not_yet = {"before", "best", "local_nats"}
+    not_yet = {"before", "best", "local_nats", "cycles"}
     for party, more in parties:
         held = _names(party.state())
         for attribute in set(vars(party)) - settings - used_up:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pfedhgp.data.rows import ClientRows
+from pfedhgp.data.tables import whole_cycles_of
 from pfedhgp.errors import MessageError
 from pfedhgp.federation import inprocess
 from pfedhgp.federation.cohort import make_cohorts
@@ -15,6 +16,7 @@ from pfedhgp.federation.server import Server
 from pfedhgp.inference.meanfield_training import MeanField
 from pfedhgp.inference.structured_training import Structured
 from pfedhgp.kernels import RBF
+from pfedhgp.model.cycles import CycleChoice
 from pfedhgp.model.spec import build_spec
 
 BLOCK = {"kernel", "inputs", "loadings", "phi"}
@@ -95,6 +97,33 @@ def test_every_message_of_a_structured_run_is_on_the_list():
     expected = [*UP.values(), *2 * [STATISTICS | DERIVATIVES], STATISTICS]
     assert [set(m.arrays) for m in up[::3]] == expected
     assert len(up) == 3 * len(kinds)
+    assert server.exchanges == len(kinds)
+
+
+WITHIN = {"freedom", "rows", "gram", "T", "scatter", "log_counts"}
+LAYER = {"cycle_inputs", "cycle_factor", "cycle_noise", "cycle_form"}
+
+
+def test_a_cycle_layer_adds_one_exchange_of_sums():
+    """Sums over cycles of the size of the basis, in two halves; the layer comes back with the start."""
+    rng = np.random.default_rng(1)
+    grid = np.linspace(0.0, 5.0, 9)[:, None]
+    rows = [
+        whole_cycles_of(f"client {i}", grid, rng.normal(size=(4 + i, 9, 1)) + np.sin(grid))
+        for i in range(3)
+    ]
+    choice = CycleChoice("stationary", "client", 5)
+    server, _, down, up = recorded(Structured(rounds=1), rows, cycles=choice)
+    kinds = ["census", "extent", "cycles", "start", "round"]
+    assert [m.kind for m in down[::3]] == [*kinds, "finish"]
+    frame = {"lower", "upper", "centre", "spread"}
+    assert set(down[6].arrays) == frame | LAYER
+    assert set(down[9].arrays) == DOWN["start"] | LAYER
+    assert set(down[12].arrays) == DOWN["round"]
+    replies = [m for m in up if m.kind == "cycles"]
+    sent = {f"{part}.{name}" for part in ("first", "rest") for name in WITHIN}
+    assert [set(m.arrays) for m in replies] == 3 * [sent | {"cycles", "incomplete"}]
+    assert len({m.nbytes for m in replies}) == 1  # however many cycles there are
     assert server.exchanges == len(kinds)
 
 

@@ -2,7 +2,7 @@
 
 [data]       files, client, inputs, outputs, cycle, delimiter, datetime_format
 [model]      kernel, local_kernel, layers, latents, local_latents, noise, inducing, local_inducing,
-             learn_inducing, domain
+             learn_inducing, cycles, cycle_sharing, cycle_basis, domain
 [inference]  name, rounds, tolerance, restarts, batch, averaging
 [run]        out, holdout, seed, device, report
 """
@@ -56,6 +56,9 @@ class Model(_Part):
     inducing: Budget = "auto"
     local_inducing: Budget = "auto"
     learn_inducing: bool = False
+    cycles: Literal["white", "stationary", "free", "auto"] = "white"
+    cycle_sharing: Literal["shared", "client", "mixed"] = "shared"
+    cycle_basis: Budget = "auto"
     domain: list[str] | None = None
 
 

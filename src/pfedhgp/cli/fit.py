@@ -111,6 +111,26 @@ def fit(
             rich_help_panel=MODEL,
         ),
     ] = None,
+    cycles: Annotated[
+        str | None,
+        typer.Option(
+            help="How cycles vary around their client's function: white, stationary, free or auto.",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
+    cycle_sharing: Annotated[
+        str | None,
+        typer.Option(
+            help="Whose the cycle layer is: shared, client or mixed.", rich_help_panel=MODEL
+        ),
+    ] = None,
+    cycle_basis: Annotated[
+        str | None,
+        typer.Option(
+            help="Basis functions of the cycle layer a channel: auto or a number.",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
     domain: Annotated[
         list[str] | None,
         typer.Option(
@@ -233,6 +253,9 @@ def fit(
             "inducing": _budget(inducing),
             "local_inducing": _budget(local_inducing),
             "learn_inducing": learn_inducing,
+            "cycles": cycles,
+            "cycle_sharing": cycle_sharing,
+            "cycle_basis": _budget(cycle_basis),
             "domain": domain or None,
         },
         "inference": {

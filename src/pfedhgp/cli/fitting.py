@@ -175,6 +175,9 @@ def _train(
             local_inducing=model.local_inducing,
             learn_inducing=model.learn_inducing,
             domain=data.domain,
+            cycles=model.cycles,
+            cycle_sharing=model.cycle_sharing,
+            cycle_basis=model.cycle_basis,
             inference=how.name,
             rounds=how.rounds,
             tolerance=how.tolerance,
@@ -185,7 +188,7 @@ def _train(
             seed=config.run.seed,
             callbacks=[show],
         ).fit(
-            client_rows(data.training, data.columns),
+            client_rows(data.training, data.columns, whole_cycles=model.cycles != "white"),
             inputs=data.columns.input_names,
             outputs=data.columns.outputs,
             checkpoint=checkpoint,

@@ -16,6 +16,7 @@ import click
 import typer
 
 from pfedhgp import __version__
+from pfedhgp.cli import reproduce
 from pfedhgp.cli.demo import demo
 from pfedhgp.cli.fit import fit
 from pfedhgp.cli.predict import predict
@@ -57,6 +58,7 @@ def root(
 
 for command in (demo, fit, predict, report):
     app.command()(command)
+app.add_typer(reproduce.app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -71,8 +71,13 @@ def wanted_names(columns: Columns) -> list[str]:
     return list(dict.fromkeys(name for name in names if name is not None))
 
 
-def client_rows(clients: Sequence[Observations], columns: Columns) -> list[ClientRows]:
-    """What the model takes; with a cycle column, what a table with cycles becomes."""
+def client_rows(
+    clients: Sequence[Observations], columns: Columns, *, whole_cycles: bool = False
+) -> list[ClientRows]:
+    """What the model takes; with a cycle column, what a table with cycles becomes.
+
+    With `whole_cycles` (for a cycle layer) clients keep each cycle.
+    """
     if columns.cycle is None:
         return [ClientRows(each.name, each.X, each.Y) for each in clients]
     if not clients:
@@ -89,7 +94,14 @@ def client_rows(clients: Sequence[Observations], columns: Columns) -> list[Clien
     named |= {name: Y[:, q] for q, name in enumerate(outputs)}
     named["cycle"] = np.concatenate([c.cycle for c in clients if c.cycle is not None])
     frame = pl.DataFrame(named)
-    return clients_from(frame, client="client", inputs=inputs, outputs=outputs, cycle="cycle")[0]
+    return clients_from(
+        frame,
+        client="client",
+        inputs=inputs,
+        outputs=outputs,
+        cycle="cycle",
+        whole_cycles=whole_cycles,
+    )[0]
 
 
 # ------------------------------------------------------------------------------------------- files

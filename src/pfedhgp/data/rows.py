@@ -18,3 +18,5 @@ class ClientRows:
     """How many observations each cell of Y is the mean of (replicates); None: one where observed."""
     scatter: np.ndarray | None = None
     """Σ over replicates of (y − ȳ)(y − ȳ)ᵀ, Q × Q, summed over rows."""
+    cycles: np.ndarray | None = None
+    """Whole cycles (C, n, Q) on the grid X, NaN where missing; Y is then their mean. For a cycle layer."""

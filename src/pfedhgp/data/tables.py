@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import narwhals as nw
 import numpy as np
 
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError
+
+if TYPE_CHECKING:  # narwhals is needed for tables alone
+    import narwhals as nw
 
 
 def clients_from(
@@ -19,16 +21,20 @@ def clients_from(
     inputs: str | Sequence[str] | None = None,
     outputs: str | Sequence[str] | None = None,
     cycle: str | None = None,
+    whole_cycles: bool = False,
 ) -> tuple[list[ClientRows], tuple[str, ...], tuple[str, ...]]:
     """(clients, names of inputs, names of outputs) of a table or of a mapping from client to (X, y).
 
-    Rows that were read already (`ClientRows`) go through as they are.
+    Rows that were read already (`ClientRows`) go through as they are. With `whole_cycles` (for a cycle layer)
+    clients keep each cycle, not only means over them.
     """
     if isinstance(data, list | tuple) and data and all(isinstance(c, ClientRows) for c in data):
         d, Q = data[0].X.shape[1], data[0].Y.shape[1]
         return list(data), _labels(inputs, d, "x", "inputs"), _labels(outputs, Q, "y", "outputs")
     if isinstance(data, Mapping) and client is None:
-        return _from_mapping(data, inputs, outputs, cycle)
+        return _from_mapping(data, inputs, outputs, cycle, whole_cycles)
+    import narwhals as nw
+
     try:
         frame = nw.from_native(data, eager_only=True)
     except TypeError:
@@ -37,7 +43,11 @@ def clients_from(
         ) from None
     if client is None or inputs is None or outputs is None:
         raise InputError("a table needs `client=`, `inputs=` and `outputs=`: names of its columns")
-    return _from_table(frame, client, _names(inputs), _names(outputs), cycle)
+    if whole_cycles and cycle is None:
+        raise InputError(
+            "a cycle layer needs `cycle=`: the column that says which cycle a row is of"
+        )
+    return _from_table(frame, client, _names(inputs), _names(outputs), cycle, whole_cycles)
 
 
 def numeric(values: Any, what: str, *, missing: bool) -> np.ndarray:
@@ -68,7 +78,7 @@ def _names(given: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _from_mapping(
-    data: Mapping[Any, Any], inputs: Any, outputs: Any, cycle: str | None
+    data: Mapping[Any, Any], inputs: Any, outputs: Any, cycle: str | None, whole_cycles: bool
 ) -> tuple[list[ClientRows], tuple[str, ...], tuple[str, ...]]:
     if cycle is not None:
         raise InputError(
@@ -83,12 +93,15 @@ def _from_mapping(
         X = numeric(pair[0], f"client {name!r}: inputs", missing=False)
         raw = np.asarray(pair[1])
         if raw.ndim == 3:
-            clients.append(_replicates(str(name), X, raw))
+            clients.append(cycles_of(str(name), X, raw, whole=whole_cycles))
             continue
         Y = numeric(pair[1], f"client {name!r}: outputs", missing=True)
         if len(X) != len(Y):
             raise InputError(f"client {name!r}: {len(X)} rows of inputs but {len(Y)} of outputs")
-        clients.append(ClientRows(str(name), X, Y))
+        one = (
+            whole_cycles_of(str(name), X, Y[None]) if whole_cycles else ClientRows(str(name), X, Y)
+        )
+        clients.append(one)
     d, Q = clients[0].X.shape[1], clients[0].Y.shape[1]
     for rows in clients:
         if rows.X.shape[1] != d or rows.Y.shape[1] != Q:
@@ -114,6 +127,7 @@ def _from_table(
     inputs: tuple[str, ...],
     outputs: tuple[str, ...],
     cycle: str | None,
+    whole_cycles: bool,
 ) -> tuple[list[ClientRows], tuple[str, ...], tuple[str, ...]]:
     wanted = (client, *inputs, *outputs, *((cycle,) if cycle else ()))
     for name in wanted:
@@ -132,12 +146,17 @@ def _from_table(
         mine = owner == name
         if cycle is None:
             clients.append(ClientRows(name, X[mine], Y[mine]))
+        elif whole_cycles:
+            which = frame[cycle].to_numpy()[mine]
+            clients.append(_gathered(name, X[mine], Y[mine], which, cycle))
         else:
             clients.append(_merge_replicates(name, X[mine], Y[mine]))
     return clients, inputs, outputs
 
 
 def _columns(frame: nw.DataFrame[Any], names: tuple[str, ...], *, missing: bool) -> np.ndarray:
+    import narwhals as nw
+
     columns = []
     for name in names:
         series = frame[name]
@@ -148,8 +167,8 @@ def _columns(frame: nw.DataFrame[Any], names: tuple[str, ...], *, missing: bool)
     return np.stack(columns, axis=1)
 
 
-def _replicates(name: str, grid: np.ndarray, cycles: np.ndarray) -> ClientRows:
-    """Cycles (C, Q, n) on one grid: their mean, counts and scatter."""
+def cycles_of(name: str, grid: np.ndarray, cycles: np.ndarray, *, whole: bool) -> ClientRows:
+    """Cycles (C, Q, n) on one grid: kept `whole`, or their mean, counts and scatter."""
     array = np.asarray(cycles, np.float64)
     if np.isinf(array).any():
         raise InputError(f"client {name!r}: infinite value in its cycles")
@@ -157,8 +176,40 @@ def _replicates(name: str, grid: np.ndarray, cycles: np.ndarray) -> ClientRows:
         raise InputError(
             f"client {name!r}: cycles of {array.shape[2]} samples on a grid of {len(grid)}"
         )
+    if whole:
+        return whole_cycles_of(name, grid, np.moveaxis(array, 1, 2))
     stacked = np.moveaxis(array, 1, 2).reshape(-1, array.shape[1])
     return _merge_replicates(name, np.tile(grid, (array.shape[0], 1)), stacked)
+
+
+def _gathered(
+    name: str, X: np.ndarray, Y: np.ndarray, which: np.ndarray, column: str
+) -> ClientRows:
+    """Rows of a table as cycles on the grid of all their inputs; what a cycle lacks is missing."""
+    grid, place = np.unique(X, axis=0, return_inverse=True)
+    labels, first, owner = np.unique(which.astype(str), return_index=True, return_inverse=True)
+    order = np.argsort(np.argsort(first))  # cycles stay in the order in which they came
+    cycles = np.full((len(labels), len(grid), Y.shape[1]), np.nan)
+    cell = order[owner] * len(grid) + place.reshape(-1)
+    if len(np.unique(cell)) != len(cell):
+        raise InputError(
+            f"client {name!r}: a cycle of column {column!r} has two rows at the same inputs"
+        )
+    cycles.reshape(-1, Y.shape[1])[cell] = Y
+    return whole_cycles_of(name, grid, cycles)
+
+
+def whole_cycles_of(name: str, grid: np.ndarray, cycles: np.ndarray) -> ClientRows:
+    """Cycles (C, n, Q) on one grid, and their mean cell by cell; cycles without a value are left out."""
+    if len(np.unique(grid, axis=0)) != len(grid):
+        raise InputError(f"client {name!r}: the grid of its cycles has the same inputs twice")
+    seen = np.isfinite(cycles)
+    there = seen.any(axis=(1, 2))
+    cycles, seen = cycles[there], seen[there]
+    counts = seen.sum(0)
+    mean = np.where(seen, cycles, 0.0).sum(0) / np.maximum(counts, 1)
+    mean = np.where(counts > 0, mean, np.nan)
+    return ClientRows(name, grid, mean, counts.astype(np.float64), cycles=cycles)
 
 
 def _merge_replicates(name: str, X: np.ndarray, Y: np.ndarray) -> ClientRows:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
@@ -16,13 +17,15 @@ from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import BudgetWarning, InputError, MessageError
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.plan import Plan
-from pfedhgp.inference import budget, census, initial
+from pfedhgp.inference import budget, census, cycle_rows, cycle_talk, initial
 from pfedhgp.inference.arrays import block_from_arrays, stack_trees
 from pfedhgp.inference.census import Scales
+from pfedhgp.inference.cycle_forms import Halves
 from pfedhgp.inference.parties import ClientParty
 from pfedhgp.inference.state import State, below
 from pfedhgp.kernels import Kernel, unstack
 from pfedhgp.model.blocks import ClientBlock, Rows
+from pfedhgp.model.cycles import CycleLayer
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior
 from pfedhgp.model.spec import starting_kernels
 
@@ -45,6 +48,8 @@ class Cohort:
         self.heard: dict[str, dict[str, np.ndarray]] = {}
         self.attempt = 0
         self.posteriors: dict[str, ClientPosterior] = {}
+        self.layers: dict[str, CycleLayer] = {}
+        self._halves: dict[str, Halves] = {}
 
     def answer(self, request: Message) -> list[Message]:
         """One reply a client; none to `finish`."""
@@ -85,6 +90,20 @@ class Cohort:
             )
         return replies
 
+    def _on_cycles(self, request: Message) -> list[dict[str, np.ndarray]]:
+        a = request.arrays
+        self.scaling = Scaling(a["lower"], a["upper"], a["centre"], a["spread"])
+        replies = []
+        for client in self.clients:
+            arrays, self._halves[client.name] = cycle_talk.reply(*self._scaled_cycles(client), a)
+            replies.append(arrays)
+        return replies
+
+    def _scaled_cycles(self, client: ClientRows) -> tuple[np.ndarray, np.ndarray]:
+        assert self.scaling is not None
+        assert client.cycles is not None
+        return self.scaling.inputs(client.X), self.scaling.outputs(client.cycles)
+
     def _on_start(self, request: Message) -> list[dict[str, np.ndarray]]:
         self._prepare(request.arrays)
         return self._train(request)
@@ -92,6 +111,12 @@ class Cohort:
     def _prepare(self, a: Mapping[str, np.ndarray]) -> None:
         """Blocks at their starting values, for the scaling and the scales of a start request."""
         self.scaling = Scaling(a["lower"], a["upper"], a["centre"], a["spread"])
+        if self.plan.cycles is not None and not self.layers:
+            shared, form = cycle_talk.layer_from_arrays(a), self.plan.spec.noise
+            self.layers = {
+                name: cycle_talk.own_layer(self.plan.cycles, shared, self._halves[name], form)
+                for name in self.names
+            }
         scales = Scales(*(float(v) for v in a["scales"]))
         self.attempt = int(a["attempt"])
         seed = None if self.attempt == 0 else self.plan.seed + self.attempt
@@ -102,8 +127,14 @@ class Cohort:
             Z = self._local_inputs(client.name, X, scales)
             own_seed = None if seed is None else seed * 1_000_003 + index
             own = self._allow_for_residual(scales, Z, X)
-            blocks.append(initial.client_block(spec, own, Y, Z, self.scaling.extent, own_seed))
+            block = initial.client_block(spec, own, Y, Z, self.scaling.extent, own_seed)
+            if client.name in self.layers:
+                noise = cycle_rows.noise_of(self.layers[client.name], spec.noise)
+                block = eqx.tree_at(lambda b: b.noise, block, noise)
+            blocks.append(block)
             rows.append(self._rows(client, X, Y))
+        if self.layers:
+            rows = cycle_rows.equal_shapes(rows)
         self.scales = scales
         self.trainers[self.attempt] = inference.clients(
             spec, self._like(), stack_trees(_pad_inputs(blocks)), stack_trees(rows)
@@ -224,6 +255,13 @@ class Cohort:
         )
 
     def _rows(self, client: ClientRows, X: np.ndarray, Y: np.ndarray) -> Rows:
+        if client.name in self.layers:
+            return cycle_rows.cycle_rows(
+                *self._scaled_cycles(client),
+                self.layers[client.name],
+                separate=self.plan.spec.noise == "full",
+                client=client.name,
+            )
         seen = np.isfinite(Y)
         counts = seen.astype(np.float64) if client.counts is None else client.counts
         extra = self.padded_rows - len(X)

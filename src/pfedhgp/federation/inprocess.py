@@ -25,7 +25,7 @@ def run(
     `keep` is called between exchanges, when all parties' states belong together.
     """
     while (request := server.request()) is not None:
-        replies = _answers(request, cohorts, record)
+        replies = answers(request, cohorts, record)
         entry = server.gather(replies)
         if entry is not None and any([callback(entry) is True for callback in callbacks]):
             server.stop_asked = True
@@ -33,9 +33,10 @@ def run(
             keep()
 
 
-def _answers(
+def answers(
     request: Message, cohorts: Sequence[Cohort], record: Callable[[Message, str], None] | None
 ) -> Iterator[Message]:
+    """All clients' replies to a request, one at a time."""
     for cohort in cohorts:
         if record is not None:
             for name in cohort.names:

@@ -10,6 +10,7 @@ import numpy as np
 from pfedhgp.inference.parties import Inference
 from pfedhgp.kernels import Kernel
 from pfedhgp.model.codec import kernel_to_json, plain_json
+from pfedhgp.model.cycles import CycleChoice
 from pfedhgp.model.spec import Spec
 
 
@@ -28,6 +29,8 @@ class Plan:
     tolerance: float = 0.02
     restarts: int = 1
     seed: int = 0
+    cycles: CycleChoice | None = None
+    """A cycle layer, or none: then cycles are replicates with white residuals."""
 
     def to_json(self) -> dict[str, Any]:
         """Every choice by its name: two plans are the same if these are."""

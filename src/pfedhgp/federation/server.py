@@ -22,6 +22,7 @@ from pfedhgp.federation.plan import Plan
 from pfedhgp.inference import budget, census, initial
 from pfedhgp.inference.arrays import block_to_arrays
 from pfedhgp.inference.census import Scales
+from pfedhgp.inference.cycle_talk import CycleServer, layer_from_arrays
 from pfedhgp.inference.parties import ServerParty
 from pfedhgp.inference.state import State, below, block_arrays, block_of
 from pfedhgp.kernels import Kernel
@@ -33,9 +34,15 @@ log = logging.getLogger("pfedhgp")
 COUNTERS = ("phase", "round", "exchanges", "attempt", "turn", "_flat", "stop_asked")
 """What the server counts, and where it is."""
 
+QUIETEST = 1e-5
+"""The noise that starting budgets are laid out for, at least."""
+
 
 class Server:
-    """Phases: census, extent (without a domain), start, rounds, finish; the last three once a restart."""
+    """Phases: census, extent (without a domain), cycles (with a cycle layer), start, rounds, finish.
+
+    Start, rounds and finish once a restart.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -51,6 +58,7 @@ class Server:
         self.started: GlobalBlock
         self.turn = 0
         self.stop_asked = False
+        self.cycles: CycleServer | None = None
 
     def request(self) -> Message | None:
         """What to broadcast now; the same until `gather` is called."""
@@ -153,7 +161,42 @@ class Server:
             found.long_variance,
             found.noise_variance,
         )
+        self.phase = "start" if self.plan.cycles is None else "cycles"
+
+    # the cycle layer --------------------------------------------------------------------------
+
+    def _ask_cycles(self) -> dict[str, np.ndarray]:
+        choice, spec = self.plan.cycles, self.plan.spec
+        assert choice is not None
+        if self.cycles is None:
+            self.cycles = CycleServer.start(
+                choice,
+                noise=spec.noise,
+                outputs=spec.outputs,
+                inputs=spec.inputs,
+                rows=self._rows_a_client(),
+                scales=self.scales,
+            )
+        return {**self._scaling_arrays(), **self.cycles.request()}
+
+    def _take_cycles(self, sums: dict[str, np.ndarray], count: int) -> None:
+        assert self.cycles is not None
+        self.cycles.gather(sums, count)
+        if not self.cycles.settled:
+            return
+        layer = self.cycles.layer
+        noise = float(np.mean(np.diagonal(layer.noise))) / max(self.cycles.cycles, 1.0)
+        self.scales = replace(self.scales, noise_variance=max(noise, QUIETEST))
+        log.info("cycle layer: %s, %d basis functions", layer.form, len(layer.basis.inputs))
         self.phase = "start"
+
+    def _rows_a_client(self) -> float:
+        return float(self.census["rows"][0]) / self.clients
+
+    def _scaling_arrays(self) -> dict[str, np.ndarray]:
+        return {
+            name: getattr(self.scaling, name) for name in ("lower", "upper", "centre", "spread")
+        }
 
     # training ---------------------------------------------------------------------------------
 
@@ -177,10 +220,8 @@ class Server:
         self.trainer = plan.inference.server(spec, block)
         return {
             **self.trainer.request(),
-            "lower": self.scaling.lower,
-            "upper": self.scaling.upper,
-            "centre": self.scaling.centre,
-            "spread": self.scaling.spread,
+            **self._scaling_arrays(),
+            **({} if self.cycles is None else self.cycles.request()),
             "scales": np.array(list(self.scales.as_dict().values())),
             "attempt": np.asarray(float(self.attempt)),
         }
@@ -219,8 +260,13 @@ class Server:
         )
         cells = float(self.census["y_count"].sum()) / self.clients
         tolerance = budget.tolerance(self.scales.noise_variance, self.scales.long_variance, cells)
-        cap = min(plan.largest_inducing, max(rows, 1))
+        cap = self._most_inputs()
         return budget.domain_budget(kernels, spec.inputs, tolerance, cap, plan.inference.jitter)
+
+    def _most_inputs(self) -> int:
+        """No more inducing inputs than rows; with cycles, which lie on one grid, than rows of a client."""
+        rows = self.census["rows"][0] if self.cycles is None else self._rows_a_client()
+        return min(self.plan.largest_inducing, max(int(rows), 1))
 
     def _take_start(self, sums: dict[str, np.ndarray], count: int) -> dict[str, Any]:
         record = self._record(self.trainer.gather(sums), "start")
@@ -266,7 +312,7 @@ class Server:
         if plan.inducing != "auto" or plan.spec.latents == 0:
             return None
         size = len(self.trainer.block.inputs)
-        cap = min(plan.largest_inducing, int(self.census["rows"][0]))
+        cap = self._most_inputs()
         if self.trainer.shared_nats() <= budget.NATS or size >= cap:
             return None
         larger = min(budget.round_up(size + max(2, size // 4)), cap)
@@ -309,6 +355,9 @@ class Server:
         if hasattr(self, "scaling"):
             arrays |= below("scaling", vars(self.scaling))
             plain["scales"] = self.scales.as_dict()
+        if self.cycles is not None:
+            arrays |= below("cycles", self.cycles.request())
+            plain["cycles"] = self.cycles.progress()
         if self.phase == "round":
             trainer = self.trainer.state()
             arrays |= block_arrays("started", self.started) | below("trainer", trainer.arrays)
@@ -336,6 +385,11 @@ class Server:
             self.x_centre, self.x_spread = state.array("x_centre"), state.array("x_spread")
         if "scales" in plain:
             self.scaling, self.scales = Scaling(**state.part("scaling")), Scales(**plain["scales"])
+        if "cycles" in plain:
+            choice = self.plan.cycles
+            assert choice is not None
+            layer = layer_from_arrays(state.part("cycles"))
+            self.cycles = CycleServer(choice, self.plan.spec.noise, layer, **plain["cycles"])
         if "trainer" in plain:
             started = block_of(state, "started", self._kernels_like())
             assert started is not None

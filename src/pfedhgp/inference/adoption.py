@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from pfedhgp.data.rows import ClientRows
+from pfedhgp.data.scaling import Scaling
 from pfedhgp.inference import budget, initial
 from pfedhgp.inference.arrays import stack_trees
 from pfedhgp.inference.census import Scales
 from pfedhgp.inference.client import Broadcast
+from pfedhgp.inference.cycle_rows import cycle_rows, noise_of
 from pfedhgp.inference.structured_posterior import evidence_of
 from pfedhgp.inference.structured_training import Structured, StructuredClients
 from pfedhgp.kernels import RBF
@@ -41,8 +44,12 @@ def adopt(
     cap = LARGEST_LOCAL if spec.local_latents else 0
     Z = budget.local_inputs(kernels, X, spare, cap) if cap else X[:0]
     block = initial.client_block(spec, scales, Y, Z, model.scaling.extent, None)
-    seen = np.isfinite(Y)
-    rows = Rows(jnp.asarray(X), jnp.asarray(np.where(seen, Y, 0.0)), jnp.asarray(seen * 1.0))
+    if model.cycle_layer is None or client.cycles is None:
+        rows = _white_rows(client, X, Y, model.scaling)
+    else:
+        cycles, layer = model.scaling.outputs(client.cycles), model.cycle_layer
+        rows = cycle_rows(X, cycles, layer, separate=noise == "full", client=client.name)
+        block = eqx.tree_at(lambda b: b.noise, block, noise_of(layer, noise))
     party = StructuredClients(
         settings, spec, model.shared.block.kernels, stack_trees([block]), stack_trees([rows])
     )
@@ -61,6 +68,17 @@ def adopt(
         party.improve(broadcast, stacked, (client.name,))
     posterior = party.posteriors(model.shared, model.jitter, stacked)[0]
     return posterior, float(party.jitter[0])
+
+
+def _white_rows(client: ClientRows, X: np.ndarray, Y: np.ndarray, scaling: Scaling) -> Rows:
+    seen = np.isfinite(Y)
+    counts = seen * 1.0 if client.counts is None else np.where(seen, client.counts, 0.0)
+    scatter = None
+    if client.scatter is not None:
+        spread = np.broadcast_to(scaling.spread, (Y.shape[1],))
+        scatter = jnp.asarray(client.scatter / spread[:, None] / spread[None, :])
+    filled = jnp.asarray(np.where(seen, Y, 0.0))
+    return Rows(jnp.asarray(X), filled, jnp.asarray(counts), scatter)
 
 
 def _spec_of(model: FittedModel, noise: str) -> Spec:

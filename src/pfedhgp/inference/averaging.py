@@ -20,6 +20,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
@@ -37,6 +38,7 @@ from pfedhgp.model.blocks import (
     to_free,
 )
 from pfedhgp.model.posterior import ClientPosterior, Tangents
+from pfedhgp.together import together
 
 Density = Callable[[Float[Array, " P"]], Array]
 
@@ -55,17 +57,19 @@ class Averaging(NamedTuple):
     reach: float = 2.0
 
 
-def parameters(block: ClientBlock) -> tuple:
-    """ψ as a tree: everything the client learns but its inducing inputs."""
-    return block.kernels, block.deviation, block.loadings, block.noise
+def parameters(block: ClientBlock, *, noise: bool) -> tuple:
+    """ψ as a tree: all that the client learns but its inputs; a cycle layer has settled `noise` before."""
+    learned = (block.kernels, block.deviation, block.loadings)
+    return (*learned, block.noise) if noise else learned
 
 
 def with_parameters(block: ClientBlock, values: tuple) -> ClientBlock:
     """The block with other parameters."""
-    return ClientBlock(values[0], block.inputs, block.active, values[1], values[2], values[3])
+    kernels, deviation, loadings, noise = (*values, block.noise)[:4]
+    return ClientBlock(kernels, block.inputs, block.active, deviation, loadings, noise)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@together(static=2, heavy=True)
 def batched_average(
     options: StepOptions,
     settings: Averaging,
@@ -105,7 +109,7 @@ def target(
     basis = shared.basis(jitter)
     free = to_free(client)
     anchored = eqx.tree_at(lambda b: b.noise, to_free(anchor), free.noise)
-    best, unravel = ravel_pytree(parameters(free))
+    best, unravel = ravel_pytree(parameters(free, noise=rows.cycles is None))
 
     def block_at(z: Array) -> ClientBlock:
         return from_free(with_parameters(free, unravel(z)))
@@ -135,15 +139,9 @@ def average(
     rows: Rows,
     local_jitter: Array,
 ) -> ClientPosterior:
-    """The client's posterior at ψ̄, its own view of v_g, and how both move with ψ.
-
-    Where this fails numerically, the client keeps its best values.
-    """
+    """The client's posterior at ψ̄, its own view of v_g, and how both move with ψ; NaN where that fails."""
     found = target(options, shared, jitter, rest, client, anchor, rows, local_jitter)
     centre, factor = gaussian(found.log_density, found.best, settings.reach)
-    usable = jnp.all(jnp.isfinite(centre)) & jnp.all(jnp.isfinite(factor))
-    usable &= jnp.isfinite(found.log_density(centre))
-    centre, factor = jnp.where(usable, centre, found.best), jnp.where(usable, factor, 0.0)
 
     def weights_at(z: Array) -> Array:
         return _joint(found.grams_at(z), rest)[0]
@@ -180,11 +178,21 @@ def gaussian(
     Hermite's nodes 0 and ±√3 on each axis and g for the gradient there,
         E[∇] ≈ (1 − P/3) g(0) + ⅙ Σ_p (g_p⁺ + g_p⁻),   E[∇²] e_p ≈ (√3/6)(g_p⁺ − g_p⁻).
     """
-    A = laplace_factor(log_density, best)
     size = best.shape[0]
-    node = jnp.sqrt(3.0) * jnp.eye(size, dtype=best.dtype)
-    points = jnp.concatenate([jnp.zeros((1, size), best.dtype), node, -node])
-    slopes = jax.lax.map(lambda q: jax.grad(log_density)(best + A @ q) @ A, points)
+    gradient, eye = jax.grad(log_density), jnp.eye(size, dtype=best.dtype)
+
+    def stage(state: tuple[Array, Array], step: Array) -> tuple[tuple[Array, Array], None]:
+        """g at the nodes ±step on the axes A; the first stage's are for Laplace's A."""
+        A, _ = state
+        nodes = step * jnp.concatenate([jnp.zeros((1, size), best.dtype), eye, -eye])
+        slopes = jax.lax.map(lambda q: gradient(best + A @ q) @ A, nodes)
+        first = step == CURVATURE_STEP
+        curvature = (slopes[1 : 1 + size] - slopes[1 + size :]) / (2.0 * step)
+        return (jnp.where(first, laplace_factor(curvature), A), slopes), None
+
+    start = (eye, jnp.zeros((2 * size + 1, size), best.dtype))
+    steps = jnp.array([CURVATURE_STEP, np.sqrt(3.0)], best.dtype)
+    (A, slopes), _ = jax.lax.scan(stage, start, steps)
     up, down = slopes[1 : 1 + size], slopes[1 + size :]
     slope = (1.0 - size / 3.0) * slopes[0] + jnp.sum(up + down, axis=0) / 6.0
     curvature = -(jnp.sqrt(3.0) / 6.0) * (up - down)
@@ -195,16 +203,11 @@ def gaussian(
     return best + A @ step, A @ (vectors / jnp.sqrt(values)[None, :])
 
 
-def laplace_factor(log_density: Density, best: Float[Array, " P"]) -> Float[Array, "P P"]:
-    """A with AAᵀ = (−∇² log p)⁻¹ at the best ψ, no direction softer than SOFTEST.
+def laplace_factor(hessian: Float[Array, "P P"]) -> Float[Array, "P P"]:
+    """A with AAᵀ = (−∇² log p)⁻¹, no direction softer than SOFTEST.
 
-    By central differences of the gradient: it only has to be a good set of coordinates, and compiles faster.
+    The Hessian is by central differences of the gradient: it only has to give good coordinates.
     """
-    shifts = CURVATURE_STEP * jnp.eye(best.shape[0], dtype=best.dtype)
-    slopes = jax.lax.map(
-        jax.grad(log_density), jnp.concatenate([best[None] + shifts, best[None] - shifts])
-    )
-    hessian = (slopes[: best.shape[0]] - slopes[best.shape[0] :]) / (2.0 * CURVATURE_STEP)
     values, vectors = jnp.linalg.eigh(-0.5 * (hessian + hessian.T))
     return vectors / jnp.sqrt(jnp.maximum(values, SOFTEST))[None, :]
 

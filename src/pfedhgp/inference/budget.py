@@ -14,6 +14,7 @@ from scipy.stats import qmc
 
 from pfedhgp.features import Basis
 from pfedhgp.kernels import Kernel
+from pfedhgp.together import together
 
 NATS = 0.5
 MARGIN = 0.1
@@ -44,7 +45,7 @@ def box_points(size: int, dimensions: int) -> np.ndarray:
 
 def residual(kernels: Kernel, Z: np.ndarray, X: np.ndarray, jitter: float) -> float:
     """Mean over latents and rows of k(x, x) − |a(x)|²."""
-    return float(_residual(kernels, jnp.asarray(Z), jnp.asarray(X), jitter))
+    return float(_residual(kernels, jnp.asarray(Z), jnp.asarray(X), np.float64(jitter)))
 
 
 def box_residual(kernels: Kernel, Z: np.ndarray, jitter: float) -> float:
@@ -53,7 +54,7 @@ def box_residual(kernels: Kernel, Z: np.ndarray, jitter: float) -> float:
     return residual(kernels, Z, probe, jitter)
 
 
-@jax.jit
+@together()
 def _residual(kernels: Kernel, Z: jax.Array, X: jax.Array, jitter: float) -> jax.Array:
     basis = Basis.build(kernels, Z, jitter)
     return jnp.mean(basis.residual(basis.features(X)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple
 
 import equinox as eqx
@@ -24,6 +23,7 @@ from pfedhgp.model.blocks import (
     from_free,
     to_free,
 )
+from pfedhgp.together import together
 
 
 class StepOptions(NamedTuple):
@@ -65,16 +65,17 @@ def log_prior(structure: Structure, free: ClientBlock, anchor: ClientBlock, phi:
     return value - 0.125 * sum(jax.tree.leaves(gaps), start=jnp.zeros(()))
 
 
-def movable(free: ClientBlock, *, kernels_free: Array, inputs: bool) -> Array:
+def movable(free: ClientBlock, *, kernels_free: Array, inputs: bool, noise: bool = True) -> Array:
     """1 for coordinates that the search may move."""
     ones = jax.tree.map(jnp.ones_like, free)
     mask = eqx.tree_at(
-        lambda b: (b.kernels, b.inputs, b.active),
+        lambda b: (b.kernels, b.inputs, b.active, b.noise),
         ones,
         (
             jax.tree.map(lambda v: v * kernels_free, ones.kernels),
             free.active[:, None] * jnp.ones_like(free.inputs) * float(inputs),
             jnp.zeros_like(free.active),
+            jax.tree.map(lambda v: v * float(noise), ones.noise),
         ),
     )
     return ravel_pytree(mask)[0]
@@ -140,14 +141,19 @@ def step(
         bound = cavity_bound(accumulate(rows, design, chunk=options.chunk), *rest)
         return -(bound + log_prior(options.structure, free, anchor_free, shared.phi))
 
-    mask = movable(unravel(start), kernels_free=broadcast.kernels_free, inputs=options.learn_inputs)
+    mask = movable(
+        unravel(start),
+        kernels_free=broadcast.kernels_free,
+        inputs=options.learn_inputs,
+        noise=rows.cycles is None,  # a cycle layer's noise was settled with it, before training
+    )
     found = lbfgs.minimize(objective, start, evaluations=broadcast.evaluations, movable=mask)
     better = from_free(unravel(found.x))
     sums, nats = send(options, broadcast, better, rows, rest, jitter)
     return better, sums, Info(-found.first_value, -found.value, found.accepted, nats)
 
 
-@partial(jax.jit, static_argnums=0)
+@together(static=1, heavy=True)
 def batched_step(
     options: StepOptions,
     broadcast: Broadcast,
@@ -171,7 +177,7 @@ def batched_step(
     return jax.vmap(one)(rest, clients, anchors, rows, jitter)
 
 
-@partial(jax.jit, static_argnums=0)
+@together(static=1)
 def batched_rest(
     structure: Structure, broadcast: Broadcast, block: GlobalBlock, own: Statistics
 ) -> tuple[Array, Array]:

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pfedhgp.features import Basis
-from pfedhgp.model.blocks import Rows
+from pfedhgp.model.blocks import CycleTerm, Rows
 from pfedhgp.model.noise import Noise, RowPrecision
 
 LOG_2PI = float(np.log(2.0 * np.pi))
@@ -47,6 +47,8 @@ class Grams(eqx.Module):
     """Σ over cells and layers of res/σ²: the variance that the inducing inputs do not carry"""
     shared_residual: Float[Array, "R Q Q"]
     """Σ_n res_g,r(n) P_n, from which the global layer's part of `residual` follows for any B_g"""
+    explained: Float[Array, "k K"] | None = None
+    """V = U H of a cycle layer, until `accumulate` has taken VᵀV out of the precision"""
 
 
 def accumulate(rows: Rows, design: Design, *, unloaded: bool = False, chunk: int = 1024) -> Grams:
@@ -56,15 +58,49 @@ def accumulate(rows: Rows, design: Design, *, unloaded: bool = False, chunk: int
     input), and B_g is not used.
     """
     if rows.scatter is not None:
-        sums = accumulate(Rows(rows.X, rows.Y, rows.mask), design, unloaded=unloaded, chunk=chunk)
+        without = Rows(rows.X, rows.Y, rows.mask, cycles=rows.cycles)
+        sums = accumulate(without, design, unloaded=unloaded, chunk=chunk)
         spread = 0.5 * design.noise.within(rows.scatter)
         return eqx.tree_at(lambda g: g.constant, sums, sums.constant - spread)
+    if rows.cycles is not None:
+        white = Rows(rows.X, rows.Y, rows.mask)
+        return _correlated(
+            _by_chunks(white, design, unloaded, chunk, rows.cycles.weights), rows.cycles
+        )
+    return _by_chunks(rows, design, unloaded, chunk, None)
+
+
+def _correlated(sums: Grams, cycles: CycleTerm) -> Grams:
+    """Λ − VᵀV, η − Vᵀt and the constant of cycles whose cells are correlated.
+
+    The VFE term stays −½ Σ_cells c res/σ²: e_c is integrated out as the weights are, and what is left of a
+    cell given both is white. (tr Σ_e⁻¹R with R the whole residual covariance is tighter; it takes n × n
+    matrices at every evaluation.)
+    """
+    V = sums.explained
+    assert V is not None
+    return Grams(
+        sums.precision - V.T @ V,
+        sums.linear - V.T @ cycles.means,
+        sums.constant + cycles.constant,
+        sums.residual,
+        sums.shared_residual,
+    )
+
+
+def _by_chunks(
+    rows: Rows, design: Design, unloaded: bool, chunk: int, weights: Array | None
+) -> Grams:
     n = rows.X.shape[0]
     if n <= chunk:
-        return _one_chunk(rows, design, unloaded)
+        return _one_chunk(rows, design, unloaded, weights)
     pieces = -(-n // chunk)
-    padded = jax.tree.map(lambda a: _pad_rows(a, pieces * chunk).reshape(pieces, chunk, -1), rows)
-    part = jax.checkpoint(lambda piece: _one_chunk(piece, design, unloaded))
+
+    def cut(array: Array) -> Array:
+        return _pad_rows(array, pieces * chunk).reshape(pieces, chunk, *array.shape[1:])
+
+    padded = jax.tree.map(cut, (rows, weights))
+    part = jax.checkpoint(lambda piece: _one_chunk(piece[0], design, unloaded, piece[1]))
     zero = jax.tree.map(
         lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
         jax.eval_shape(part, jax.tree.map(lambda a: a[0], padded)),
@@ -77,10 +113,10 @@ def accumulate(rows: Rows, design: Design, *, unloaded: bool = False, chunk: int
 
 def _pad_rows(array: Array, length: int) -> Array:
     """Adds rows of zeros, whose mask is zero too, so that they count for nothing."""
-    return jnp.pad(array, ((0, length - array.shape[0]), (0, 0)))
+    return jnp.pad(array, ((0, length - array.shape[0]), *[(0, 0)] * (array.ndim - 1)))
 
 
-def _one_chunk(rows: Rows, design: Design, unloaded: bool) -> Grams:
+def _one_chunk(rows: Rows, design: Design, unloaded: bool, cycles: Array | None) -> Grams:
     P = design.noise.rows(rows.mask)
     A_g, A_l = design.shared.features(rows.X), design.local.features(rows.X)
     A_d = A_g[: design.B_dev.shape[1]]
@@ -111,7 +147,21 @@ def _one_chunk(rows: Rows, design: Design, unloaded: bool) -> Grams:
     constant = -0.5 * (
         jnp.sum(rows.mask) * LOG_2PI + P.log_determinant + jnp.sum(weighted * rows.Y)
     )
-    return Grams(precision, linear, constant, residual, shared_residual)
+    explained = None
+    if cycles is not None:
+        explained = jnp.concatenate(
+            [_explain(A, cycles, B) for A, B in zip(features, loadings, strict=True)], axis=1
+        )
+    return Grams(precision, linear, constant, residual, shared_residual, explained)
+
+
+def _explain(
+    A: Float[Array, "R M n"], U: Float[Array, "n Q k"], B: Float[Array, "Q R"]
+) -> Float[Array, "k RM"]:
+    """U H for one layer: Σ_n (U_nᵀ b_r) a_r(n)."""
+    loaded = jnp.einsum("nqk,qr->rkn", U, B)
+    V = jnp.einsum("rkn,rmn->krm", loaded, A)
+    return V.reshape(U.shape[2], A.shape[0] * A.shape[1])
 
 
 def _weigh(P: RowPrecision, loadings: list[Array]) -> list[list[Array]]:

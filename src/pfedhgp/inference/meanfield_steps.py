@@ -8,7 +8,6 @@ which it alone holds, and takes one step (eqs. global_gradient and global_update
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
@@ -29,6 +28,7 @@ from pfedhgp.inference.meanfield import (
     open_global,
 )
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
+from pfedhgp.together import together
 
 Gradient = GlobalState
 """S̃_i, or a sum of them: ∂/∂Θ_global, coordinate by coordinate."""
@@ -95,7 +95,7 @@ def client_update(
     return new, gradient, Info(values[0] if options.local_steps else after, after)
 
 
-@partial(jax.jit, static_argnums=0)
+@together(static=1, heavy=True)
 def batched_client_update(
     options: MeanFieldOptions,
     broadcast: GlobalState,
@@ -113,7 +113,7 @@ def server_init(options: MeanFieldOptions, block: GlobalBlock) -> ServerState:
     return ServerState(free, _server_optimizer(options).init(free))
 
 
-@partial(jax.jit, static_argnums=0)
+@together(static=1)
 def server_update(
     options: MeanFieldOptions, state: ServerState, gradient_sum: Gradient
 ) -> ServerState:

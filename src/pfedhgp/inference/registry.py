@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from typing import Any
 
 from pfedhgp.errors import InputError
 from pfedhgp.inference.meanfield_training import MeanField
+from pfedhgp.inference.parties import Inference
 from pfedhgp.inference.structured_training import Structured
 
 INFERENCES = {"structured": Structured, "mean-field": MeanField}
@@ -14,15 +15,19 @@ INFERENCES = {"structured": Structured, "mean-field": MeanField}
 
 def inference_named(
     given: Any, *, rounds: int | None, learn_inducing: bool, averaging: bool = True
-) -> Structured | MeanField:
-    """The settings object for a name, or the given one; `rounds` overrides its own, False `averaging` too."""
+) -> Inference:
+    """The settings object for a name, or the given one; `rounds` overrides its own, False `averaging` too.
+
+    Settings are a frozen dataclass that is an `Inference`: ours, or the caller's own.
+    """
+    found: Any
     if isinstance(given, str):
         if given not in INFERENCES:
             raise InputError(f"`inference` must be one of {', '.join(INFERENCES)}, got {given!r}")
         found = INFERENCES[given]()
         if learn_inducing:
             found = replace(found, learn_inducing=True)
-    elif isinstance(given, Structured | MeanField):
+    elif is_dataclass(given) and hasattr(given, "server") and hasattr(given, "clients"):
         found = given
     else:
         raise InputError(f"`inference` must be a name or settings of an inference, got {given!r}")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
@@ -14,6 +12,7 @@ from pfedhgp.inference import lbfgs
 from pfedhgp.inference.coordinates import theta_of, with_theta
 from pfedhgp.inference.surrogate import Surrogate
 from pfedhgp.model.blocks import GlobalBlock, Structure
+from pfedhgp.together import together
 
 
 class ServerOptions(NamedTuple):
@@ -21,7 +20,7 @@ class ServerOptions(NamedTuple):
     evaluations: int = 60
 
 
-@partial(jax.jit, static_argnums=0)
+@together(static=1)
 def improve(
     options: ServerOptions, surrogate: Surrogate, anchor: Array, radius: Array, jitter: Array
 ) -> tuple[GlobalBlock, Array]:

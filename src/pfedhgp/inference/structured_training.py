@@ -49,6 +49,7 @@ from pfedhgp.kernels import Kernel
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, Structure
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population
 from pfedhgp.model.spec import Spec
+from pfedhgp.together import together
 
 LARGEST_JITTER = 1e-2
 
@@ -116,8 +117,17 @@ class StructuredServer:
         }
 
     def _will_move(self) -> bool:
-        """Whether θ_g moves after this round: not while it is held, nor after the last round."""
-        return self.settings.frozen_rounds <= self.turn < self.settings.rounds
+        """Whether θ_g moves after this round."""
+        return self._moves_before(self.turn + 1)
+
+    def _moves_before(self, turn: int) -> bool:
+        """Whether θ_g moves on the way to round `turn`: not while it is held, nor to the last round.
+
+        Nothing could take back a step to the last round that lowers the bound. Training of a few rounds takes
+        the chance.
+        """
+        held, rounds = self.settings.frozen_rounds, self.settings.rounds
+        return held < turn < rounds or held < turn == rounds <= held + 3
 
     def gather(self, sums: Arrays) -> float:
         """Takes the summed statistics and returns the bound at the block that was broadcast."""
@@ -132,7 +142,7 @@ class StructuredServer:
         assert self.total is not None
         structure, total = self.spec.structure, self.total
         self._set_radius()
-        moving = self.turn > self.settings.frozen_rounds
+        moving = self._moves_before(self.turn)
         radius = np.float64(self.radius if moving else 0.0)
         options = ServerOptions(structure)
         new, _ = improve(options, total, self.anchor, radius, np.float64(self.jitter))
@@ -396,7 +406,7 @@ class StructuredClients:
         """Which clients have so few cells for their parameters that averaging over these matters."""
         if self.settings.averaging is None:
             return np.zeros(self.blocks.active.shape[0], bool)
-        learned = jax.tree.leaves(parameters(self.blocks))
+        learned = jax.tree.leaves(parameters(self.blocks, noise=self.rows.cycles is None))
         each = sum(leaf.size for leaf in learned) / self.blocks.active.shape[0]
         cells = np.asarray(self.rows.mask).sum(axis=(1, 2))
         return (cells <= self.settings.averaging.cells * each) & (each > 0)
@@ -418,7 +428,7 @@ class StructuredClients:
         return client_step.batched_rest(self.spec.structure, final, self.own_block, self.own)
 
 
-@eqx.filter_jit
+@together(static=1)
 def _posteriors(
     options: StepOptions,
     shared: GlobalBlock,
@@ -437,25 +447,30 @@ def _posteriors(
     return jax.vmap(one)(blocks, rows, local_jitter)
 
 
-@eqx.filter_jit
+@together(static=1)
 def _value(structure: Structure, total: Surrogate, loadings: jax.Array) -> jax.Array:
     return total.value(structure, loadings)
 
 
-@eqx.filter_jit
+@together(static=1)
 def _carried(
     structure: Structure, total: Surrogate, block: GlobalBlock, jitter: float
 ) -> tuple[jax.Array, jax.Array]:
     return total.carried(structure, block, jitter)
 
 
-_moments = jax.jit(linalg.posterior_moments)
+_moments = together()(linalg.posterior_moments)
+
+
+@together()
+def _factor(block: GlobalBlock, jitter: float) -> jax.Array:
+    return block.basis(jitter).factor
 
 
 def settle_jitter(block: GlobalBlock, jitter: float) -> float:
     """The smallest tenfold multiple of `jitter` at which the shared kernels factorise."""
     while True:
-        factor = np.asarray(block.basis(jitter).factor)
+        factor = np.asarray(_factor(block, np.float64(jitter)))
         if np.all(np.isfinite(factor)):
             return jitter
         if jitter >= LARGEST_JITTER:

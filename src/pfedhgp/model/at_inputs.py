@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pfedhgp.errors import InputError
+from pfedhgp.model.cycles import CycleLayer
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.predictor import (
     LAYERS,
@@ -44,11 +45,14 @@ class AtInputs:
     centre: FloatArray
     spread: FloatArray
     chunk: int
+    layer: CycleLayer | None = None
+    """Where there is one, noise is that of a new cycle: its cells are correlated."""
 
     @staticmethod
     @with_numerics
     def of(model: FittedModel, client: str, X: FloatArray, chunk: int | None) -> AtInputs:
-        predictor = Predictor.build(model, client)
+        predictor, layer = Predictor.build(model, client), model.layer_of(client)
+        white = np.asarray(predictor.noise if layer is None else layer.noise)
         outputs, scaling = model.outputs, model.scaling
         spread = np.broadcast_to(scaling.spread, (outputs,))
         if chunk is None:
@@ -61,10 +65,11 @@ class AtInputs:
             predictor=predictor,
             X=np.asarray(scaling.inputs(X), np.float64),
             loadings=np.concatenate(predictor.loadings, axis=1) * spread[:, None],
-            noise=np.asarray(predictor.noise) * spread[:, None] * spread[None, :],
+            noise=white * spread[:, None] * spread[None, :],
             centre=np.broadcast_to(scaling.centre, (outputs,)),
             spread=spread,
             chunk=chunk,
+            layer=layer,
         )
 
     def part(self, name: str) -> tuple[slice, FloatArray]:
@@ -177,7 +182,43 @@ class AtInputs:
             draws += moved.T.reshape(draws.shape)
         if noise:
             draws += rng.standard_normal(draws.shape) @ psd_factor(self.noise).T
+            for piece, half in self._cycle_halves():
+                if piece.start == 0:
+                    w = rng.standard_normal((half.shape[2], count))
+                draws[:, piece] += np.einsum("nqk,kc->cnq", half, w, optimize=True)
         return draws
+
+    @with_numerics
+    def noise_variances(self) -> FloatArray:
+        """(n, Q): of ε, and of the cycle layer where there is one."""
+        variances = np.tile(np.diagonal(self.noise), (len(self.X), 1))
+        for rows, half in self._cycle_halves():
+            variances[rows] += np.sum(half**2, axis=2)
+        return variances
+
+    @with_numerics
+    def with_noise(self, cov: FloatArray, kind: Kind) -> FloatArray:
+        """`cov` and the covariance of ε and of the cycle layer, per input or joint."""
+        rows, outputs = len(self.X), len(self.centre)
+        if kind == "outputs":
+            for piece, half in self._cycle_halves():
+                cov[piece] += half @ np.swapaxes(half, 1, 2)
+            return cov + self.noise
+        each, blocks = np.arange(rows), cov.reshape(rows, outputs, rows, outputs)
+        blocks[each, :, each, :] += self.noise
+        halves = [half.reshape(-1, half.shape[2]) for _, half in self._cycle_halves()]
+        if halves:
+            whole = np.concatenate(halves)
+            cov += whole @ whole.T
+        return cov
+
+    def _cycle_halves(self) -> Iterator[tuple[slice, FloatArray]]:
+        """E(x), (n, Q, k) for each chunk of rows, in the data's units; nothing without a cycle layer."""
+        if self.layer is None:
+            return
+        for rows, X in self._chunks():
+            half = self.layer.half(X)[: rows.stop - rows.start]
+            yield rows, half * self.spread[None, :, None]
 
     def _pieces(self, function: Any) -> Iterator[tuple[slice, tuple[FloatArray, ...]]]:
         """`function` of each chunk of rows; the last is padded, so that nothing recompiles."""

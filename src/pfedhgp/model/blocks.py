@@ -53,17 +53,35 @@ class ClientBlock(eqx.Module):
         return Basis.build(self.kernels, self.inputs, jitter, self.active)
 
 
+class CycleTerm(eqx.Module):
+    """What a cycle layer changes in the sums of white cycles, its Ψ and Σ_ε being fixed.
+
+    For one pattern of observed cells with c cycles, P their white precision and E = A_eᵀF,
+    Σ_e⁻¹ = P − UᵀU with U = L⁻¹EᵀP, L Lᵀ = I + EᵀPE: so Λ = c HᵀPH − c HᵀUᵀU H, and so on. Patterns are
+    stacked along k.
+    """
+
+    weights: Float[Array, "n Q k"]
+    """√c U, cell by cell"""
+    means: Float[Array, " k"]
+    """√c U ȳ"""
+    constant: Array
+    """−½ Σ_c (log|I + EᵀPE| + (y_c − ȳ)ᵀP(y_c − ȳ) − |U y_c|²)"""
+
+
 class Rows(eqx.Module):
     """A client's observations; `mask` is 1 where a cell was observed, and Y is 0 where it was not.
 
     Where a cell was observed c times at the same input (replicates, cycles on one grid), Y is the mean,
     `mask` is c and `scatter` the sum over cells and replicates of (y − ȳ)(y − ȳ)ᵀ: that is sufficient.
+    With a cycle layer, `cycles` has what correlation within cycles changes, and takes the scatter's place.
     """
 
     X: Float[Array, "n d"]
     Y: Float[Array, "n Q"]
     mask: Float[Array, "n Q"]
     scatter: Float[Array, "Q Q"] | None = None
+    cycles: CycleTerm | None = None
 
 
 def deviation_loadings(

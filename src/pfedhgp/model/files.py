@@ -1,9 +1,9 @@
 """Model files: a RUN folder of JSON and safetensors, written whole or not at all, checked on load.
 
     spec.json                   format, kernels, scaling, names, population, SHA-256 of every file
-    global.safetensors          what all clients share: Z_g, B_g, φ, kernel parameters, q(v_g)
-    clients/<hash>.safetensors  one client: Z_i, loadings, kernel parameters, noise, q(w | v_g); where
-                                parameters were averaged, its view of v_g and its tangents
+    global.safetensors          what all clients share: Z_g, B_g, φ, kernel parameters, q(v_g), cycle layer
+    clients/<hash>.safetensors  one client: Z_i, loadings, kernel parameters, noise, q(w | v_g), cycle layer;
+                                where parameters were averaged, its view of v_g and its tangents
     metrics.json                the history of the fit, and scores on held-out rows where there are some
     messages.jsonl              names, shapes and bytes of all that crossed the wire
 
@@ -44,6 +44,7 @@ from pfedhgp.model.codec import (
     plain_json,
     to_array,
 )
+from pfedhgp.model.cycles import FORMS, CycleBasis, CycleLayer, check_layer
 from pfedhgp.model.fitted import FittedModel, check_client, check_frame, check_shared
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population, Tangents
 from pfedhgp.model.run_folder import (
@@ -121,6 +122,8 @@ def _check_before_saving(model: FittedModel) -> None:
         for name, client in model.clients.items():
             where = f"client {name!r}"
             check_client(model.structure, model.shared, client)
+            if name in model.client_layers:
+                check_layer(model.client_layers[name], model.outputs, model.inputs)
     except ValueError as error:
         raise InputError(f"{where} cannot be saved: {error}") from None
     files = {client_file(name): name for name in model.clients}
@@ -132,7 +135,8 @@ def _files_of(model: FittedModel) -> Iterator[tuple[str, bytes]]:
     """One file at a time, so that no more than one is in memory."""
     yield GLOBAL, safetensors.numpy.save(_shared_arrays(model))
     for name, client in model.clients.items():
-        yield client_file(name), safetensors.numpy.save(_client_arrays(client))
+        arrays = _client_arrays(client, model.client_layers.get(name))
+        yield client_file(name), safetensors.numpy.save(arrays)
     history = plain_json(dict(model.metrics), "metrics", strict=False)
     history["history"] = plain_json(model.history, "history", strict=False)
     yield METRICS, json.dumps(history, indent=1, allow_nan=False).encode("ascii")
@@ -147,10 +151,17 @@ def _shared_arrays(model: FittedModel) -> Arrays:
     arrays |= kernel_to_json(block.kernels, "kernels")[1]
     for key, kernel in (("kernel", model.kernel), ("local_kernel", model.local_kernel)):
         arrays |= kernel_to_json(kernel, key)[1] if kernel is not None else {}
+    if model.cycle_layer is not None:
+        layer = model.cycle_layer
+        arrays |= {f"cycles.{key}": to_array(getattr(layer, key)) for key in ("factor", "noise")}
+        arrays |= {
+            f"cycles.{key}": to_array(getattr(layer.basis, key))
+            for key in ("inputs", "lengthscale")
+        }
     return arrays
 
 
-def _client_arrays(client: ClientPosterior) -> Arrays:
+def _client_arrays(client: ClientPosterior, own: CycleLayer | None) -> Arrays:
     block = client.block
     keys = ("inputs", "active", "deviation", "loadings")
     arrays = {key: to_array(getattr(block, key)) for key in keys}
@@ -159,6 +170,8 @@ def _client_arrays(client: ClientPosterior) -> Arrays:
     if client.tangents is not None:
         arrays |= {key: to_array(getattr(client, key)) for key in VIEW}
         arrays |= {f"tangents.{key}": to_array(getattr(client.tangents, key)) for key in SLOPES}
+    if own is not None:
+        arrays |= {"cycles.factor": to_array(own.factor), "cycles.noise": to_array(own.noise)}
     return arrays | noise_to_json(block.noise, "noise")[1]
 
 
@@ -178,6 +191,7 @@ def _spec_of(model: FittedModel) -> dict[str, Any]:
         "local_kernel": tree(model.local_kernel),
         "kernels": tree(model.shared.block.kernels),
         "jitter": float(model.jitter),
+        "cycles": None if model.cycle_layer is None else model.cycle_layer.form,
         "settings": plain_json(dict(model.settings), "settings", strict=True),
         "clients": [
             {
@@ -186,6 +200,7 @@ def _spec_of(model: FittedModel) -> dict[str, Any]:
                 "jitter": model.jitter_of(name),
                 "kernels": tree(client.block.kernels),
                 "noise": noise_to_json(client.block.noise, "")[0],
+                "cycles": model.client_layers[name].form if name in model.client_layers else None,
             }
             for name, client in model.clients.items()
         ],
@@ -224,15 +239,23 @@ def _assemble(
             key: None if spec[key] is None else kernel_from_json(spec[key], arrays, key)
             for key in ("kernel", "local_kernel")
         }
+        layer = _layer(spec.get("cycles"), arrays, None)
         _refuse_rest(arrays)
         check_shared(structure, shared)
-    clients = {}
+        Q, d = np.shape(shared.block.loadings)[0], np.shape(shared.block.inputs)[1]
+        if layer is not None:
+            check_layer(layer, Q, d)
+    clients, layers = {}, {}
     for name, entry in entries.items():
         own = _arrays(folder, entry["file"])
         with naming(folder.path / entry["file"]):
             clients[name] = _client(entry, own)
+            its_own = _layer(entry.get("cycles"), own, layer)
             _refuse_rest(own)
             check_client(structure, shared, clients[name])
+            if its_own is not None:
+                check_layer(its_own, Q, d)
+                layers[name] = its_own
     with naming(folder.path / SPEC):
         model = FittedModel(
             structure=structure,
@@ -251,6 +274,8 @@ def _assemble(
             settings=dict(spec["settings"]),
             history=list(history),
             messages=messages,
+            cycle_layer=layer,
+            client_layers=layers,
         )
         check_frame(model)
     return model
@@ -295,6 +320,19 @@ def _client(entry: Mapping[str, Any], arrays: Arrays) -> ClientPosterior:
     return dataclasses.replace(
         posterior, **{key: arrays.pop(key) for key in VIEW}, tangents=tangents
     )
+
+
+def _layer(form: Any, arrays: Arrays, shared: CycleLayer | None) -> CycleLayer | None:
+    """The cycle layer of a file; a client's is on the basis of the shared one."""
+    if form is None:
+        return None
+    if form not in FORMS:
+        raise ValueError(f"a cycle layer is one of {', '.join(FORMS)}, not {form!r}")
+    take = arrays.pop
+    basis = shared.basis if shared is not None else None
+    if basis is None:
+        basis = CycleBasis(take("cycles.inputs"), take("cycles.lengthscale"))
+    return CycleLayer(basis, take("cycles.factor"), take("cycles.noise"), form)
 
 
 def _refuse_rest(arrays: Arrays) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.kernels import Kernel, Periodic, RationalQuadratic, Scaled, Sum, leaves_of
 from pfedhgp.model.blocks import Structure
+from pfedhgp.model.cycles import CycleLayer, check_layer
 from pfedhgp.model.noise import DiagonalNoise, FullNoise
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population
 
@@ -47,6 +48,10 @@ class FittedModel:
     messages: list[dict[str, Any]] = field(default_factory=list)
     metrics: Mapping[str, Any] = field(default_factory=dict)
     """Scores on held-out rows and what else was measured of the fit; JSON, in the data's own units."""
+    cycle_layer: CycleLayer | None = None
+    """(Ψ, Σ_ε) that the clients share, and that a client never seen gets; None without a cycle layer."""
+    client_layers: Mapping[str, CycleLayer] = field(default_factory=dict)
+    """Of clients that have one of their own, on the same basis."""
 
     @property
     def outputs(self) -> int:
@@ -61,6 +66,10 @@ class FittedModel:
     def jitter_of(self, client: str) -> float:
         """The relative jitter of the client's own k(Z_i, Z_i)."""
         return float(self.client_jitter.get(client, self.jitter))
+
+    def layer_of(self, client: str) -> CycleLayer | None:
+        """The cycle layer that holds for a client."""
+        return self.client_layers.get(client, self.cycle_layer)
 
 
 # The checks below raise a plain ValueError of one line; who calls knows which file it was.
@@ -89,6 +98,8 @@ def check_frame(model: FittedModel) -> None:
     for name in ("deviation_power", "local_power", "noise"):
         _expect_covariance(f"population.{name}", getattr(model.population, name), Q)
     _expect("population.clients", model.population.clients, ())
+    if model.cycle_layer is not None:
+        check_layer(model.cycle_layer, Q, d)
 
 
 def check_shared(structure: Structure, shared: GlobalPosterior) -> None:

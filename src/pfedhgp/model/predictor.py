@@ -30,6 +30,7 @@ from pfedhgp.features import Basis
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, deviation_loadings
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.posterior import Tangents
+from pfedhgp.together import together
 
 LAYERS = ("global", "deviation", "local")
 
@@ -124,7 +125,7 @@ class Predictor(eqx.Module):
         )
 
 
-@jax.jit
+@together()
 def latents(
     predictor: Predictor, X: Float[Array, "n d"]
 ) -> tuple[
@@ -157,7 +158,7 @@ def latents(
     return moments[:, :, 0], moments[:, :, 1:], own, spread
 
 
-@jax.jit
+@together()
 def moments(
     predictor: Predictor, X: Float[Array, "n d"]
 ) -> tuple[Float[Array, "n L"], Float[Array, "n L L"]]:
@@ -170,7 +171,7 @@ def moments(
     return mean, V + eye[None] * spread[:, :, None]
 
 
-@jax.jit
+@together()
 def tilt(predictor: Predictor, X: Float[Array, "n d"]) -> Float[Array, "n 3 Q P"]:
     """∂f/∂e of the three layers at each row, in scaled units; no columns where nothing was averaged."""
     p = predictor
@@ -203,7 +204,7 @@ def tilt(predictor: Predictor, X: Float[Array, "n d"]) -> Float[Array, "n 3 Q P"
     return jnp.moveaxis(jax.lax.map(along, (t.kernels, t.deviation, t.loadings, t.weights)), 0, -1)
 
 
-@jax.jit
+@together()
 def own_covariance(
     predictor: Predictor, X: Float[Array, "n d"], Z: Float[Array, "m d"]
 ) -> Float[Array, "U n m"]:
@@ -238,7 +239,7 @@ def _arrays(*loadings: Any) -> tuple[Array, Array, Array]:
     return g, d, l
 
 
-@jax.jit
+@together()
 def _build(block: GlobalBlock | ClientBlock, jitter: Array) -> Basis:
     return block.basis(jitter)
 

@@ -10,6 +10,7 @@ import pytest
 import reference as ref
 import scenarios
 from pfedhgp import metrics
+from pfedhgp.errors import InputError
 from scenarios import covariance, oracle, simulate
 
 SMALL = {"clients": 2, "outputs": 2, "n": 3, "n_test": 4}
@@ -144,7 +145,7 @@ def test_oracle_equals_the_naive_exact_posterior():
         np.testing.assert_allclose(cov, blocks, rtol=1e-7, atol=1e-9)
 
 
-@pytest.mark.parametrize("scenario", ["A", "B", "D"])
+@pytest.mark.parametrize("scenario", ["A", "B", "C", "D"])
 def test_oracle_is_calibrated(scenario):
     """The right model covers what it says, at every level, and its distances average Q."""
     cases, distances = [], []
@@ -186,8 +187,62 @@ def test_oracle_has_the_figures_of_an_independent_simulator(scenario, wanted):
         assert ours.mean() == pytest.approx(value, abs=3 * error), name
 
 
-def test_scenario_c_has_no_oracle_and_others_are_refused():
-    with pytest.raises(ValueError, match="not Gaussian"):
-        oracle(simulate("C", 0, **SMALL))
-    with pytest.raises(ValueError, match="`scenario` must be one of"):
+def naive_given_global(s: scenarios.Simulation, i: int):
+    """Cell by cell: Cov(y_q(x), y_p(z)) given f_g, and the textbook conditional."""
+    X = np.concatenate([s.X[i], s.X_test])[:, 0]
+    f_g = np.concatenate([s.global_train[i], s.layers_test[i]["global"]])
+    Q, cells = 2, [(j, q) for j in range(len(X)) for q in range(2)]
+    K = np.zeros((len(cells), len(cells)))
+    for a, (j, q) in enumerate(cells):
+        for b, (k, p) in enumerate(cells):
+            gap = X[j] - X[k]
+            for r, l in enumerate((1.8, 2.5)):
+                both = (1 + s.gamma[i] * f_g[j, q]) * (1 + s.gamma[i] * f_g[k, p])
+                both *= s.B_dev[i][q, r] * s.B_dev[i][p, r]
+                K[a, b] += both * np.exp(-0.5 * (gap / l) ** 2)
+            for r, l in enumerate((0.25, 0.45)):
+                K[a, b] += s.B_l[i][q, r] * s.B_l[i][p, r] * np.exp(-0.5 * (gap / l) ** 2)
+            K[a, b] += 0.05**2 * (a == b)
+    n = Q * len(s.X[i])
+    gain = K[n:, :n] @ np.linalg.inv(K[:n, :n])
+    mean = f_g.ravel()[n:] + gain @ (s.Y[i].ravel() - f_g.ravel()[:n])
+    return mean, K[n:, n:] - gain @ K[:n, n:]
+
+
+def test_oracle_of_c_is_the_exact_posterior_given_the_global_function():
+    s = simulate("C", 3, clients=2, outputs=2, n=5, n_test=4)
+    for i, (mean, cov) in enumerate(oracle(s)):
+        want_mean, want_cov = naive_given_global(s, i)
+        np.testing.assert_allclose(mean.ravel(), want_mean, rtol=1e-7, atol=1e-9)
+        for j in range(4):
+            block = want_cov[2 * j : 2 * j + 2, 2 * j : 2 * j + 2]
+            np.testing.assert_allclose(cov[j], block, rtol=1e-6, atol=1e-9)
+
+
+def test_being_told_the_global_function_is_never_a_disadvantage_on_average():
+    gains = []
+    for seed in range(8):
+        s = simulate("A", seed, clients=3, n=25, n_test=40)
+        told, exact = (
+            np.mean([metrics.nll(y, *p) for y, p in zip(s.Y_test, found, strict=True)])
+            for found in (scenarios.given_global(s), scenarios.exact(s))
+        )
+        gains.append(exact - told)
+    assert np.mean(gains) > 0.0
+
+
+def test_rows_and_heterogeneity_can_be_chosen():
+    s = simulate("A", 1, clients=3, n=[4, 9, 2], n_test=5, phi=0.05)
+    assert [len(y) for y in s.Y] == [4, 9, 2]
+    same = simulate("A", 1, clients=3, n=[4, 9, 2], n_test=5, phi=0.2)
+    np.testing.assert_allclose(same.B_dev[1], 2.0 * s.B_dev[1], rtol=1e-12)
+    np.testing.assert_array_equal(same.layers_test[2]["global"], s.layers_test[2]["global"])
+
+
+def test_what_cannot_be_simulated_is_refused():
+    with pytest.raises(InputError, match="not Gaussian"):
+        scenarios.exact(simulate("C", 0, **SMALL))
+    with pytest.raises(InputError, match="`scenario` must be one of A, B, C, D, got 'E'"):
         simulate("E", 0)
+    with pytest.raises(InputError, match="3 positive numbers of rows"):
+        simulate("A", 0, clients=3, n=[4, 9])

@@ -1,0 +1,138 @@
+"""`pfedhgp reproduce`: the paper's experiments, each into a folder of its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    name="reproduce",
+    no_args_is_help=True,
+    help="Run the paper's experiments and write their results.",
+)
+
+OUT = typer.Option("--out", help="Folder for results; a study that is there already is resumed.")
+AS_JSON = typer.Option("--json", help="Print results.json instead of lines.")
+
+
+@app.command()
+def synthetic(
+    out: Annotated[Path, OUT],
+    scenarios: Annotated[str, typer.Option(help="Some of A, B, C, D, with commas.")] = "A,B,C,D",
+    models: Annotated[str, typer.Option(help="Rows of the table, with commas.")] = (
+        "full,full-kernels,no-deviation,no-local,global-only,local-only,pfedgp,algorithm1,oracle"
+    ),
+    runs: Annotated[int, typer.Option(help="Independent runs of each.")] = 30,
+    seed: Annotated[int, typer.Option(help="Run r uses this + r.")] = 0,
+    rounds: Annotated[int | None, typer.Option(help="Instead of each method's own.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or gpu.")] = "cpu",
+    clients: Annotated[int, typer.Option(help="Clients (the paper's 6).")] = 6,
+    rows: Annotated[int, typer.Option(help="Rows a client (the paper's 50).")] = 50,
+    grid: Annotated[int, typer.Option(help="Test inputs (the paper's 150).")] = 150,
+    as_json: Annotated[bool, AS_JSON] = False,
+) -> None:
+    """The numerical study: scenarios A to D, every model, beside the Bayes oracle and the printed table."""
+    from pfedhgp.studies import report
+    from pfedhgp.studies.synthetic import Study, run_study
+
+    _check_device(device)
+    study = Study(seed=seed, rounds=rounds, clients=clients, rows=rows, grid=grid)
+    chosen, wanted = _names(scenarios), _names(models)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        store = run_study(
+            study,
+            scenarios=chosen,
+            models=wanted,
+            runs=runs,
+            folder=out,
+            device=device,
+            progress=None if as_json else _Progress(),
+        )
+    config: dict[str, Any] = {
+        "study": "synthetic",
+        "scenarios": chosen,
+        "models": wanted,
+        "runs": runs,
+        "device": device,
+        **json.loads((out / "config.json").read_text()),
+    }
+    results = report.write_synthetic(store, config, scenarios=chosen, models=wanted, runs=runs)
+    _say(results, out, as_json)
+
+
+@app.command()
+def stability(
+    out: Annotated[Path, OUT],
+    runs: Annotated[int, typer.Option(help="Independent runs of each point.")] = 10,
+    seed: Annotated[int, typer.Option(help="Run r uses this + r.")] = 0,
+    rounds: Annotated[int | None, typer.Option(help="Instead of the solver's own.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or gpu.")] = "cpu",
+    rows: Annotated[int, typer.Option(help="Rows a client, on average.")] = 50,
+    grid: Annotated[int, typer.Option(help="Test inputs.")] = 100,
+    quick: Annotated[bool, typer.Option(help="The ends of each range alone.")] = False,
+    as_json: Annotated[bool, AS_JSON] = False,
+) -> None:
+    """When global and deviation can be told apart: by clients, balance and heterogeneity."""
+    from pfedhgp.studies.stability import Stability, run_stability, write_stability
+
+    _check_device(device)
+    study = Stability(seed=seed, rounds=rounds, rows=rows, grid=grid, quick=quick)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        store = run_stability(
+            study,
+            runs=runs,
+            folder=out,
+            device=device,
+            progress=None if as_json else _Progress(),
+        )
+    results = write_stability(store, study, runs=runs, device=device)
+    _say(results, out, as_json)
+
+
+def _names(given: str) -> list[str]:
+    return [name.strip() for name in given.split(",") if name.strip()]
+
+
+def _check_device(device: str) -> None:
+    from pfedhgp.errors import InputError
+
+    if device not in ("cpu", "gpu"):
+        raise InputError(f"`--device` must be cpu or gpu, got {device!r}")
+
+
+class _Progress:
+    """A line for each run that ends; on a terminal one line that is written over."""
+
+    def __init__(self) -> None:
+        self.began = time.perf_counter()
+        self.over = sys.stderr.isatty()
+
+    def __call__(self, done: int, total: int, record: dict[str, Any]) -> None:
+        spent = time.perf_counter() - self.began
+        named = ("scenario", "model", "sweep", "value", "run")
+        what = " ".join(str(record[name]) for name in named if name in record)
+        nll = record.get("metrics", {}).get("nll")
+        score = f"  NLL {nll:.3f}" if nll is not None else ""
+        text = f"{done}/{total}  {spent:.0f} s  {what}{score}"
+        print(
+            f"\r\033[K{text}" if self.over else text,
+            end="" if self.over and done < total else "\n",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def _say(results: dict[str, Any], out: Path, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(results))
+        return
+    typer.echo((out / "tables.md").read_text())
+    typer.echo(f"wrote {out / 'results.json'} and {out / 'report.html'}")

@@ -1,0 +1,45 @@
+"""Where a periodic kernel starts: a periodogram that adds over clients, so that no row leaves its owner.
+
+A bound has many local optima in a period: one starts near the right one, or does not find it. A client sends,
+for each of a fixed list of periods, how much of what is left after a smooth background a wave of that
+period explains; the server adds up and takes the largest.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+PERIODS = np.geomspace(0.1, 0.45, 60)
+"""In the unit box: from ten waves over the domain to a little more than two."""
+BACKGROUND = 4
+"""Half waves over the domain that count as background: all that is slower than the slowest period."""
+
+
+def explained(x01: np.ndarray, Y: np.ndarray) -> np.ndarray:
+    """For each period p the share |C_pᵀR|²/|R|² of the outputs that its wave explains, summed over outputs.
+
+    R = Y less its projection on cos(πkx), k ≤ 4, and C_p spans cos and sin of 2πx/p less theirs. A client
+    with too few rows to say anything says zero.
+    """
+    total = np.zeros(len(PERIODS))
+    for y in Y.T:
+        seen = np.isfinite(y)
+        if seen.sum() < BACKGROUND + 4:
+            continue
+        x = x01[seen]
+        slow = np.linalg.qr(np.cos(np.pi * np.outer(x, np.arange(BACKGROUND + 1))))[0]
+        rest = y[seen] - slow @ (slow.T @ y[seen])
+        power = float(rest @ rest)
+        if power <= 1e-20 * max(float(y[seen] @ y[seen]), 1e-300):
+            continue
+        angle = 2.0 * np.pi * x[:, None] / PERIODS
+        waves = np.stack([np.cos(angle), np.sin(angle)])
+        waves = waves - np.einsum("nk,mk,cmp->cnp", slow, slow, waves, optimize=True)
+        span = np.linalg.qr(np.moveaxis(waves, 2, 0).swapaxes(1, 2))[0]
+        total += np.sum(np.einsum("pnc,n->pc", span, rest) ** 2, axis=1) / power
+    return total
+
+
+def starting_period(total: np.ndarray) -> float:
+    """The period, in the unit box, that explains most in all clients together."""
+    return float(PERIODS[int(np.argmax(total))])

@@ -1,0 +1,86 @@
+"""`python -m pfedhgp.studies`: the numerical study without the command line's packages.
+
+For a machine with a GPU and nothing but jax, numpy, scipy, equinox and optax. The same options as `pfedhgp
+reproduce synthetic`; where matplotlib is missing there are tables and no figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import warnings
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from pfedhgp.errors import InputError
+from pfedhgp.studies import report
+from pfedhgp.studies.models import MODELS
+from pfedhgp.studies.simulator import SCENARIOS
+from pfedhgp.studies.synthetic import Study, run_study
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the study; 2 where the user's input is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m pfedhgp.studies", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--scenarios", default=",".join(SCENARIOS))
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--runs", type=int, default=30)
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
+    parser.add_argument("--join", action="store_true", help="add runs to a study; write no report")
+    for field in fields(Study):
+        if field.name != "rounds":
+            name = field.name.replace("_", "-")
+            parser.add_argument(f"--{name}", type=int, default=field.default)
+    given = parser.parse_args(arguments)
+    study = Study(**{field.name: getattr(given, field.name) for field in fields(Study)})
+    scenarios, models = given.scenarios.split(","), given.models.split(",")
+    warnings.simplefilter("ignore")
+    began = time.perf_counter()
+
+    def progress(done: int, total: int, record: dict[str, Any]) -> None:
+        what = f"{record['scenario']} {record['model']} {record['run']}"
+        print(f"{time.perf_counter() - began:7.1f} s  {done}/{total}  {what}", flush=True)
+
+    try:
+        store = run_study(
+            study,
+            scenarios=scenarios,
+            models=models,
+            runs=given.runs,
+            folder=given.out,
+            device=given.device,
+            progress=progress,
+            joins=given.join,
+        )
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if given.join:
+        return 0
+    config = {
+        "study": "synthetic",
+        "scenarios": scenarios,
+        "models": models,
+        "runs": given.runs,
+        "device": given.device,
+        **json.loads((given.out / "config.json").read_text()),
+    }
+    report.write_synthetic(
+        store,
+        config,
+        scenarios=scenarios,
+        models=models,
+        runs=given.runs,
+        figures=report.can_draw(),
+    )
+    print((given.out / "tables.md").read_text())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

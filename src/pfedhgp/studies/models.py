@@ -1,0 +1,175 @@
+"""The rows of the study's table: how each method is set up, trained and asked for predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from pfedhgp import metrics
+from pfedhgp.errors import InputError
+from pfedhgp.estimator import FederatedGP
+from pfedhgp.inference.periodogram import explained, starting_period
+from pfedhgp.kernels import RBF, Periodic
+from pfedhgp.model.fitted import FittedModel
+from pfedhgp.predict import predict
+from pfedhgp.studies import algorithm1
+from pfedhgp.studies.oracle import Gaussians, oracle
+from pfedhgp.studies.personal import Personal
+from pfedhgp.studies.simulator import DOMAIN, Simulation
+from pfedhgp.studies.watched import Point, watched
+
+INDUCING = 24
+"""Global inducing inputs over [0, 10]: a third of a lengthscale of 1.5 apart. Fixed, so that all runs have
+arrays of one shape and compile once; `inducing="auto"` chooses 20 or 32 run by run."""
+SHORT_INDUCING = 48
+"""The same where no local layer is there to carry what is short."""
+
+STRUCTURED: Mapping[str, Mapping[str, Any]] = {
+    "full": {"inducing": INDUCING},
+    "no-deviation": {"layers": ("global", "local"), "inducing": INDUCING},
+    "no-local": {"layers": ("global", "deviation"), "inducing": SHORT_INDUCING},
+    "global-only": {"layers": ("global",), "inducing": SHORT_INDUCING},
+    "local-only": {"layers": ("local",)},
+    "pfedgp": {"layers": ("local",), "inference": Personal()},
+}
+CANDIDATES: Mapping[str, Mapping[str, Any]] = {
+    "rbf": STRUCTURED["full"],
+    "matern52": {"kernel": "matern52", "local_kernel": "rbf", "inducing": 32},
+    "rbf+periodic": {"local_kernel": "rbf", "inducing": 32},
+}
+"""What `full-kernels` chooses among; the periodic kernel's first period comes from the data."""
+MODELS = (
+    "full",
+    "full-kernels",
+    "no-deviation",
+    "no-local",
+    "global-only",
+    "local-only",
+    "pfedgp",
+    "algorithm1",
+    "oracle",
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A method's predictions at the test inputs, client by client, and what they cost."""
+
+    predictions: list[Gaussians]
+    costs: dict[str, float] = field(default_factory=dict)
+    bound: float | None = None
+    curve: list[Point] = field(default_factory=list)
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+def outcome_of(
+    model: str, truth: Simulation, *, rounds: int | None = None, curve: bool = False
+) -> Outcome:
+    """Trains one row on one simulated run. `rounds` overrides the method's own number."""
+    if model == "oracle":
+        return Outcome(oracle(truth))
+    if model == "algorithm1":
+        settings = algorithm1.settings(rounds=rounds, seed=truth.seed)
+        return _trained(algorithm1.Algorithm1(**settings), truth, curve)
+    if model == "full-kernels":
+        found = {name: candidate(name, truth, rounds=rounds, curve=curve) for name in CANDIDATES}
+        return chosen(found)
+    if model in STRUCTURED:
+        return _trained(_federation(STRUCTURED[model], rounds), truth, curve)
+    raise InputError(f"no model {model!r} in the study; there are {', '.join(MODELS)}")
+
+
+def candidate(
+    name: str, truth: Simulation, *, rounds: int | None = None, curve: bool = False
+) -> Outcome:
+    """One of the kernels that `full-kernels` chooses among."""
+    settings = dict(CANDIDATES[name])
+    if name != "rbf+periodic":
+        return _trained(_federation(settings, rounds), truth, curve)
+    width = DOMAIN[1] - DOMAIN[0]
+    sums = [explained((X[:, 0] - DOMAIN[0]) / width, Y) for X, Y in clients_of(truth).values()]
+    period = width * starting_period(np.sum(sums, axis=0))
+    settings["kernel"] = RBF() + Periodic(period=period)
+    found = _trained(_federation(settings, rounds), truth, curve)
+    # The periodograms travel with the first exchange's sums: no exchange of their own.
+    extra = sum(array.nbytes for array in sums)
+    costs = {**found.costs, "bytes": found.costs["bytes"] + extra}
+    points = [(exchange, sent + extra, nll) for exchange, sent, nll in found.curve]
+    return replace(found, costs=costs, curve=points, notes={"starting period": period})
+
+
+def chosen(found: Mapping[str, Outcome]) -> Outcome:
+    """The candidate of the highest bound, at the price of all of them.
+
+    Trainings do not depend on each other, so they travel side by side: an exchange carries the messages of
+    all candidates. Exchanges are then those of the longest training, and bytes are the sum.
+    """
+    bounds = {name: -np.inf if o.bound is None else o.bound for name, o in found.items()}
+    best = max(bounds, key=lambda name: bounds[name])
+    outcomes = list(found.values())
+    costs = {name: max(o.costs[name] for o in outcomes) for name in ("rounds", "exchanges")}
+    costs["bytes"] = sum(o.costs["bytes"] for o in outcomes)
+    factor = costs["bytes"] / found[best].costs["bytes"]
+    return Outcome(
+        found[best].predictions,
+        costs,
+        found[best].bound,
+        [(exchange, round(factor * sent), nll) for exchange, sent, nll in found[best].curve],
+        {
+            "chosen": best,
+            "bounds": bounds,
+            "exchanges one after another": sum(o.costs["exchanges"] for o in outcomes),
+        },
+    )
+
+
+def scored(truth: Simulation, predictions: list[Gaussians]) -> list[metrics.Scored]:
+    """Predictions beside the truth, for `metrics.evaluate`."""
+    return [
+        metrics.Scored(y=y, mean=mean, cov=cov, clean=clean, noise=truth.noise_sd**2)
+        for y, clean, (mean, cov) in zip(truth.Y_test, truth.clean_test, predictions, strict=True)
+    ]
+
+
+def clients_of(truth: Simulation) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The training data as `FederatedGP.fit` takes them."""
+    return {str(i): (X, Y) for i, (X, Y) in enumerate(zip(truth.X, truth.Y, strict=True))}
+
+
+def _federation(settings: Mapping[str, Any], rounds: int | None) -> FederatedGP:
+    """Our solver on the study's domain, which all know; noise is σ²I, as in the paper's model."""
+    return FederatedGP(**{"domain": [DOMAIN], "noise": "scalar", "rounds": rounds, **settings})
+
+
+def _trained(model: FederatedGP, truth: Simulation, curve: bool) -> Outcome:
+    def nll(fitted: FittedModel) -> float:
+        return _mean_nll(truth, _predictions(fitted, truth))
+
+    points = watched(model, nll) if curve else []
+    model.fit(clients_of(truth))
+    predictions = _predictions(model.model_, truth)
+    exchanges, sent = model.exchanges_, sum(entry["bytes"] for entry in model.messages_)
+    if curve:
+        points.append((exchanges, sent, _mean_nll(truth, predictions)))
+    costs = {
+        "rounds": float(sum(entry["kind"] == "round" for entry in model.history_)),
+        "exchanges": float(exchanges),
+        "bytes": float(sent),
+    }
+    if model.plan_.inference.start_is_round:
+        costs["rounds"] += 1.0
+    bound = None if model.bound_ is None else float(model.bound_)
+    return Outcome(predictions, costs, bound, points)
+
+
+def _predictions(fitted: FittedModel, truth: Simulation) -> list[Gaussians]:
+    found = [predict(fitted, name, truth.X_test) for name in fitted.clients]
+    return [(p.mean, p.covariance()) for p in found]
+
+
+def _mean_nll(truth: Simulation, predictions: list[Gaussians]) -> float:
+    values = [metrics.nll(y, *p) for y, p in zip(truth.Y_test, predictions, strict=True)]
+    return float(np.mean(values))

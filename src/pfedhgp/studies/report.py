@@ -1,0 +1,120 @@
+"""What a study leaves in its folder: results.json, tables in Markdown, figures as SVG, and report.html."""
+
+from __future__ import annotations
+
+import html
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from pfedhgp import __version__
+from pfedhgp.studies import tables
+from pfedhgp.studies.store import Store, write_whole
+from pfedhgp.studies.summary import summarise
+
+NOTES = (
+    "Mean over runs; brackets are 95% confidence intervals. Bold is the best of the fitted models. Exchanges "
+    "and bytes count everything: sums for scaling, every round, and the final delivery to clients.",
+    "oracle: the exact posterior under the true kernels, loadings and noise. In C, which is not Gaussian, it "
+    "is also told the global function: then C is Gaussian, and since knowing more cannot worsen an expected "
+    "log score, no method's expected NLL is below it.",
+    "full-kernels: three trainings side by side (RBF, Matérn 5/2, RBF + periodic), the highest bound kept; "
+    "exchanges are those of the longest, bytes are those of all three.",
+    "Rows marked (printed) are the paper's figures. They cannot come from its printed simulator: the RMSE of "
+    "its full model is below that of the oracle.",
+)
+STYLE = (
+    "body{font:14px/1.45 system-ui,sans-serif;margin:2em auto;max-width:1200px;padding:0 1em}"
+    "table{border-collapse:collapse;font-size:11px}td,th{border:1px solid #ccc;padding:2px 6px;"
+    "text-align:right;white-space:nowrap}td:nth-child(-n+2){text-align:left}svg{max-width:100%;height:auto}"
+    ".wide{overflow-x:auto}"
+)
+
+
+def machine() -> dict[str, Any]:
+    """Versions and machine, for who compares timings."""
+    import os
+
+    found: dict[str, Any] = {"pfedhgp": __version__, "python": platform.python_version()}
+    for name in ("jax", "numpy", "scipy"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return {**found, "machine": platform.machine(), "cores": os.cpu_count()}
+
+
+def can_draw() -> bool:
+    """Whether matplotlib is there: a bare machine with a GPU writes tables alone."""
+    try:
+        import matplotlib  # noqa: F401
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
+def write_synthetic(
+    store: Store,
+    config: Mapping[str, Any],
+    *,
+    scenarios: Sequence[str],
+    models: Sequence[str],
+    runs: int,
+    figures: bool = True,
+) -> dict[str, Any]:
+    """Writes everything into the store's folder; returns what results.json holds."""
+    found = list(store.records.values())
+    results = summarise(found, scenarios=scenarios, models=models, count=runs)
+    results["config"] = {**config, "machine": machine()}
+    parts = {
+        "Results": tables.main_table(results),
+        "Exchanges and bytes to come within 0.2 nats of a method's own best": tables.near_table(
+            results
+        ),
+    }
+    pictures = draw(results, found) if figures else {}
+    write_results(store.folder, results, "The paper's numerical study", NOTES, parts, pictures)
+    return results
+
+
+def draw(results: dict[str, Any], runs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The three figures by file name; the prediction is there once `full` has been fitted."""
+    from pfedhgp.studies import figures
+
+    pictures = {"robustness.svg": figures.robustness(results)}
+    examples = sorted((run for run in runs if "example" in run), key=lambda run: run["scenario"])
+    if examples:
+        pictures["prediction.svg"] = figures.prediction(examples[0]["example"])
+    return {**pictures, "calibration.svg": figures.calibration(results)}
+
+
+def write_results(
+    folder: Path,
+    results: Mapping[str, Any],
+    title: str,
+    notes: Sequence[str],
+    parts: Mapping[str, tuple[list[str], list[list[str]]]],
+    pictures: Mapping[str, str],
+) -> None:
+    """results.json, tables.md, one SVG a figure and report.html, each whole or not at all."""
+    write_whole(folder / "results.json", json.dumps(results, indent=1, allow_nan=False) + "\n")
+    text = [f"# {title}\n", *(f"{note}\n" for note in notes)]
+    text += [f"## {name}\n\n{tables.markdown(*table)}" for name, table in parts.items()]
+    write_whole(folder / "tables.md", "\n".join(text))
+    for name, svg in pictures.items():
+        write_whole(folder / name, svg)
+    body = [f"<h1>{html.escape(title)}</h1>"]
+    body += [f"<p>{html.escape(note)}</p>" for note in notes]
+    for name, table in parts.items():
+        body.append(f'<h2>{html.escape(name)}</h2><div class="wide">{tables.as_html(*table)}</div>')
+    body += [svg[svg.index("<svg") :] for svg in pictures.values()]
+    settings = html.escape(json.dumps(results["config"], indent=1))
+    body.append(f"<details><summary>Settings</summary><pre>{settings}</pre></details>")
+    write_whole(
+        folder / "report.html",
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}'
+        f"</title><style>{STYLE}</style></head><body>{''.join(body)}</body></html>\n",
+    )

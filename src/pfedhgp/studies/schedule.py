@@ -1,0 +1,142 @@
+"""Who computes what when: on a CPU run by run in a few threads, on a GPU all runs of a model together."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from typing import Generic, TypeVar
+
+import jax
+
+from pfedhgp.errors import InputError
+from pfedhgp.runtime import one_blas_thread
+from pfedhgp.together import run_together
+
+Task = TypeVar("Task", bound=Hashable)
+Work = Callable[[Task], None]
+
+
+def run_tasks(
+    tasks: Sequence[Task],
+    work: Work[Task],
+    *,
+    kind: Callable[[Task], Hashable],
+    device: str = "cpu",
+    workers: int | None = None,
+) -> None:
+    """Does all tasks; those of one `kind` share their compiled functions.
+
+    On a CPU a task at a time is fastest (a federation's clients fill the cache already), in as many threads
+    as there are cores. On a GPU all tasks of a kind run in lockstep, one batch, and the kinds side by side,
+    because each of them spends much of its time compiling.
+    """
+    if not tasks:
+        return
+    with one_blas_thread():
+        if device == "gpu":
+            _kinds_together(tasks, work, kind, _gpu())
+        else:
+            _Pool(tasks, work, kind).run(workers or min(os.cpu_count() or 1, 8))
+
+
+def _gpu() -> jax.Device:
+    try:
+        return jax.devices("gpu")[0]
+    except RuntimeError:
+        raise InputError("no gpu was found by JAX: use --device cpu") from None
+
+
+class _Pool(Generic[Task]):
+    """Threads that take tasks; a kind's first task runs alone, so that nothing is compiled twice."""
+
+    def __init__(
+        self, tasks: Sequence[Task], work: Work[Task], kind: Callable[[Task], Hashable]
+    ) -> None:
+        self.work, self.kind = work, kind
+        self.waiting = list(tasks)
+        self.cold = {kind(task) for task in tasks}
+        self.warming: set[Hashable] = set()
+        self.error: BaseException | None = None
+        self.change = threading.Condition()
+
+    def run(self, workers: int) -> None:
+        threads = [threading.Thread(target=self._work, daemon=True) for _ in range(workers)]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                while thread.is_alive():  # a join without limit would not notice Ctrl-C
+                    thread.join(0.2)
+        except BaseException as error:
+            self._stop(error)
+            raise
+        if self.error is not None:
+            raise self.error
+
+    def _stop(self, error: BaseException) -> None:
+        with self.change:
+            self.error = self.error or error
+            self.waiting.clear()
+            self.change.notify_all()
+
+    def _work(self) -> None:
+        while (task := self._take()) is not None:
+            kind = self.kind(task)
+            try:
+                self.work(task)
+            except BaseException as error:
+                self._stop(error)
+            with self.change:
+                self.warming.discard(kind)
+                self.cold.discard(kind)
+                self.change.notify_all()
+
+    def _take(self) -> Task | None:
+        """The next task. Kinds that nobody has opened come first, from the last of the list: what is slow to
+        compile and waits for nothing would else be left for the end, with one thread busy."""
+        with self.change:
+            while self.waiting:
+                for wanted_cold in (True, False):
+                    numbered = list(enumerate(self.waiting))
+                    for i, task in reversed(numbered) if wanted_cold else numbered:
+                        kind = self.kind(task)
+                        if kind in self.warming or (kind in self.cold) != wanted_cold:
+                            continue
+                        if wanted_cold:
+                            self.warming.add(kind)
+                        return self.waiting.pop(i)
+                self.change.wait()
+            return None
+
+
+def _kinds_together(
+    tasks: Sequence[Task],
+    work: Work[Task],
+    kind: Callable[[Task], Hashable],
+    device: jax.Device,
+) -> None:
+    groups: dict[Hashable, list[Task]] = {}
+    for task in tasks:
+        groups.setdefault(kind(task), []).append(task)
+
+    def lockstep(group: list[Task]) -> None:
+        with jax.default_device(jax.devices("cpu")[0]):
+            run_together([lambda task=task: work(task) for task in group], device=device)  # type: ignore[misc]
+
+    errors: list[BaseException] = []
+
+    def guarded(group: list[Task]) -> None:
+        try:
+            lockstep(group)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(g,), daemon=True) for g in groups.values()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(0.2)
+    if errors:
+        raise errors[0]

@@ -1,0 +1,98 @@
+"""Results that stream to disk: one JSON line a run, read back when a study is resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pfedhgp.errors import InputError
+
+RUNS, CONFIG = "runs.jsonl", "config.json"
+
+
+class Store:
+    """A study's folder. Opening one that holds another study's results is refused, and changes nothing.
+
+    Several processes may add to one folder; those that join while others write leave a half-written last
+    line alone (`mend=False`).
+    """
+
+    def __init__(
+        self, folder: Path, config: Mapping[str, Any], *, key: tuple[str, ...], mend: bool = True
+    ) -> None:
+        self.folder, self.key, self.mend = folder, key, mend
+        self.lock = threading.Lock()
+        wanted = json.loads(json.dumps(dict(config)))
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{folder}: cannot write there ({error.strerror})") from None
+        there = folder / CONFIG
+        if there.exists():
+            _check_same(folder, _read_json(there), wanted)
+        else:
+            write_whole(there, json.dumps(wanted, indent=2) + "\n")
+        self.records = {self._key(record): record for record in self._read()}
+
+    def _key(self, record: Mapping[str, Any]) -> tuple:
+        return tuple(record[name] for name in self.key)
+
+    def _read(self) -> list[dict[str, Any]]:
+        """All whole lines; a line that an interruption cut short is dropped from the file."""
+        path = self.folder / RUNS
+        if not path.exists():
+            return []
+        lines = path.read_text().splitlines(keepends=True)
+        if lines and not lines[-1].endswith("\n"):
+            lines.pop()
+            if self.mend:
+                write_whole(path, "".join(lines))
+        records = []
+        for number, line in enumerate(lines, 1):
+            try:
+                records.append(json.loads(line))
+            except json.JSONDecodeError:
+                raise InputError(
+                    f"{path}, line {number}: not JSON; remove that line, and its run is done again"
+                ) from None
+        return records
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Appends a run's record; it is on disk when this returns."""
+        line = json.dumps(record, allow_nan=False) + "\n"
+        with self.lock:
+            file = os.open(self.folder / RUNS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                os.write(file, line.encode())  # in one piece: other processes write here too
+                os.fsync(file)
+            finally:
+                os.close(file)
+            self.records[self._key(record)] = json.loads(line)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes all of a file or none of it."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(text)
+    part.replace(path)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, json.JSONDecodeError):
+        raise InputError(f"{path} is not a study's settings; choose another --out") from None
+    return found if isinstance(found, dict) else {}
+
+
+def _check_same(folder: Path, there: dict[str, Any], wanted: dict[str, Any]) -> None:
+    for name, value in wanted.items():
+        if there.get(name) != value:
+            raise InputError(
+                f"{folder} holds a study with `{name}` {there.get(name)!r}, not {value!r}: "
+                "choose another --out, or the same settings to resume it"
+            )

@@ -1,0 +1,209 @@
+"""Many independent programs, one compiled step: calls that meet are computed together.
+
+A study fits hundreds of federations whose arrays have equal shapes. Each is an ordinary sequential program,
+and runs as such, in a thread of its own. Where it calls a function marked `together` it waits until all
+programs of its meeting wait; calls of one function with equal shapes are then stacked, mapped by vmap, and
+computed at once. Programs need not agree: one that calls something else, or ends early, forms a group of its
+own. Outside a meeting such a function is plain `jax.jit`.
+
+Results come back as NumPy views of the stacked result, so that between two calls all is host memory and only
+the marked functions run on the device. Whole numbers (counts of evaluations) are shared by a group and not
+mapped, so that loops keep one trip count; calls with different ones are computed apart.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+T = TypeVar("T")
+
+_here = threading.local()
+
+
+class Together:
+    """A compiled function; inside a meeting, one that is computed for all callers at once."""
+
+    def __init__(self, function: Callable[..., Any], static: int, heavy: bool) -> None:
+        self.function, self.static, self.heavy = function, static, heavy
+        self.__doc__, self.__name__ = function.__doc__, function.__name__
+        self.__wrapped__ = function
+        self.alone: Any = jax.jit(function, static_argnums=tuple(range(static)))
+        self.stacked = jax.jit(self._mapped, static_argnums=(0, 1))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        meeting: _Meeting | None = getattr(_here, "meeting", None)
+        if meeting is None or kwargs or _traced(args):
+            return self.alone(*args, **kwargs)
+        return meeting.call(self, args)
+
+    def _cache_size(self) -> int:
+        """How often the function was compiled outside meetings."""
+        return int(self.alone._cache_size())
+
+    def _mapped(self, fixed: tuple, layout: tuple, common: list, mapped: list) -> Any:
+        """The function over the leading axis of `mapped`; `common` leaves are the same for all."""
+        treedef, is_common = layout
+
+        def one(leaves: list) -> Any:
+            own, shared = iter(leaves), iter(common)
+            together = [next(shared) if same else next(own) for same in is_common]
+            return self.function(*fixed, *jax.tree.unflatten(treedef, together))
+
+        return jax.vmap(one)(mapped)
+
+
+def together(*, static: int = 0, heavy: bool = False) -> Callable[[Callable[..., Any]], Together]:
+    """Compiles a function of which the first `static` arguments are fixed, and lets meetings batch it.
+
+    A `heavy` one waits until no program of the meeting has anything light left to do, so that a program
+    that fell behind (it had to repeat a step) joins the others at the next heavy step.
+    """
+    return lambda function: Together(function, static, heavy)
+
+
+@dataclass(eq=False)
+class _Ticket:
+    """One program's call: what is asked, and what came of it."""
+
+    function: Together
+    fixed: tuple
+    treedef: Any
+    leaves: list
+    result: Any = None
+    error: BaseException | None = None
+    done: bool = False
+    key: tuple = field(init=False)
+
+    def __post_init__(self) -> None:
+        shapes = tuple(
+            int(leaf) if _whole(leaf) else (np.shape(leaf), np.dtype(leaf.dtype).str)
+            for leaf in self.leaves
+        )
+        self.key = (self.function, self.fixed, self.treedef, shapes)
+
+
+class _Meeting:
+    def __init__(self, programs: int, device: Any) -> None:
+        self.live, self.device = programs, device
+        self.pending: list[_Ticket] = []
+        self.change = threading.Condition()
+
+    def call(self, function: Together, args: tuple) -> Any:
+        leaves, treedef = jax.tree.flatten(args[function.static :])
+        arrays = [leaf if hasattr(leaf, "dtype") else np.asarray(leaf) for leaf in leaves]
+        ticket = _Ticket(function, args[: function.static], treedef, arrays)
+        with self.change:
+            self.pending.append(ticket)
+            self._compute_if_all_wait()
+            while not ticket.done:
+                self.change.wait()
+        if ticket.error is not None:
+            raise ticket.error
+        return ticket.result
+
+    def leave(self) -> None:
+        with self.change:
+            self.live -= 1
+            self._compute_if_all_wait()
+
+    def _compute_if_all_wait(self) -> None:
+        if not self.pending or len(self.pending) < self.live:
+            return
+        light = [t for t in self.pending if not t.function.heavy]
+        chosen = light or self.pending
+        self.pending = [t for t in self.pending if t not in chosen]
+        groups: dict[tuple, list[_Ticket]] = {}
+        for ticket in chosen:
+            groups.setdefault(ticket.key, []).append(ticket)
+        for group in groups.values():
+            try:
+                _compute(group, self.device)
+            except BaseException as error:
+                for ticket in group:
+                    ticket.error = error
+            for ticket in group:
+                ticket.done = True
+        self.change.notify_all()
+
+
+def _compute(group: list[_Ticket], device: Any) -> None:
+    first = group[0]
+    is_common = tuple(_whole(leaf) for leaf in first.leaves)
+    common = [np.asarray(leaf) for leaf, same in zip(first.leaves, is_common, strict=True) if same]
+    mapped = [
+        _stack([ticket.leaves[i] for ticket in group])
+        for i, same in enumerate(is_common)
+        if not same
+    ]
+    with jax.default_device(device) if device is not None else nullcontext():
+        found = first.function.stacked(first.fixed, (first.treedef, is_common), common, mapped)
+        found = jax.device_get(found)
+    for i, ticket in enumerate(group):
+        ticket.result = jax.tree.map(lambda leaf, i=i: leaf[i, ...], found)
+
+
+def _traced(args: tuple) -> bool:
+    """Whether the call is part of another function's compilation."""
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args))
+
+
+def _whole(leaf: Any) -> bool:
+    """Whether a leaf is a single whole number."""
+    return np.ndim(leaf) == 0 and np.issubdtype(leaf.dtype, np.integer)
+
+
+def _stack(leaves: list) -> np.ndarray:
+    """One array with a leading axis; without a copy where the leaves lie in one memory, row after row."""
+    arrays = [np.asarray(leaf) for leaf in leaves]
+    first = arrays[0]
+    in_a_row = (
+        first.base is not None
+        and first.size > 0
+        and all(a.base is first.base and a.flags.c_contiguous for a in arrays)
+        and all(a.ctypes.data == first.ctypes.data + i * first.nbytes for i, a in enumerate(arrays))
+    )
+    if not in_a_row:
+        return np.stack(arrays)
+    shape, strides = (len(arrays), *first.shape), (first.nbytes, *first.strides)
+    return np.lib.stride_tricks.as_strided(first, shape, strides, writeable=False)
+
+
+def run_together(programs: Sequence[Callable[[], T]], *, device: Any = None) -> list[T]:
+    """Runs the programs side by side, their `together` calls batched on `device`; results in order.
+
+    One program alone is simply called. The first error of a program is raised when all have ended.
+    """
+    if len(programs) == 1 and device is None:
+        return [programs[0]()]
+    meeting = _Meeting(len(programs), device)
+    results: list[Any] = [None] * len(programs)
+    errors: list[BaseException] = []
+
+    def run(i: int) -> None:
+        _here.meeting = meeting
+        with jax.enable_x64(True):  # a setting of each thread's own, and `leave` may compute
+            try:
+                results[i] = programs[i]()
+            except BaseException as error:
+                errors.append(error)
+            finally:
+                meeting.leave()
+
+    threads = [
+        threading.Thread(target=run, args=(i,), daemon=True, name=f"program {i}")
+        for i in range(len(programs))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return results

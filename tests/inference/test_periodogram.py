@@ -1,0 +1,50 @@
+"""A period is found from sums, whatever slow background lies under the wave."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pfedhgp.inference.periodogram import PERIODS, explained, starting_period
+
+
+def client(seed: int, period: float, n: int = 40, noise: float = 0.3):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(0, 1, n)
+    phase = rng.uniform(0, 2 * np.pi, 2)
+    slow = 3.0 * np.cos(np.pi * x)[:, None] * rng.normal(size=2)
+    wave = np.sin(2 * np.pi * x[:, None] / period + phase)
+    return x, slow + wave + noise * rng.normal(size=(n, 2))
+
+
+@pytest.mark.parametrize("period", [0.13, 0.3, 0.45])
+def test_the_period_is_found_by_all_clients_together(period):
+    total = sum(explained(*client(seed, period)) for seed in range(5))
+    assert starting_period(total) == pytest.approx(period, rel=0.05)
+
+
+def test_shares_are_those_of_least_squares():
+    x, Y = client(3, 0.2)
+    found = explained(x, Y)
+    base = np.cos(np.pi * np.outer(x, np.arange(5)))
+    for index in (0, 17, 59):
+        angle = 2 * np.pi * x / PERIODS[index]
+        design = np.column_stack([base, np.cos(angle), np.sin(angle)])
+        share = 0.0
+        for y in Y.T:
+            before, after = (
+                np.sum((y - D @ np.linalg.lstsq(D, y, rcond=None)[0]) ** 2) for D in (base, design)
+            )
+            share += 1.0 - after / before
+        assert found[index] == pytest.approx(share, rel=1e-8)
+
+
+def test_missing_cells_are_left_out_and_few_rows_say_nothing():
+    x, Y = client(4, 0.3)
+    holes = Y.copy()
+    holes[::4, 0] = np.nan
+    seen = np.isfinite(holes[:, 0])
+    each = explained(x[seen], Y[seen][:, :1]) + explained(x, Y[:, 1:])
+    np.testing.assert_allclose(explained(x, holes), each, rtol=1e-12)
+    assert not explained(x[:6], Y[:6]).any()
+    assert not explained(x, np.ones((len(x), 1))).any()
