@@ -251,7 +251,7 @@ def test_what_is_not_run_is_known():
     for command in skipped[1:]:  # at least, they are commands
         _, group, name, *options = command.split()
         found = typer.main.get_command(app).commands[group].commands[name]
-        assert str(found.make_context(name, options).params["out"]) == options[-1]
+        assert str(found.make_context(name, list(options)).params["out"]) == options[-1]
 
 
 def test_every_check_belongs_to_a_command():
