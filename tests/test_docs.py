@@ -192,7 +192,9 @@ def check_refused(_: str) -> None:
 
 def check_study(_: str) -> None:
     found = json.loads(Path("TRIAL/results.json").read_text())
-    assert {(r["scenario"], r["model"], r["runs"]) for r in found["records"]} == {("A", "oracle", 2)}
+    assert {(r["scenario"], r["model"], r["runs"]) for r in found["records"]} == {
+        ("A", "oracle", 2)
+    }
     (nll,) = [r["mean"] for r in found["records"] if r["metric"] == "nll"]
     assert -6.0 < nll < -2.0, "the oracle's is about -4.3"
 

@@ -14,7 +14,7 @@ from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError, NotFittedError
 from pfedhgp.estimator import FederatedGP
 from pfedhgp.report import page as page_module
-from pfedhgp.report import words
+from pfedhgp.report.words import number
 from reported import METRICS, case_of, estimator_of, rows_of
 
 EVIL = '<img src=x onerror="alert(1)">&amp; ${7*7} {{7*7}}'
@@ -214,7 +214,7 @@ def test_slices_along_different_inputs_may_differ_in_length(monkeypatch):
     along = [np.full((30, 2), 12.0), np.full((50, 2), 12.0)]
     along[0][:, 0], along[1][:, 1] = np.linspace(10, 14, 30), np.linspace(10, 14, 50)
     sd = np.mean([model.predict(name, X).sd.mean() for name in model.clients_ for X in along])
-    assert f"<i>uncertainty</i><b>{words.number(sd)}</b>" in page
+    assert f"<i>uncertainty</i><b>{number(sd)}</b>" in page
 
 
 def test_more_slices_than_fit_are_counted():
