@@ -191,12 +191,11 @@ def check_refused(_: str) -> None:
 
 
 def check_study(_: str) -> None:
-    found = json.loads(Path("TRIAL/results.json").read_text())
-    assert {(r["scenario"], r["model"], r["runs"]) for r in found["records"]} == {
-        ("A", "oracle", 2)
-    }
-    (nll,) = [r["mean"] for r in found["records"] if r["metric"] == "nll"]
-    assert -6.0 < nll < -2.0, "the oracle's is about -4.3"
+    records = json.loads(Path("TRIAL/results.json").read_text())["records"]
+    found = {r["metric"]: r for r in records if (r["scenario"], r["model"]) == ("A", "oracle")}
+    assert found["nll"]["runs"] == 2
+    assert -5.0 < found["nll"]["mean"] < -3.5, "over 30 runs it is -4.365"
+    assert {r["model"] for r in records if "(printed)" not in r["model"]} == {"oracle"}
 
 
 CHECKS = {
