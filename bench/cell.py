@@ -49,7 +49,7 @@ def main() -> None:
             competitors[name] = timed(
                 search, lambda threads=threads: torch.set_num_threads(threads)
             )
-        found = summarise(in_turns(competitors, seconds=options.seconds, least=2))
+        found = summarise(in_turns(competitors, seconds=options.seconds, least=1))
     for name, summary in found.items():
         print(f"{name:28s}{summary.median:8.2f} s median")
     torches = [summary for name, summary in found.items() if name.startswith("torch")]
