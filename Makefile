@@ -4,10 +4,11 @@
 PYTHON ?= python3
 VENV   := .venv
 BENCH  := .venv-bench
+DOCS   := .venv-docs
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-slow lint bench clean
+.PHONY: help venv demo test test-slow lint bench docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,13 +32,22 @@ lint: $(VENV)/.stamp ## formatting, lint rules and types
 bench: $(BENCH)/.stamp ## timings, against bare LAPACK and against GPyTorch
 	$(BENCH)/bin/python -m bench $(ARGS)
 
+# The modules that users call. The package itself comes first, without the parts that may change.
+PUBLIC := pfedhgp '!pfedhgp[.]' $(addprefix pfedhgp.,kernels predict metrics evaluation progress report errors)
+
+docs: $(DOCS)/.stamp ## the API reference as HTML, in build/docs; a warning is an error
+	rm -rf build/docs
+	$(DOCS)/bin/python -W error::UserWarning -m pdoc --docformat google --output-directory build/docs $(PUBLIC)
+	@echo "build/docs/index.html"
+
 clean: ## remove environments, caches and build outputs
-	rm -rf $(VENV) $(BENCH) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(BENCH) $(DOCS) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.stamp: EXTRAS := test
 $(BENCH)/.stamp: EXTRAS := bench
-$(VENV)/.stamp $(BENCH)/.stamp: pyproject.toml
+$(DOCS)/.stamp: EXTRAS := docs
+$(VENV)/.stamp $(BENCH)/.stamp $(DOCS)/.stamp: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
 	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)

@@ -13,6 +13,8 @@ from pfedhgp import report
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError, NotFittedError
 from pfedhgp.estimator import FederatedGP
+from pfedhgp.report import page as page_module
+from pfedhgp.report.words import number
 from reported import METRICS, case_of, estimator_of, rows_of
 
 EVIL = '<img src=x onerror="alert(1)">&amp; ${7*7} {{7*7}}'
@@ -199,6 +201,20 @@ def test_several_outputs_and_inputs():
     assert f"at x1 = {middle:.2f}" in text
     # correlations of the model-implied covariance, on the diagonal of which is one
     assert re.search(r">1\.00<", page[page.index('id="outputs"') :])
+
+
+def test_slices_along_different_inputs_may_differ_in_length(monkeypatch):
+    case = case_of(
+        outputs=2, tied=False, latents=1, local_latents=1, noise="output", d=2, sizes=(9, 8)
+    )
+    lengths = iter([30, 50])
+    monkeypatch.setattr(page_module, "grid_size", lambda finest: next(lengths))
+    model = estimator_of(case)
+    page = report.render(model)
+    along = [np.full((30, 2), 12.0), np.full((50, 2), 12.0)]
+    along[0][:, 0], along[1][:, 1] = np.linspace(10, 14, 30), np.linspace(10, 14, 50)
+    sd = np.mean([model.predict(name, X).sd.mean() for name in model.clients_ for X in along])
+    assert f"<i>uncertainty</i><b>{number(sd)}</b>" in page
 
 
 def test_more_slices_than_fit_are_counted():

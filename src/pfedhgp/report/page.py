@@ -177,7 +177,8 @@ class _Page:
                 )
             )
         else:
-            sd = np.mean([s.prediction.sd for v in self.views.values() for s in v.slices])
+            each = [s.prediction.sd.mean() for v in self.views.values() for s in v.slices]
+            sd = float(np.mean(each))  # slices along different inputs differ in length
             noise = float(np.mean(facts.layer_sizes(self.model)[:, 3]))
             tiles.append(_tile(words.number(sd), "uncertainty", f"typical predictive sd, {unit}"))
             tiles.append(_tile(words.number(noise), "noise", f"of it, sd of the noise, {unit}"))

@@ -1,0 +1,378 @@
+"""Every command and example in README.md and docs/ does what the text says; links lead somewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import typer
+
+import pfedhgp
+import pfedhgp.progress
+from conftest import require
+from documents import (
+    DOCUMENTS,
+    ROOT,
+    Block,
+    anchors,
+    blocks,
+    inline_code,
+    links,
+    prose,
+    unnumbered,
+)
+from pfedhgp import FederatedGP
+from pfedhgp.cli import config as configs
+from pfedhgp.cli.main import app, main
+
+GUIDE = ROOT / "docs" / "guide.md"
+SLOW = {"README.md", "guide.md"}  # they fit models
+SHORT = ("--rounds", "2")  # added to fits that do not say how long: what they write is the same
+HOME = "/home/ana/air"  # where the text's reader works
+MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
+TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, flags=re.M))
+STATIONS = ("Harbour", "Hillside", "Market", "Reservoir")
+
+
+# ------------------------------------------------------------------------------- running a document
+
+
+class Reader:
+    """Someone who follows a document from top to bottom, in one folder and one Python."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.names = folder, {"__name__": "__main__"}
+
+    def follow(self, block: Block) -> None:
+        said = io.StringIO()
+        with (
+            contextlib.chdir(self.folder),
+            contextlib.redirect_stdout(said),
+            contextlib.redirect_stderr(said),
+        ):
+            checked = getattr(self, f"_{block.language}")(block, said)
+        if block.printed is None:
+            assert checked, f"{block.place}: nothing is checked about it; add to CHECKS"
+            return
+        lines = iter(unnumbered(said.getvalue().replace(str(self.folder.resolve()), HOME)))
+        for expected in unnumbered(block.printed):
+            assert expected in lines, f"{block.place}: {expected!r} was not printed, in this order"
+
+    def _python(self, block: Block, said: io.StringIO) -> bool:
+        exec(compile(block.text, block.place, "exec"), self.names)
+        return False
+
+    def _toml(self, block: Block, said: io.StringIO) -> bool:
+        Path("short.toml").write_text(block.text, "utf-8")
+        settings = configs.check(configs.read_config(Path("short.toml")))
+        assert settings.data.files == ["stations.csv"]
+        assert settings.model.kernel == "rbf + periodic(1 day)"
+        assert settings.run.holdout == "blocks:0.2"
+        return True
+
+    def _sh(self, block: Block, said: io.StringIO) -> bool:
+        checked = True
+        for program, *words in block.commands:
+            if program == "make":
+                assert set(words) <= TARGETS, f"{block.place}: no such target"
+                continue
+            assert program == "pfedhgp", f"{block.place}: {program} is not run; say so and why"
+            refused = block.printed is not None and block.printed.startswith("pfedhgp: error: ")
+            if words[:2] == ["fit", "--resume"]:
+                stop_a_run(words[-1])
+            elif words[0] == "fit" and not {"--rounds", "--write-config"} & set(words):
+                words += SHORT
+            assert main(words) == (2 if refused else 0), f"{block.place}: {said.getvalue()}"
+            text = " ".join(words)
+            found = [check for start, check in CHECKS.items() if text.startswith(start)]
+            for check in found:
+                check(text)
+            checked = checked and bool(found)
+        return checked
+
+
+def stop_a_run(out: str) -> None:
+    """The guide's first fit, interrupted by Ctrl-C after its first round."""
+
+    @contextlib.contextmanager
+    def impatient(**_):
+        def stop(record) -> None:
+            if record["round"] > 0:
+                raise KeyboardInterrupt
+
+        yield stop
+
+    (first,) = next(b for b in blocks(GUIDE) if b.language == "sh").commands
+    words = [out if word == "RUN" else word for word in first[1:]]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pfedhgp.progress, "progress", impatient)
+        assert main([*words, *SHORT]) == 130
+    assert Path(out, "checkpoint").is_dir()
+
+
+# ------------------------------------------------------------------------- what commands must write
+
+
+def check_run(_: str) -> None:
+    model = FederatedGP.load("RUN")
+    assert model.clients_ == STATIONS
+    assert {p.name for p in Path("RUN").iterdir()} == {
+        *("spec.json", "global.safetensors", "clients", "metrics.json", "messages.jsonl"),
+        "report.html",
+    }
+    assert model.model_.metrics["holdout"] == {"kind": "blocks", "fraction": 0.2, "seed": 0}
+    assert model.model_.metrics["overall"]["rows"] == 32
+
+
+def check_both(_: str) -> None:
+    model = FederatedGP.load("BOTH").model_
+    assert model.input_names == ("time", "temperature")
+    assert model.output_names == ("pm25", "no2")
+    assert model.shared.block.loadings.shape == (2, 2)
+
+
+def check_daily(_: str) -> None:
+    settings = FederatedGP.load("DAILY").model_.settings
+    assert settings["kernel"] == "rbf(2 days) + periodic(1 day)"
+    assert settings["local_kernel"] == "matern32"
+
+
+def check_written_settings(_: str) -> None:
+    settings = configs.check(configs.read_config(Path("fit.toml")))
+    assert (settings.data.client, settings.data.inputs) == ("station", ["time"])
+    assert settings.run.holdout == "blocks:0.2"
+    assert not Path("RUN-from-config").exists()
+
+
+def check_settings_used(_: str) -> None:
+    holdout = json.loads(Path("SEED1/metrics.json").read_text())["holdout"]
+    assert holdout == {"kind": "blocks", "fraction": 0.2, "seed": 1}
+
+
+def check_resumed(_: str) -> None:
+    assert FederatedGP.load("STOPPED").bound_ == FederatedGP.load("RUN").bound_
+    assert not Path("STOPPED/checkpoint").exists()
+
+
+def check_predictions(_: str) -> None:
+    table = pl.read_csv("predictions.csv")
+    assert table.columns == [
+        *("client", "time", "output", "mean", "sd", "lower", "upper"),
+        *("global", "deviation", "local"),
+    ]
+    assert table["client"].to_list() == ["Harbour", "Harbour", "Quarry"]
+    layers = table.select("global", "deviation", "local").sum_horizontal()
+    np.testing.assert_allclose(layers.to_numpy(), table["mean"].to_numpy(), rtol=1e-9)
+    reach = (table["upper"] - table["lower"]).to_numpy() / table["sd"].to_numpy()
+    np.testing.assert_allclose(reach, 2 * 1.959964, rtol=1e-6)
+
+
+def check_report(text: str) -> None:
+    words = text.split()
+    name = words[words.index("--out") + 1] if "--out" in words else "RUN/report.html"
+    page = Path(name).read_text("utf-8")
+    assert "pFedHGP report" in page
+    assert ("this page shows" in page) == ("--data" in words)
+    assert all(station in page for station in STATIONS)
+
+
+def check_refused(_: str) -> None:
+    assert not Path("OTHER").exists()
+
+
+def check_study(_: str) -> None:
+    records = json.loads(Path("TRIAL/results.json").read_text())["records"]
+    found = {r["metric"]: r for r in records if (r["scenario"], r["model"]) == ("A", "oracle")}
+    assert found["nll"]["runs"] == 2
+    assert -5.0 < found["nll"]["mean"] < -3.5, "over 30 runs it is -4.365"
+    assert {r["model"] for r in records if "(printed)" not in r["model"]} == {"oracle"}
+
+
+CHECKS = {
+    "fit stations.csv --client station --input time --output pm25 --holdout blocks:0.2 --out RUN": check_run,
+    "fit stations.csv --client station --input time --input temperature": check_both,
+    "fit stations.csv --client station --input time --output pm25 --kernel": check_daily,
+    "fit stations.csv --client station --input time --output pm25 --holdout blocks:0.2 --write-config": (
+        check_written_settings
+    ),
+    "fit --config fit.toml": check_settings_used,
+    "fit --resume": check_resumed,
+    "predict RUN": check_predictions,
+    "reproduce synthetic --scenarios A --models oracle": check_study,
+    "report RUN": check_report,
+    "fit stations.csv --client station --input time --output pm10": check_refused,
+}
+
+
+# --------------------------------------------------------------------------------------------- tests
+
+
+@pytest.fixture
+def reader(tmp_path, monkeypatch):
+    """A reader with the guide's tables at hand."""
+    monkeypatch.setenv("PFEDHGP_CACHE", "")
+    found = Reader(tmp_path)
+    found.follow(blocks(GUIDE)[0])
+    return found
+
+
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(p, marks=[pytest.mark.slow] * (p.name in SLOW), id=p.name) for p in DOCUMENTS],
+)
+def test_every_example_does_what_it_says(path, reader):
+    for block in blocks(path):
+        if block.reason is None:
+            reader.follow(block)
+
+
+def test_what_is_not_run_is_known():
+    skipped = [
+        " ".join(words)
+        for path in DOCUMENTS
+        for block in blocks(path)
+        if block.reason
+        for words in block.commands
+    ]
+    assert skipped == [
+        "python3 -m pip install .",
+        "pfedhgp reproduce synthetic --runs 30 --out STUDY",
+        "pfedhgp reproduce stability --out SPLIT",
+    ]
+    for command in skipped[1:]:  # at least, they are commands
+        _, group, name, *options = command.split()
+        found = typer.main.get_command(app).commands[group].commands[name]
+        assert str(found.make_context(name, list(options)).params["out"]) == options[-1]
+
+
+def test_every_check_belongs_to_a_command():
+    given = [
+        " ".join(words[1:])
+        for path in DOCUMENTS
+        for block in blocks(path)
+        if block.language == "sh"
+        for words in block.commands
+    ]
+    for start in CHECKS:
+        assert any(text.startswith(start) for text in given), start
+
+
+def test_commands_are_in_fences():
+    """What is indented is an equation; a command there would escape the tests."""
+    for path in DOCUMENTS:
+        assert not re.findall(r"^    +(?:pfedhgp|make|python3?|pip) .*$", prose(path), flags=re.M)
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, ROOT / "CHANGELOG.md"], ids=lambda p: p.name)
+def test_commands_and_options_in_the_text_exist(path):
+    commands = typer.main.get_command(app).commands
+    options = {"--help", "--version"}
+    inner = [each for c in commands.values() for each in getattr(c, "commands", {}).values()]
+    for command in (*commands.values(), *inner):
+        for parameter in command.params:
+            options |= {*parameter.opts, *parameter.secondary_opts}
+    for code in inline_code(path):
+        if named := re.match(r"pfedhgp ([a-z]+)", code):
+            assert named[1] in commands, code
+        if named := re.match(r"make ([a-z-]+)", code):
+            assert named[1] in TARGETS, code
+        if named := re.match(r"python3? -m ((?:bench|pfedhgp)[\w.]*)", code):
+            folder = ROOT / "src" if named[1].startswith("pfedhgp") else ROOT
+            module = folder / named[1].replace(".", "/")
+            assert module.is_dir() or module.with_suffix(".py").is_file(), code
+        for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", code):
+            assert option in options, code
+
+
+@pytest.mark.parametrize(
+    "path", [*DOCUMENTS, ROOT / "CHANGELOG.md", ROOT / "CITATION.cff"], ids=lambda p: p.name
+)
+def test_links_lead_somewhere(path):
+    for link in links(path):
+        name, _, anchor = link.partition("#")
+        target = (path.parent / name).resolve() if name else path
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_the_picture_is_small_and_a_picture():
+    content = (ROOT / "docs" / "images" / "report.png").read_bytes()
+    assert content.startswith(b"\x89PNG\r\n\x1a\n")
+    assert len(content) < 300_000
+
+
+def test_public_names_are_in_the_api_and_explain_themselves():
+    text = (ROOT / "docs" / "api.md").read_text("utf-8")
+    for name in set(pfedhgp.__all__) - {"__version__"}:
+        assert f"`pfedhgp.{name}`" in text
+        assert getattr(pfedhgp, name).__doc__
+    for name in reference_modules():
+        assert f"`pfedhgp.{name}" in text, name
+        module = importlib.import_module(f"pfedhgp.{name}")
+        assert module.__doc__
+    for name in re.findall(r"`pfedhgp\.([a-z]+)\.(\w+)`", text):
+        assert getattr(importlib.import_module(f"pfedhgp.{name[0]}"), name[1]).__doc__
+
+
+def reference_modules() -> list[str]:
+    (listed,) = re.findall(r"addprefix pfedhgp\.,([a-z ]+)\)", MAKEFILE)
+    return listed.split()
+
+
+@pytest.mark.slow
+def test_the_reference_builds_without_a_warning(tmp_path):
+    """The Makefile's own command, with this Python, into another folder."""
+    require("pdoc")
+    assert shutil.which("make"), "the documents say that make is there"
+    listing = subprocess.run(
+        ["make", "-n", "docs"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    (line,) = [line for line in listing.stdout.splitlines() if "-m pdoc" in line]
+    command = line.replace(".venv-docs/bin/python", sys.executable).replace(
+        "build/docs", str(tmp_path)
+    )
+    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "FederatedGP" in (tmp_path / "pfedhgp.html").read_text("utf-8")
+    for name in reference_modules():
+        assert (tmp_path / "pfedhgp" / f"{name}.html").is_file()
+
+
+def test_blocks_are_understood(tmp_path):
+    path = tmp_path / "a.md"
+    path.write_text(
+        "```sh\nmake a  # b\npfedhgp fit \\\n  --out X\n```\n\n```text\nyes 3.5\n```\n\n"
+        "<!-- not run: why -->\n```python\n1\n```\n"
+    )
+    first, second = blocks(path)
+    assert first.commands == [["make", "a"], ["pfedhgp", "fit", "--out", "X"]]
+    assert (first.printed, first.reason) == ("yes 3.5\n", None)
+    assert (second.language, second.printed, second.reason) == ("python", None, "why")
+    assert unnumbered("a -3.5e-3 b2 \n\n7 s") == ["a # b2", "# s"]
+    for wrong in ("```text\nalone\n```\n", "```ruby\n```\n", "```sh\nopen\n"):
+        path.write_text(wrong)
+        with pytest.raises(ValueError, match=r"a\.md, line 1"):
+            blocks(path)
+
+
+def test_a_wrong_example_is_noticed(reader):
+    said = Block("a.md", 1, "python", "print('round 3')\n")
+    reader.follow(Block(**{**vars(said), "printed": "round 7\n"}))
+    with pytest.raises(AssertionError, match="was not printed"):
+        reader.follow(Block(**{**vars(said), "printed": "other 3\n"}))
+    with pytest.raises(AssertionError, match="nothing is checked"):
+        reader.follow(said)
+    with pytest.raises(AssertionError, match="no such target"):
+        reader.follow(Block("a.md", 1, "sh", "make nonsense\n"))
+    with pytest.raises(AssertionError, match="is not run"):
+        reader.follow(Block("a.md", 1, "sh", "curl x\n"))
