@@ -93,3 +93,16 @@ def written(monkeypatch):
     module.write = write
     monkeypatch.setitem(sys.modules, "pfedhgp.report", module)
     return calls
+
+
+MOST_MAPS = 20_000
+"""A process may have 65,530 memory maps on Linux, and every compiled function holds some."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _room_for_compiled_code():
+    """Drops compiled functions after a module where they are many: XLA aborts when maps run out."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
+        jax.clear_caches()
