@@ -1,4 +1,4 @@
-"""Whether `inducing="auto"` is enough on problems that it was not written for: doubling it should gain little.
+"""Whether `inducing="auto"` is enough where it was not written for: doubling it should gain little.
 
     python -m bench.budgets
 
