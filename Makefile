@@ -22,7 +22,7 @@ test: $(VENV)/.stamp ## the tests, without the slow ones (ARGS="-k name" picks s
 	$(VENV)/bin/python -m pytest -m "not slow" -n 2 --dist loadfile $(ARGS) tests
 
 test-slow: $(VENV)/.stamp ## the tests marked slow
-	$(VENV)/bin/python -m pytest -m slow $(ARGS) tests
+	$(VENV)/bin/python -m pytest -m slow -n 2 --dist loadfile $(ARGS) tests
 
 lint: $(VENV)/.stamp ## formatting, lint rules and types
 	$(VENV)/bin/ruff format --check .
