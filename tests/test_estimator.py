@@ -357,6 +357,13 @@ WRONG = [
         {"client": "s", "inputs": "x", "outputs": "y"},
         "column 'x' must be numbers",
     ),
+    (
+        pd.DataFrame({"s": ["a", None], "x": [1.0, 2.0], "y": [1.0, 2.0]}),
+        {"client": "s", "inputs": "x", "outputs": "y"},
+        "no client's name in row 1",
+    ),
+    ({1: (X5, Y5), "1": (X5, Y5)}, {}, "two clients are called '1'"),
+    ({"a": (np.array(["2024-01-01", "NaT"], "datetime64[s]"), [1.0, 2.0])}, {}, "real numbers"),
     (7, {}, "`data` must be"),
 ]
 

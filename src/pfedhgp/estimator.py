@@ -245,7 +245,7 @@ class FederatedGP:
             outputs=Q,
             kernel=kernel,
             local_kernel=_kernel(name_or_kernel, "local_kernel"),
-            layers=tuple(self.layers),
+            layers=(self.layers,) if isinstance(self.layers, str) else tuple(self.layers),
             latents=self.latents,
             local_latents=self.local_latents,
             noise=self.noise,
@@ -329,9 +329,11 @@ class FederatedGP:
         kept: dict[str, Any] = {
             name: v for name, v in self.get_params().items() if isinstance(v, plain)
         }
-        kept["layers"] = list(self.layers)
+        kept["layers"] = [self.layers] if isinstance(self.layers, str) else list(self.layers)
         kept["starting_scales"] = server.scales.as_dict()
         kept["exchanges"] = server.exchanges
+        assert server.best is not None
+        kept["bound"] = None if server.best[0] is None else float(server.best[0])
         if server.cycles is not None:
             kept["cycle_form"] = server.cycles.layer.form
             kept["cycle_evidence"] = dict(server.cycles.evidence)
@@ -447,7 +449,8 @@ class FederatedGP:
         found = cls(**given)
         found.model_ = model
         found.exchanges_ = int(model.settings.get("exchanges", 0))
-        found.bound_ = model.history[-1]["bound"] if model.history else None
+        last = model.history[-1]["bound"] if model.history else None
+        found.bound_ = model.settings.get("bound", last)
         return found
 
     def _fitted(self) -> FittedModel:

@@ -53,6 +53,8 @@ def clients_from(
 def numeric(values: Any, what: str, *, missing: bool) -> np.ndarray:
     """A 2-d float64 array; refuses text, infinities, and NaN unless `missing` cells are allowed."""
     array = np.asarray(values)
+    if array.dtype.kind in "mMc":
+        raise InputError(f"{what} must be real numbers, got values of type {array.dtype}")
     if array.dtype.kind not in "fiub":
         try:
             array = array.astype(np.float64)
@@ -102,6 +104,7 @@ def _from_mapping(
             whole_cycles_of(str(name), X, Y[None]) if whole_cycles else ClientRows(str(name), X, Y)
         )
         clients.append(one)
+    _refuse_twins([rows.name for rows in clients])
     d, Q = clients[0].X.shape[1], clients[0].Y.shape[1]
     for rows in clients:
         if rows.X.shape[1] != d or rows.Y.shape[1] != Q:
@@ -110,6 +113,13 @@ def _from_mapping(
                 f"the first client {d} and {Q}"
             )
     return clients, _labels(inputs, d, "x", "inputs"), _labels(outputs, Q, "y", "outputs")
+
+
+def _refuse_twins(names: Sequence[str]) -> None:
+    """Names are compared as text, so 1 and "1" are one client."""
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"two clients are called {name!r}: rename one of them")
 
 
 def _labels(given: Any, count: int, letter: str, what: str) -> tuple[str, ...]:
@@ -139,7 +149,13 @@ def _from_table(
         raise InputError("the table has no rows")
     X = _columns(frame, inputs, missing=False)
     Y = _columns(frame, outputs, missing=True)
-    owner = np.array([str(v) for v in frame[client].to_list()])
+    given = frame[client].to_list()
+    for row, name in enumerate(given):
+        if name is None or name != name:  # NaN
+            raise InputError(
+                f"column {client!r}: no client's name in row {row}; name it, or drop it"
+            )
+    owner = np.array([str(name) for name in given])
     names = list(dict.fromkeys(owner.tolist()))
     clients = []
     for name in names:
