@@ -25,6 +25,7 @@ SETTINGS = {
     "local_inducing": 12,
     "cycle_basis": 6,
     "rounds": 2,
+    "averaging": False,  # the bound and the posterior are then of the same parameters
 }
 
 

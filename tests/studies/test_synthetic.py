@@ -133,7 +133,10 @@ def test_lockstep_gives_what_one_at_a_time_does(folder, tmp_path, monkeypatch):
         assert run["metrics"]["exchanges"] == one["metrics"]["exchanges"]
 
 
-def test_stopping_early_is_what_the_curve_says():
+def test_stopping_early_is_what_the_curve_says(monkeypatch):
+    """But for averaging over parameters, which the points of a curve are without."""
+    plug_in = {**STRUCTURED["local-only"], "averaging": False}
+    monkeypatch.setitem(STRUCTURED, "local-only", plug_in)
     truth = Study(**SIZES).truth("A", 0)
     long = outcome_of("local-only", truth, rounds=3, curve=True)
     short = outcome_of("local-only", truth, rounds=2)

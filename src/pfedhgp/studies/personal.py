@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from pfedhgp.inference.averaging import Averaging
 from pfedhgp.inference.client import Broadcast
 from pfedhgp.inference.parties import Arrays
 from pfedhgp.inference.structured_training import Structured, StructuredClients
@@ -29,10 +30,11 @@ from pfedhgp.model.spec import Spec
 
 @dataclass(frozen=True)
 class Personal(Structured):
-    """Settings; the rounds are the paper's, the search within a round is ours."""
+    """Settings; the rounds are the paper's, the search within a round is ours; predictions are plug-ins."""
 
     rounds: int = 20
     patience: int = 0
+    averaging: Averaging | None = None
 
     name = "pfedgp"
     start_is_round = True
