@@ -57,7 +57,7 @@ def test_pfedgp_sends_kernels_and_nothing_else_while_training():
 def test_algorithm_1_starts_where_the_paper_does():
     truth = simulate("A", 0, clients=2, n=50, n_test=5)
     model = algorithm1.Algorithm1(**algorithm1.settings(rounds=None, seed=0))
-    plan = model._plan(rows_of(truth))
+    plan = model._plan(rows_of(truth), None)
     assert (plan.inference.rounds, plan.inference.local_steps) == (20, 80)
     assert (plan.inference.local_rate, plan.inference.server_rate) == (0.1, 0.1)
     server, cohort = Server(plan), Cohort(plan, rows_of(truth))
@@ -99,7 +99,7 @@ def test_algorithm_1_has_loadings_of_its_own_for_each_run():
 
 def _plan_and_block():
     rows = rows_of(simulate("A", 0, clients=2, n=30, n_test=5))
-    plan = algorithm1.Algorithm1(**algorithm1.settings(rounds=1, seed=0))._plan(rows)
+    plan = algorithm1.Algorithm1(**algorithm1.settings(rounds=1, seed=0))._plan(rows, None)
     server, cohort = Server(plan), Cohort(plan, rows)
     server.gather(cohort.answer(server.request()))
     server.request()
