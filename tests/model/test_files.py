@@ -487,7 +487,7 @@ def test_into_an_empty_folder_or_a_finished_checkpoint(tmp_path, model):
     load(tmp_path / "new" / "deep" / "run")
 
 
-@pytest.mark.parametrize("step", ["_write", "_sync", "_put_in_place", "rename"])
+@pytest.mark.parametrize("step", ["_write", "sync_folder", "_put_in_place", "rename"])
 def test_a_failure_leaves_the_old_model(step, run, model, monkeypatch):
     before = snapshot(run)
     calls = []

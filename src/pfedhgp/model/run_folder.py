@@ -20,6 +20,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from pfedhgp import __version__
+from pfedhgp.atomic import sync_folder
 from pfedhgp.errors import InputError, ModelFileError
 
 FORMAT, VERSION = "pfedhgp-run", 1
@@ -66,8 +67,8 @@ def write_folder(
         whole = {**head, **spec, "files": digests}
         whole["sha256"] = seal(whole)
         _write(fresh / SPEC, json.dumps(whole, indent=1, allow_nan=False).encode("ascii"))
-        _sync(fresh / "clients")
-        _sync(fresh)
+        sync_folder(fresh / "clients")
+        sync_folder(fresh)
         _put_in_place(fresh, target)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -89,7 +90,7 @@ def check_target(target: Path, *, overwrite: bool) -> None:
         )
     if there - {"checkpoint"} and not overwrite:
         raise InputError(
-            f"{target} already exists: choose another folder, or say that it may be overwritten"
+            f"{target} already exists: choose another folder, or overwrite it (--overwrite)"
         )
 
 
@@ -100,7 +101,7 @@ def _beside(target: Path) -> Path:
 def _put_in_place(fresh: Path, target: Path) -> None:
     if not target.exists():
         os.rename(fresh, target)
-        _sync(target.parent)
+        sync_folder(target.parent)
         return
     old = _beside(target)
     os.rename(target, old)
@@ -109,7 +110,7 @@ def _put_in_place(fresh: Path, target: Path) -> None:
     except BaseException:
         os.rename(old, target)
         raise
-    _sync(target.parent)
+    sync_folder(target.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -118,17 +119,6 @@ def _write(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    """Makes a folder's entries durable, where the system can."""
-    if os.name != "posix":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 # ------------------------------------------------------------------------------------------ reading
