@@ -69,7 +69,7 @@ def with_parameters(block: ClientBlock, values: tuple) -> ClientBlock:
     return ClientBlock(kernels, block.inputs, block.active, deviation, loadings, noise)
 
 
-@together(static=2, heavy=True)
+@together(static=2, order=2)
 def batched_average(
     options: StepOptions,
     settings: Averaging,
