@@ -24,7 +24,7 @@ COLOURS = {
     "oracle": "#999999",
 }
 TITLES = {"rmse": "RMSE", "nll": "NLL", "crps": "CRPS", "coverr": "CovErr"}
-STYLE = {
+STYLE: dict[Any, Any] = {
     "svg.hashsalt": "pfedhgp",  # the same figure has the same bytes
     "svg.fonttype": "none",  # text stays text
     "font.size": 10.0,
