@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -14,13 +13,14 @@ import numpy as np
 
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.scaling import Scaling
-from pfedhgp.errors import BudgetWarning, InputError, MessageError
+from pfedhgp.errors import InputError, MessageError
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.plan import Plan
 from pfedhgp.inference import budget, census, cycle_rows, cycle_talk, initial
 from pfedhgp.inference.arrays import block_from_arrays, stack_trees
 from pfedhgp.inference.census import Scales
 from pfedhgp.inference.cycle_forms import Halves
+from pfedhgp.inference.local_inputs import local_inputs
 from pfedhgp.inference.parties import ClientParty
 from pfedhgp.inference.state import State, below
 from pfedhgp.kernels import Kernel, unstack
@@ -214,25 +214,17 @@ class Cohort:
         plan, spec = self.plan, self.plan.spec
         if spec.local_latents == 0:
             return X[:0]
-        distinct = np.unique(X, axis=0)
-        if plan.local_inducing == "auto":
-            kernels = self._local_kernels(scales)
-            tolerance = budget.tolerance(
-                scales.noise_variance, scales.short_variance, len(X) * spec.outputs
-            )
-            return budget.local_inputs(kernels, X, tolerance, plan.largest_local_inducing)
-        wanted = int(plan.local_inducing)
-        if wanted > len(distinct):
-            warnings.warn(
-                f"client {name!r} has {len(distinct)} distinct inputs: "
-                f"{len(distinct)} local inducing inputs instead of {wanted}",
-                BudgetWarning,
-                stacklevel=2,
-            )
-            return distinct
-        if X.shape[1] == 1:
-            return budget.box_points(wanted, 1)
-        return budget.greedy_rows(self._local_kernels(scales), X, 0.0, wanted)
+        tolerance = budget.tolerance(
+            scales.noise_variance, scales.short_variance, len(X) * spec.outputs
+        )
+        return local_inputs(
+            name,
+            self._local_kernels(scales),
+            X,
+            plan.local_inducing,
+            tolerance=tolerance,
+            largest=plan.largest_local_inducing,
+        )
 
     def _allow_for_residual(self, scales: Scales, Z: np.ndarray, X: np.ndarray) -> Scales:
         """Starts the noise no smaller than what the local inducing inputs leave out."""

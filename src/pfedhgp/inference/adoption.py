@@ -14,6 +14,7 @@ from pfedhgp.inference.arrays import stack_trees
 from pfedhgp.inference.census import Scales
 from pfedhgp.inference.client import Broadcast
 from pfedhgp.inference.cycle_rows import cycle_rows, noise_of
+from pfedhgp.inference.local_inputs import local_inputs
 from pfedhgp.inference.structured_posterior import evidence_of
 from pfedhgp.inference.structured_training import Structured, StructuredClients
 from pfedhgp.kernels import RBF
@@ -26,7 +27,12 @@ LARGEST_LOCAL = 200
 
 
 def adopt(
-    model: FittedModel, client: ClientRows, *, noise: str, settings: Structured | None = None
+    model: FittedModel,
+    client: ClientRows,
+    *,
+    noise: str,
+    settings: Structured | None = None,
+    local_inducing: int | str = "auto",
 ) -> tuple[ClientPosterior, float]:
     """The client's posterior given v_g, and the jitter of its own kernel matrix.
 
@@ -41,8 +47,11 @@ def adopt(
         spec.local_kernel, scale=scales.short, count=spec.local_latents, extent=extent
     )
     spare = budget.tolerance(scales.noise_variance, scales.short_variance, Y.size)
-    cap = LARGEST_LOCAL if spec.local_latents else 0
-    Z = budget.local_inputs(kernels, X, spare, cap) if cap else X[:0]
+    Z = X[:0]
+    if spec.local_latents:
+        Z = local_inputs(
+            client.name, kernels, X, local_inducing, tolerance=spare, largest=LARGEST_LOCAL
+        )
     block = initial.client_block(spec, scales, Y, Z, model.scaling.extent, None)
     if model.cycle_layer is None or client.cycles is None:
         rows = _white_rows(client, X, Y, model.scaling)
