@@ -343,7 +343,12 @@ def test_what_is_used_is_not_complained_of():
     rows, _, _ = FederatedGP.__init__.__globals__["clients_from"](SITES)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for kernel in (RBF(), RBF() + Periodic(), 0.65 * RBF(2.0) + 0.35 * Periodic(), RBF() * RBF()):
+        for kernel in (
+            RBF(),
+            RBF() + Periodic(),
+            0.65 * RBF(2.0) + 0.35 * Periodic(),
+            RBF() * RBF(),
+        ):
             FederatedGP(kernel=kernel, latents=1, local_inducing=3)._plan(rows, None)
 
 

@@ -24,6 +24,8 @@ from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.spec import build_spec
 from pfedhgp.parameters import KERNELS
 
+LARGEST = 1e120
+"""Of inputs and outputs: sums of squares, and squares of those, stay finite."""
 Parameters = Mapping[str, Any]
 """As `parameters.checked` gives them."""
 
@@ -144,6 +146,12 @@ def with_observations(rows: list[ClientRows]) -> list[ClientRows]:
         )
     if not kept:
         raise InputError("no client has an observed output")
+    for client in kept:
+        for what, values in (("inputs", client.X), ("outputs", client.Y)):
+            if np.nanmax(np.abs(values)) > LARGEST:
+                raise InputError(
+                    f"client {client.name!r}: {what} beyond {LARGEST:g} cannot be squared: rescale them"
+                )
     if sum(len(client.X) for client in kept) < 2:
         raise InputError("one row in all: a model needs at least two")
     return kept

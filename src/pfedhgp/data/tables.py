@@ -129,7 +129,9 @@ def _from_mapping(
     _refuse_twins([rows.name for rows in clients])
     d, Q = clients[0].X.shape[1], clients[0].Y.shape[1]
     if d == 0 or Q == 0:
-        raise InputError(f"client {clients[0].name!r} has {d} inputs and {Q} outputs: give some of both")
+        raise InputError(
+            f"client {clients[0].name!r} has {d} inputs and {Q} outputs: give some of both"
+        )
     for rows in clients:
         if rows.X.shape[1] != d or rows.Y.shape[1] != Q:
             raise InputError(
@@ -274,4 +276,10 @@ def _merge_replicates(name: str, X: np.ndarray, Y: np.ndarray) -> ClientRows:
     mean = np.where(seen[first], sums / count[:, None], np.nan)
     gap = np.where(seen, Y - mean[index], 0.0)
     counts = np.where(seen[first], count[:, None], 0).astype(np.float64)
-    return ClientRows(name, X[first], mean, counts, gap.T @ gap)
+    patterns, which = np.unique(seen, axis=0, return_inverse=True)
+    of_pattern = [gap[which.reshape(-1) == g] for g in range(len(patterns))]
+    with np.errstate(over="ignore"):  # values that large are refused by name before they are used
+        scatter = np.stack([part.T @ part for part in of_pattern])
+    return ClientRows(
+        name, X[first], mean, counts, scatter, scatter_seen=patterns.astype(np.float64)
+    )
