@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from pfedhgp import arguments, fitting, parameters
+from pfedhgp import arguments, asked, fitting, parameters
 from pfedhgp import predict as prediction
 from pfedhgp.data.rows import ClientRows
-from pfedhgp.data.tables import clients_from, cycles_of, dimensions, numeric, whole_cycles_of
+from pfedhgp.data.tables import clients_from
 from pfedhgp.errors import ExtrapolationWarning, InputError, NotFittedError, PFedHGPWarning
 from pfedhgp.federation import inprocess
 from pfedhgp.federation.cohort import Cohort, make_cohorts
@@ -282,7 +280,7 @@ class FederatedGP:
         """
         model, device = self._fitted(), self._device()
         name = arguments.client_name(client, model.clients)
-        array = self._inputs(X)
+        array = asked.inputs_of(model, X)
         far = prediction.outside(model.scaling.inputs(array))
         if far.any():
             warnings.warn(
@@ -313,20 +311,7 @@ class FederatedGP:
         name = arguments.client_name(client, {})
         if name in model.clients:
             raise InputError(f"there is a client {name!r} already")
-        rows = self._adopted(name, self._inputs(X), y)
-        Y = rows.Y
-        if len(rows.X) != len(Y):
-            raise InputError(
-                f"client {name!r}: {len(rows.X)} rows of inputs but {len(Y)} of outputs"
-            )
-        if Y.shape[1] != model.outputs:
-            raise InputError(
-                f"client {name!r}: {Y.shape[1]} outputs, the model has {model.outputs}"
-            )
-        if not np.isfinite(Y).any():
-            raise InputError(
-                f"client {name!r} has no observed output: use predict, it gets the population's"
-            )
+        rows = asked.rows_of(model, name, X, y)
         with on_device(chosen["device"]):
             posterior, jitter = adopt(
                 model,
@@ -341,16 +326,6 @@ class FederatedGP:
             client_jitter={**model.client_jitter, name: jitter},
         )
         return self
-
-    def _adopted(self, name: str, X: np.ndarray, y: Any) -> ClientRows:
-        """A new client's rows; as cycles where the model has a cycle layer, or where they come as cycles."""
-        layered = self._fitted().cycle_layer is not None
-        if dimensions(y) == 3:
-            return cycles_of(name, X, y, whole=layered)
-        Y = numeric(y, f"client {name!r}: outputs", missing=True)
-        if layered and len(X) == len(Y):
-            return whole_cycles_of(name, X, Y[None])
-        return ClientRows(name, X, Y)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Writes a RUN folder; nothing in it can be executed, and it holds no rows."""
@@ -403,28 +378,6 @@ class FederatedGP:
         return (
             ("scalar" if model.outputs == 1 else "output") if self.noise == "auto" else self.noise
         )
-
-    def _inputs(self, X: Any) -> np.ndarray:
-        model = self._fitted()
-        if not isinstance(X, Mapping | np.ndarray | list | tuple):
-            import narwhals as nw
-
-            try:
-                frame = nw.from_native(X, eager_only=True)
-            except TypeError:
-                pass
-            else:
-                missing = [name for name in model.input_names if name not in frame.columns]
-                if missing:
-                    there = ", ".join(str(each) for each in frame.columns)
-                    raise InputError(f"no column {missing[0]!r}; the table has {there}")
-                X = np.stack([frame[name].to_numpy() for name in model.input_names], axis=1)
-        array = numeric(X, "`X`", missing=False)
-        if array.shape[1] != model.inputs:
-            raise InputError(
-                f"`X` has {array.shape[1]} columns, the model has {model.inputs} inputs"
-            )
-        return array
 
 
 def _parameters() -> dict[str, Any]:

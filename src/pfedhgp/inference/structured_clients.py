@@ -108,7 +108,7 @@ class StructuredClients:
             if not failed.any():
                 self.blocks, self.info, self.local_nats = blocks, info, np.asarray(info.local_nats)
                 return sums
-            self.jitter = raised(self.jitter, failed, blocks, names)
+            self.jitter = raised(self.jitter, failed, self.blocks, names)
 
     def _options(self) -> StepOptions:
         settings = self.settings
