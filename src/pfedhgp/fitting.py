@@ -116,7 +116,7 @@ def _say_what_is_not_used(chosen: Parameters) -> None:
                     f"the variance {float(variance):g} of `{name}` (it starts from the data)"
                 )
     if idle:
-        warnings.warn(f"not used: {', '.join(idle)}", PFedHGPWarning, stacklevel=5)
+        warnings.warn(f"not used: {', '.join(idle)}", PFedHGPWarning, stacklevel=6)
 
 
 def _domain(

@@ -110,9 +110,11 @@ class Kernel(eqx.Module):
             product = Product((*_factors(k), *_factors(j)))
             plain = not isinstance(self, Scaled) and not isinstance(other, Scaled)
             return product if plain else Scaled(product, a * b)
-        variance = _given(other, "variance")
-        if np.ndim(variance) != 0:
-            raise InputError(f"a kernel is scaled by one positive number, got {shown(other)}")
+        variance = _positive(other, "variance")
+        if variance is None or np.ndim(variance) != 0:
+            raise InputError(
+                f"`variance`: a kernel is scaled by one positive number, got {shown(other)}"
+            )
         a, k = split_scale(self)
         return Scaled(k, a * variance)
 
