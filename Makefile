@@ -8,7 +8,7 @@ DOCS   := .venv-docs
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-slow lint bench docs clean
+.PHONY: help venv demo test test-slow lint bench docs study clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,12 @@ docs: $(DOCS)/.stamp ## the API reference as HTML, in build/docs; a warning is a
 	rm -rf build/docs
 	$(DOCS)/bin/python -W error::UserWarning -m pdoc --docformat google --output-directory build/docs $(PUBLIC)
 	@echo "build/docs/index.html"
+
+# Hours on a machine without a GPU, and resumed where it was left; ARGS="--device gpu" with one.
+study: $(VENV)/.stamp ## the paper's numerical study in full, into build/study and docs/study.md
+	$(VENV)/bin/pfedhgp reproduce synthetic --out build/study/synthetic $(ARGS)
+	$(VENV)/bin/pfedhgp reproduce stability --out build/study/stability $(ARGS)
+	$(VENV)/bin/python -m pfedhgp.studies.document docs/study.md synthetic=build/study/synthetic stability=build/study/stability
 
 clean: ## remove environments, caches and build outputs
 	rm -rf $(VENV) $(BENCH) $(DOCS) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

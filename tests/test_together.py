@@ -50,11 +50,11 @@ def test_results_are_those_of_each_program_alone():
 def test_smaller_groups_are_filled_up_and_not_compiled_again(monkeypatch):
     fresh = together(static=1)(powers.__wrapped__)
     monkeypatch.setitem(globals(), "powers", fresh)
-    alone = [program() for program in programs([2, 2, 2, 2])]
-    for count in (4, 3, 1):
-        found = run_together(programs([2, 2, 2, 2])[:count], pad=True, device=jax.devices("cpu")[0])
-        for one, both in zip(alone, found, strict=False):
-            np.testing.assert_allclose(both["y"], one["y"], rtol=1e-13)
+    counts = [2, 2, 5, 2]  # a group of three and one apart
+    alone = [program() for program in programs(counts)]
+    found = run_together(programs(counts), pad=True, device=jax.devices("cpu")[0])
+    for one, both in zip(alone, found, strict=True):
+        np.testing.assert_allclose(both["y"], one["y"], rtol=1e-13)
     assert fresh.stacked._cache_size() == 1
 
 
@@ -111,7 +111,7 @@ def test_an_error_in_a_shared_call_reaches_all_that_share_it():
 def test_heavy_calls_wait_for_those_who_are_behind():
     order = []
 
-    @together(heavy=True)
+    @together(order=1)
     def heavy(x):
         return x + 1.0
 

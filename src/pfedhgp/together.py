@@ -30,14 +30,12 @@ _here = threading.local()
 class Together:
     """A compiled function; inside a meeting, one that is computed for all callers at once."""
 
-    def __init__(self, function: Callable[..., Any], static: int, heavy: bool) -> None:
-        self.function, self.static, self.heavy = function, static, heavy
+    def __init__(self, function: Callable[..., Any], static: int, order: int) -> None:
+        self.function, self.static, self.order = function, static, order
         self.__doc__, self.__name__ = function.__doc__, function.__name__
         self.__wrapped__ = function
         self.alone: Any = jax.jit(function, static_argnums=tuple(range(static)))
         self.stacked = jax.jit(self._mapped, static_argnums=(0, 1))
-        self.sizes: dict[tuple, set[int]] = {}
-        """Of groups that were computed, by their key."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         meeting: _Meeting | None = getattr(_here, "meeting", None)
@@ -61,13 +59,14 @@ class Together:
         return jax.vmap(one)(mapped)
 
 
-def together(*, static: int = 0, heavy: bool = False) -> Callable[[Callable[..., Any]], Together]:
+def together(*, static: int = 0, order: int = 0) -> Callable[[Callable[..., Any]], Together]:
     """Compiles a function of which the first `static` arguments are fixed, and lets meetings batch it.
 
-    A `heavy` one waits until no program of the meeting has anything light left to do, so that a program
-    that fell behind (it had to repeat a step) joins the others at the next heavy step.
+    One of a higher `order` waits until no program of the meeting asks for one of a lower: a program that fell
+    behind (it had to repeat a step) joins the others at the next heavy step (1), and those that stop early
+    wait for the others before what comes after training (2).
     """
-    return lambda function: Together(function, static, heavy)
+    return lambda function: Together(function, static, order)
 
 
 @dataclass(eq=False)
@@ -93,7 +92,9 @@ class _Ticket:
 
 class _Meeting:
     def __init__(self, programs: int, device: Any, pad: bool) -> None:
-        self.live, self.device, self.pad = programs, device, pad
+        self.live, self.device = programs, device
+        self.least = programs if pad else 1
+        """Groups are filled up to this many calls."""
         self.pending: list[_Ticket] = []
         self.change = threading.Condition()
 
@@ -118,15 +119,15 @@ class _Meeting:
     def _compute_if_all_wait(self) -> None:
         if not self.pending or len(self.pending) < self.live:
             return
-        light = [t for t in self.pending if not t.function.heavy]
-        chosen = light or self.pending
-        self.pending = [t for t in self.pending if t not in chosen]
+        order = min(ticket.function.order for ticket in self.pending)
+        chosen = [ticket for ticket in self.pending if ticket.function.order == order]
+        self.pending = [ticket for ticket in self.pending if ticket.function.order > order]
         groups: dict[tuple, list[_Ticket]] = {}
         for ticket in chosen:
             groups.setdefault(ticket.key, []).append(ticket)
         for group in groups.values():
             try:
-                _compute(group, self.device, self.pad)
+                _compute(group, self.device, self.least)
             except BaseException as error:
                 for ticket in group:
                     ticket.error = error
@@ -135,9 +136,14 @@ class _Meeting:
         self.change.notify_all()
 
 
-def _compute(group: list[_Ticket], device: Any, pad: bool) -> None:
+def _compute(group: list[_Ticket], device: Any, least: int) -> None:
+    """Computes a group of equal calls, filled up to `least` of them by repeating the first.
+
+    On a GPU a compilation takes longer than all the work of a group: one that lost some of its programs,
+    which stopped early or repeat a step, must not be compiled for its own size.
+    """
     first = group[0]
-    extra = _padding(first, len(group)) if pad else 0
+    extra = max(least - len(group), 0)
     is_common = tuple(_whole(leaf) for leaf in first.leaves)
     common = [np.asarray(leaf) for leaf, same in zip(first.leaves, is_common, strict=True) if same]
     mapped = [
@@ -150,19 +156,6 @@ def _compute(group: list[_Ticket], device: Any, pad: bool) -> None:
         found = jax.device_get(found)
     for i, ticket in enumerate(group):
         ticket.result = jax.tree.map(lambda leaf, i=i: leaf[i, ...], found)
-
-
-def _padding(ticket: _Ticket, count: int) -> int:
-    """How many calls to add to a group of `count` so that nothing has to be compiled for it.
-
-    On a GPU a compilation takes longer than all the work of a group: one that lost some of its programs,
-    which stopped early or repeat a step, is filled up to a size that was computed before.
-    """
-    shapes = tuple(shape if isinstance(shape, tuple) else int for shape in ticket.key[3])
-    sizes = ticket.function.sizes.setdefault((*ticket.key[1:3], shapes), set())
-    known = min((size for size in sizes if size >= count), default=count)
-    sizes.add(known)
-    return known - count
 
 
 def _traced(args: tuple) -> bool:
@@ -196,8 +189,9 @@ def run_together(
 ) -> list[T]:
     """Runs the programs side by side, their `together` calls batched on `device`; results in order.
 
-    One program alone is simply called. The first error of a program is raised when all have ended. Groups
-    are filled up to sizes that are compiled already (`pad`, by default on any device but a CPU).
+    One program alone is simply called. The first error of a program is raised when all have ended. With
+    `pad` (by default on any device but a CPU) every group is filled up to the number of programs, so that a
+    function is compiled once for each shape of its arguments.
     """
     if len(programs) == 1 and device is None:
         return [programs[0]()]

@@ -13,8 +13,9 @@ from scipy.special import digamma
 
 import posteriors
 import reference as ref
+from pfedhgp import FederatedGP
 from pfedhgp import predict as prediction
-from pfedhgp.inference import averaging
+from pfedhgp.inference import averaging, structured_training
 from pfedhgp.inference.client import StepOptions
 from pfedhgp.model import files
 from pfedhgp.model.blocks import ClientBlock, deviation_loadings
@@ -63,6 +64,54 @@ def test_gaussian_does_not_follow_weak_directions_further_than_its_reach():
     )
     assert np.linalg.norm(centre) <= 2.0 + 1e-9
     assert np.all(np.linalg.eigvalsh(F @ F.T) <= 4.0 + 1e-9)
+
+
+def test_gaussian_takes_no_step_over_a_cliff():
+    """Slopes far out say "on", where the density has fallen off: only a part of the step is taken."""
+
+    def log_density(z):
+        return jnp.sum(
+            -0.5 * z**2 + 2.0 * jnp.maximum(z - 1.0, 0.0) - 60.0 * jnp.tanh(4.0 * z) ** 8
+        )
+
+    best = jnp.zeros(2)
+    centre, _ = averaging.gaussian(log_density, best, REACH)
+    assert log_density(centre) >= log_density(best) - jnp.sum(centre**2)
+    free = averaging.gaussian(lambda z: jnp.sum(z - jnp.exp(z)), best, REACH)[0]
+    assert np.all(free < -0.2)  # a skewed density without a cliff: the whole step
+
+
+def test_parameters_are_settled_before_their_curvature_is_taken(monkeypatch):
+    """After one round a client is far from its best; the Gaussian is taken after one more search."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0.0, 1.0, (30, 1))
+    clients = {
+        name: (X, np.sin(7.0 * X + shift) + 0.1 * rng.normal(size=X.shape))
+        for name, shift in (("a", 0.0), ("b", 0.4))
+    }
+    caught = {}
+    settle = structured_training.StructuredClients._settled
+
+    def settling(self, final, rest):
+        caught["before"] = self.blocks
+        return settle(self, final, rest)
+
+    def catching(*arguments):
+        caught["arguments"] = arguments
+        return averaging.batched_average(*arguments)
+
+    monkeypatch.setattr(structured_training.StructuredClients, "_settled", settling)
+    monkeypatch.setattr(structured_training, "batched_average", catching)
+    FederatedGP(rounds=1).fit(clients)
+    options, _, *common, rest, after, anchors, rows, jitter = caught["arguments"]
+
+    def steepness(blocks, i):
+        own = jax.tree.map(lambda leaf: jnp.asarray(leaf[i]), (rest, blocks, anchors, rows, jitter))
+        found = averaging.target(options, *common, *own)
+        return float(jnp.linalg.norm(jax.grad(found.log_density)(found.best)))
+
+    now, before = ([steepness(each, i) for i in range(2)] for each in (after, caught["before"]))
+    assert np.all(np.array(now) < 0.3 * np.array(before))
 
 
 # ------------------------------------------------------------------- predictions, against the twin

@@ -57,6 +57,19 @@ def test_nearness_is_the_first_exchange_within_a_fifth_of_a_nat():
     assert near == {"exchanges": 3.5, "bytes": 15.0, "runs": 2}
 
 
+def test_differences_are_paired_run_by_run():
+    """All models see the same data, so that what makes a run hard falls out of a difference."""
+    found = results()["tables"]["behind full, run by run"]
+    gaps = {row["model"]: row["nll"] for row in found}
+    assert set(gaps) == {"pfedgp", "oracle"}
+    assert gaps["oracle"]["mean"] == pytest.approx(-0.9)
+    want = stats.t.interval(0.95, 2, loc=7.1, scale=stats.sem([7.0, 7.1, 7.2]))
+    np.testing.assert_allclose(gaps["pfedgp"]["ci95"], want)
+    head, rows = tables.behind_table(results())
+    assert rows[0][1:3] == ["pfedgp", "7.100 [6.852, 7.348]"]
+    assert head[2] == "NLL − full's"
+
+
 def test_curves_keep_the_last_value_of_runs_that_ended_early():
     late = [run("full", 0, -4.0), {**run("full", 1, -4.0), "curve": [[3, 1, 0.0]]}]
     found = summarise(late, scenarios=["A"], models=["full"], count=2)["curves"]["nll"][0]

@@ -14,7 +14,8 @@ import pytest
 from pfedhgp import metrics
 from pfedhgp.cli.main import main
 from pfedhgp.studies import schedule, synthetic
-from pfedhgp.studies.models import STRUCTURED, Outcome, chosen, clients_of, outcome_of
+from pfedhgp.studies.models import STRUCTURED, chosen, clients_of, outcome_of
+from pfedhgp.studies.store import Store
 from pfedhgp.studies.synthetic import Study, run_processes, run_study
 
 TINY = ["--clients", "2", "--rows", "12", "--grid", "10", "--rounds", "2"]
@@ -120,6 +121,7 @@ def test_lockstep_gives_what_one_at_a_time_does(folder, tmp_path, monkeypatch):
         runs=2,
         folder=tmp_path,
         device="gpu",
+        joins=True,
     )
     together = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
     alone = [json.loads(line) for line in (folder / "runs.jsonl").read_text().splitlines()]
@@ -166,16 +168,19 @@ def test_bytes_and_exchanges_count_scaling_and_the_final_delivery():
 
 
 def test_kernels_are_chosen_by_the_bound_at_the_price_of_all():
-    def made(bound, exchanges, sent):
-        costs = {"rounds": exchanges - 2.0, "exchanges": exchanges, "bytes": sent}
-        return Outcome([(np.zeros(1), np.zeros(1))], costs, bound, [(3, int(sent), 0.0)])
+    def made(bound, exchanges, sent, nll):
+        costs = {"rounds": exchanges - 2.0, "exchanges": exchanges, "bytes": sent, "seconds": 1.5}
+        named = {"scenario": "B", "run": 4, "seed": 4, "coverage": [nll], "curve": [[3, sent, nll]]}
+        return {**named, "model": "x", "bound": bound, "metrics": {**costs, "nll": nll}}
 
-    found = chosen({"a": made(-5.0, 12.0, 100.0), "b": made(7.0, 9.0, 300.0)})
-    assert found.notes["chosen"] == "b"
-    assert found.bound == 7.0
-    assert found.costs == {"rounds": 10.0, "exchanges": 12.0, "bytes": 400.0}
-    assert found.curve == [(3, 400, 0.0)]
-    assert found.notes["exchanges one after another"] == 21.0
+    found = chosen({"a": made(-5.0, 12.0, 100.0, -1.0), "b": made(7.0, 9.0, 300.0, -2.0)})
+    assert (found["scenario"], found["model"], found["run"]) == ("B", "full-kernels", 4)
+    assert found["chosen"] == "b"
+    assert found["bound"] == 7.0
+    costs = {"rounds": 10.0, "exchanges": 12.0, "bytes": 400.0, "seconds": 3.0}
+    assert found["metrics"] == {**costs, "nll": -2.0}
+    assert (found["curve"], found["coverage"]) == ([[3, 400, -2.0]], [-2.0])
+    assert found["exchanges one after another"] == 21.0
 
 
 @pytest.mark.parametrize(
@@ -256,21 +261,37 @@ def test_the_study_needs_jax_numpy_scipy_equinox_and_optax_alone(tmp_path):
     assert not (out / "robustness.svg").exists()
 
 
-def test_processes_share_a_study(tmp_path, monkeypatch):
-    """As on a GPU, a process a scenario; the oracle alone, which compiles nothing."""
+def test_processes_share_a_study(folder, tmp_path, monkeypatch):
+    """As on a GPU, a process a model: of local-only all runs are there, and the oracle compiles nothing."""
     original = synthetic._arguments
     monkeypatch.setattr(synthetic, "_arguments", lambda *given: original(*given[:-1], "cpu"))
+    lines = (folder / "runs.jsonl").read_text().splitlines(keepends=True)
+    there = "".join(line for line in lines if json.loads(line)["model"] == "local-only")
+    (tmp_path / "runs.jsonl").write_text(there)
+    models = ["local-only", "oracle"]
     store = run_study(
-        Study(**SIZES),
-        scenarios=["A", "B", "D"],
-        models=["oracle"],
-        runs=2,
-        folder=tmp_path,
-        device="gpu",
+        Study(**SIZES), scenarios=["A", "C"], models=models, runs=2, folder=tmp_path, device="gpu"
     )
-    assert sorted(store.records) == [(s, "oracle", r) for s in "ABD" for r in (0, 1)]
-    want = synthetic.run_cell(Study(**SIZES), ("D", "oracle", 1))
-    assert store.records["D", "oracle", 1]["metrics"] == want["metrics"]
+    assert sorted(store.records) == [(s, m, r) for s in "AC" for m in models for r in (0, 1)]
+    assert (tmp_path / "runs.jsonl").read_text().startswith(there)
+    want = synthetic.run_cell(Study(**SIZES), ("C", "oracle", 1))
+    assert store.records["C", "oracle", 1]["metrics"] == want["metrics"]
+
+
+def test_the_row_of_chosen_kernels_comes_from_the_stored_trainings(folder, tmp_path):
+    """Bounds decide; a run of which a candidate is missing has no such row yet."""
+    lines = (folder / "runs.jsonl").read_text().splitlines()
+    one = next(r for r in map(json.loads, lines) if r["model"] == "local-only")
+    store = Store(tmp_path, {}, key=synthetic.KEY)
+    for bound, row in zip((1.0, 3.0, 2.0), synthetic.PARTS.values(), strict=True):
+        store.add({**one, "run": 0, "model": row, "bound": bound})
+    store.add({**one, "run": 1, "model": "full", "bound": 1.0})
+    synthetic._choose_kernels(store)
+    synthetic._choose_kernels(store)
+    rows = [record for record in store.records.values() if record["model"] == "full-kernels"]
+    assert [row["run"] for row in rows] == [0]
+    assert rows[0]["chosen"] == list(synthetic.PARTS)[1]
+    assert synthetic._trained(["full-kernels", "oracle"]) == [*synthetic.PARTS.values(), "oracle"]
 
 
 def test_a_process_that_fails_ends_the_study():

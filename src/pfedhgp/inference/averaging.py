@@ -69,7 +69,7 @@ def with_parameters(block: ClientBlock, values: tuple) -> ClientBlock:
     return ClientBlock(kernels, block.inputs, block.active, deviation, loadings, noise)
 
 
-@together(static=2, heavy=True)
+@together(static=2, order=2)
 def batched_average(
     options: StepOptions,
     settings: Averaging,
@@ -200,7 +200,20 @@ def gaussian(
     values = jnp.clip(values, 0.25, 4.0)
     step = vectors @ ((vectors.T @ slope) / values)
     step = step * jnp.minimum(1.0, reach / jnp.maximum(jnp.linalg.norm(step), 1e-300))
-    return best + A @ step, A @ (vectors / jnp.sqrt(values)[None, :])
+    shift = A @ step
+    shift = shift * _believable(log_density, best, shift, jnp.sum(step**2))
+    return best + shift, A @ (vectors / jnp.sqrt(values)[None, :])
+
+
+def _believable(log_density: Density, best: Array, shift: Array, length: Array) -> Array:
+    """The largest of 1, ½, ¼, 0 for which that part of `shift` costs at most twice what a Gaussian says.
+
+    N(ψ̂, AAᵀ) says ½|step|² for a whole step, `length` being |step|²: one that costs far more left the region
+    where gradients at the nodes have anything to say.
+    """
+    parts = jnp.array([0.0, 0.25, 0.5, 1.0], best.dtype)
+    heights = jax.lax.map(lambda part: log_density(best + part * shift), parts)
+    return jnp.max(jnp.where(heights >= heights[0] - parts**2 * length, parts, 0.0))
 
 
 def laplace_factor(hessian: Float[Array, "P P"]) -> Float[Array, "P P"]:

@@ -153,7 +153,7 @@ def step(
     return better, sums, Info(-found.first_value, -found.value, found.accepted, nats)
 
 
-@together(static=1, heavy=True)
+@together(static=1, order=1)
 def batched_step(
     options: StepOptions,
     broadcast: Broadcast,

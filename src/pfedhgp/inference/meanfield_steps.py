@@ -95,7 +95,7 @@ def client_update(
     return new, gradient, Info(values[0] if options.local_steps else after, after)
 
 
-@together(static=1, heavy=True)
+@together(static=1, order=1)
 def batched_client_update(
     options: MeanFieldOptions,
     broadcast: GlobalState,

@@ -179,13 +179,19 @@ class StructuredClients:
         found = [jax.tree.map(lambda leaf, i=i: leaf[i], plain) for i in range(count)]
         if settings is None or not few.any():
             return found
+        final = self._final(shared, jitter)
+        if rest is None:
+            assert self.own is not None
+            assert self.own_block is not None
+            structure = self.spec.structure
+            rest = client_step.batched_rest(structure, final, self.own_block, self.own)
         averaged = batched_average(
             self._options(),
             settings,
             shared.block,
             jnp.asarray(jitter),
-            self._rest_of(shared, jitter) if rest is None else rest,
-            self.blocks,
+            rest,
+            self._settled(final, rest),
             self.anchors,
             self.rows,
             jnp.asarray(self.jitter),
@@ -216,21 +222,40 @@ class StructuredClients:
         cells = np.asarray(self.rows.mask).sum(axis=(1, 2))
         return (cells <= self.settings.averaging.cells * each) & (each > 0)
 
-    def _rest_of(self, shared: GlobalPosterior, jitter: float) -> tuple[jax.Array, jax.Array]:
-        """The others' J and h at the final block."""
-        assert self.own is not None
-        assert self.own_block is not None
+    def _settled(self, final: Broadcast, rest: tuple[jax.Array, jax.Array]) -> ClientBlock:
+        """Blocks after one more search, at the final θ_g.
+
+        A curvature says something at the best parameters alone, and the last round's were found before the
+        last step in B_g. Where the search fails a client keeps what it has.
+        """
+        found, sums, _ = client_step.batched_step(
+            self._options(),
+            final,
+            rest,
+            self.blocks,
+            self.anchors,
+            self.rows,
+            jnp.asarray(self.jitter),
+        )
+        fine = np.isfinite(np.asarray(sums.evidence))
+
+        def keep(new: jax.Array, old: jax.Array) -> np.ndarray:
+            return np.where(fine.reshape(-1, *[1] * (np.ndim(old) - 1)), new, old)
+
+        return jax.tree.map(keep, found, self.blocks)
+
+    def _final(self, shared: GlobalPosterior, jitter: float) -> Broadcast:
+        """What the server would broadcast after its last step."""
         J, h = evidence_of(shared)
-        final = Broadcast(
+        return Broadcast(
             block=shared.block,
             J=J,
             h=h,
             kernels_free=jnp.asarray(1.0),
             jitter=jnp.asarray(jitter),
-            evaluations=jnp.asarray(0),
+            evaluations=jnp.asarray(self.settings.evaluations),
             derivatives=jnp.asarray(0),
         )
-        return client_step.batched_rest(self.spec.structure, final, self.own_block, self.own)
 
 
 @together(static=1)

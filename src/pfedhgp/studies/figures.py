@@ -24,6 +24,23 @@ COLOURS = {
     "oracle": "#999999",
 }
 TITLES = {"rmse": "RMSE", "nll": "NLL", "crps": "CRPS", "coverr": "CovErr"}
+STYLE: dict[Any, Any] = {
+    "svg.hashsalt": "pfedhgp",  # the same figure has the same bytes
+    "svg.fonttype": "none",  # text stays text
+    "font.size": 10.0,
+    "axes.titlesize": 11.0,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#666666",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.7,
+    "xtick.color": "#444444",
+    "ytick.color": "#444444",
+    "legend.frameon": False,
+}
 
 
 def robustness(results: Results) -> str:
@@ -37,6 +54,7 @@ def robustness(results: Results) -> str:
             (r["scenario"], r["model"]): r for r in results["records"] if r["metric"] == metric
         }
         low, high = limits([cells[key]["mean"] for key in cells if key[1] in models])
+        panel.grid(visible=False, axis="x")
         for j, model in enumerate(models):
             for i, scenario in enumerate(scenarios):
                 if (scenario, model) not in cells:
@@ -50,19 +68,22 @@ def robustness(results: Results) -> str:
                     panel.annotate(
                         f"{record['mean']:.2f}",
                         (x, shown),
+                        xytext=(0, 3 if shown > 0 else -3),
+                        textcoords="offset points",
                         ha="center",
                         va="bottom" if shown > 0 else "top",
-                        fontsize=6,
-                        rotation=90,
+                        fontsize=8,
+                        color=COLOURS[model],
                     )
                 elif ends[0] is not None:
                     reach = [[shown - ends[0]], [ends[1] - shown]]
-                    panel.errorbar(x, shown, reach, color="black", lw=0.8, capsize=1.5)
+                    panel.errorbar(x, shown, reach, color="#333333", lw=0.8, capsize=1.5)
         panel.set_ylim(min(low, 0.0) * 1.15, max(high, 0.0) * 1.15)
-        panel.axhline(0.0, color="black", lw=0.6)
-        panel.set_xticks(range(len(scenarios)), scenarios)
-        panel.set_title(f"{title} (lower is better)", fontsize=10)
-    figure.legend(*panels.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=9)
+        panel.axhline(0.0, color="#666666", lw=0.8)
+        panel.set_xticks(range(len(scenarios)), [f"scenario {name}" for name in scenarios])
+        panel.tick_params(axis="x", length=0)
+        panel.set_title(f"{title}, lower is better")
+    figure.legend(*panels.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
     return to_svg(plt, figure)
 
 
@@ -87,12 +108,15 @@ def prediction(example: Mapping[str, Any]) -> str:
     )
     for q, panel in enumerate(list(panels.flat)[:outputs]):
         low, high = mean[:, q] - 1.96 * sd[:, q], mean[:, q] + 1.96 * sd[:, q]
-        panel.fill_between(grid, low, high, color=COLOURS["full"], alpha=0.25, lw=0, label="95%")
+        panel.fill_between(
+            grid, low, high, color=COLOURS["full"], alpha=0.25, lw=0, label="95% band"
+        )
         panel.plot(grid, mean[:, q], color=COLOURS["full"], lw=1.2, label="mean")
-        panel.plot(grid, clean[:, q], color="black", lw=0.8, ls="--", label="truth")
-        panel.plot(x, y[:, q], "k.", ms=3, label="rows")
-        panel.set_title(f"channel {q + 1}", fontsize=10)
-    panels.flat[0].legend(fontsize=7, ncols=4)
+        panel.plot(grid, clean[:, q], color="#222222", lw=0.9, ls="--", label="truth")
+        panel.plot(x, y[:, q], ".", color="#222222", ms=4, label="training rows")
+        panel.set_title(f"channel {q + 1}")
+        panel.margins(x=0.01)
+    figure.legend(*panels.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return to_svg(plt, figure)
 
 
@@ -107,17 +131,28 @@ def calibration(results: Results) -> str:
             continue
         level = np.array(found[0]["level"])
         gap = np.mean([c["coverage"] for c in found], axis=0) - level
-        left.plot(level, gap, color=COLOURS[model], lw=1.2, label=model)
-    left.axhline(0.0, color="black", ls="--", lw=0.8)
-    left.set_title("coverage less nominal", fontsize=10)
+        left.plot(level, gap, color=COLOURS[model], lw=1.6, label=model)
+    left.axhline(0.0, color="#222222", ls="--", lw=0.9)
+    left.set_title("coverage less nominal")
     left.set_xlabel("nominal level")
-    left.legend(fontsize=6)
     for panel, metric, title in ((middle, "ece", "ECE"), (right, "width", "95% width")):
         values = [_mean_over(results, scenarios, model, metric) for model in models]
         panel.barh(range(len(models)), values, color=[COLOURS[m] for m in models])
-        panel.set_yticks(range(len(models)), models, fontsize=7)
+        panel.set_yticks(range(len(models)), models if panel is middle else [])
+        panel.tick_params(axis="y", length=0)
+        panel.grid(visible=False, axis="y")
         panel.invert_yaxis()
-        panel.set_title(title, fontsize=10)
+        panel.set_title(title)
+        for place, value in enumerate(values):
+            panel.annotate(
+                f"{value:.3f}" if metric == "ece" else f"{value:.2f}",
+                (value, place),
+                xytext=(4, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=9,
+            )
+        panel.margins(x=0.15)
     return to_svg(plt, figure)
 
 
@@ -143,8 +178,7 @@ def pyplot() -> Any:
     matplotlib.use("svg")
     import matplotlib.pyplot as plt
 
-    plt.rcParams["svg.hashsalt"] = "pfedhgp"  # the same figure has the same bytes
-    plt.rcParams["svg.fonttype"] = "none"  # text stays text
+    plt.rcParams.update(STYLE)
     return plt
 
 

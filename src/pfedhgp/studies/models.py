@@ -36,11 +36,13 @@ STRUCTURED: Mapping[str, Mapping[str, Any]] = {
     "pfedgp": {"layers": ("local",), "inference": Personal()},
 }
 CANDIDATES: Mapping[str, Mapping[str, Any]] = {
-    "rbf": STRUCTURED["full"],
     "matern52": {"kernel": "matern52", "local_kernel": "rbf", "inducing": 32},
     "rbf+periodic": {"local_kernel": "rbf", "inducing": 32},
 }
-"""What `full-kernels` chooses among; the periodic kernel's first period comes from the data."""
+"""What `full-kernels` chooses among besides `full`; the periodic kernel's first period is the data's."""
+KERNELS = "full-kernels"
+PARTS: Mapping[str, str] = {"rbf": "full", **{name: f"{KERNELS}/{name}" for name in CANDIDATES}}
+"""The trainings that `full-kernels` is made of, each stored as a row of its own."""
 MODELS = (
     "full",
     "full-kernels",
@@ -74,9 +76,8 @@ def outcome_of(
     if model == "algorithm1":
         settings = algorithm1.settings(rounds=rounds, seed=truth.seed)
         return _trained(algorithm1.Algorithm1(**settings), truth, curve)
-    if model == "full-kernels":
-        found = {name: candidate(name, truth, rounds=rounds, curve=curve) for name in CANDIDATES}
-        return chosen(found)
+    if model.startswith(f"{KERNELS}/"):
+        return candidate(model.split("/")[1], truth, rounds=rounds, curve=curve)
     if model in STRUCTURED:
         return _trained(_federation(STRUCTURED[model], rounds), truth, curve)
     raise InputError(f"no model {model!r} in the study; there are {', '.join(MODELS)}")
@@ -101,29 +102,28 @@ def candidate(
     return replace(found, costs=costs, curve=points, notes={"starting period": period})
 
 
-def chosen(found: Mapping[str, Outcome]) -> Outcome:
-    """The candidate of the highest bound, at the price of all of them.
+def chosen(found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """The record of `full-kernels`: the candidate of the highest bound, at the price of all of them.
 
     Trainings do not depend on each other, so they travel side by side: an exchange carries the messages of
-    all candidates. Exchanges are then those of the longest training, and bytes are the sum.
+    all candidates. Exchanges are then those of the longest training, bytes and seconds are the sum.
     """
-    bounds = {name: -np.inf if o.bound is None else o.bound for name, o in found.items()}
+    bounds = {name: record["bound"] for name, record in found.items()}
     best = max(bounds, key=lambda name: bounds[name])
-    outcomes = list(found.values())
-    costs = {name: max(o.costs[name] for o in outcomes) for name in ("rounds", "exchanges")}
-    costs["bytes"] = sum(o.costs["bytes"] for o in outcomes)
-    factor = costs["bytes"] / found[best].costs["bytes"]
-    return Outcome(
-        found[best].predictions,
-        costs,
-        found[best].bound,
-        [(exchange, round(factor * sent), nll) for exchange, sent, nll in found[best].curve],
-        {
-            "chosen": best,
-            "bounds": bounds,
-            "exchanges one after another": sum(o.costs["exchanges"] for o in outcomes),
-        },
-    )
+    costs = [record["metrics"] for record in found.values()]
+    total = {name: max(c[name] for c in costs) for name in ("rounds", "exchanges")}
+    total |= {name: sum(c[name] for c in costs) for name in ("bytes", "seconds")}
+    factor = total["bytes"] / found[best]["metrics"]["bytes"]
+    kept = {name: found[best][name] for name in ("scenario", "run", "seed", "coverage", "bound")}
+    return {
+        **kept,
+        "model": KERNELS,
+        "metrics": {**found[best]["metrics"], **total},
+        "curve": [[e, round(factor * sent), nll] for e, sent, nll in found[best]["curve"]],
+        "chosen": best,
+        "bounds": bounds,
+        "exchanges one after another": sum(c["exchanges"] for c in costs),
+    }
 
 
 def scored(truth: Simulation, predictions: list[Gaussians]) -> list[metrics.Scored]:

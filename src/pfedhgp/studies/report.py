@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import platform
+import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -35,10 +36,14 @@ STYLE = (
 
 
 def machine() -> dict[str, Any]:
-    """Versions and machine, for who compares timings."""
+    """The day, versions and machine, for who compares timings."""
     import os
 
-    found: dict[str, Any] = {"pfedhgp": __version__, "python": platform.python_version()}
+    found: dict[str, Any] = {
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "pfedhgp": __version__,
+        "python": platform.python_version(),
+    }
     for name in ("jax", "numpy", "scipy"):
         try:
             found[name] = version(name)
@@ -71,6 +76,7 @@ def write_synthetic(
     results["config"] = {**config, "machine": machine()}
     parts = {
         "Results": tables.main_table(results),
+        "Differences to full on the same data": tables.behind_table(results),
         "Exchanges and bytes to come within 0.2 nats of a method's own best": tables.near_table(
             results
         ),

@@ -13,6 +13,8 @@ from pfedhgp.studies.printed import printed_records
 
 NEAR = 0.2
 """Nats of NLL within which a method has come near its own best."""
+BEHIND = "behind full, run by run"
+PAIRED = ("nll", "crps", "coverr")
 Record = dict[str, Any]
 
 
@@ -61,6 +63,11 @@ def summarise(
                 for (s, m), found in cells.items()
                 if _curves(found)
             ],
+            BEHIND: [
+                {"scenario": s, "model": m, **behind(found, cells[s, "full"])}
+                for (s, m), found in cells.items()
+                if m != "full" and found and len(cells.get((s, "full"), ())) == len(found)
+            ],
             "kernels chosen": [
                 {"scenario": s, "model": m, "kernel": kernel, "runs": times}
                 for (s, m), found in cells.items()
@@ -68,6 +75,19 @@ def summarise(
             ],
         },
     }
+
+
+def behind(found: Sequence[Record], full: Sequence[Record]) -> dict[str, Any]:
+    """How far a model is behind `full` on the same data: mean of the differences, with its 95% interval."""
+    gaps = {
+        metric: [
+            one["metrics"][metric] - other["metrics"][metric]
+            for one, other in zip(found, full, strict=True)
+        ]
+        for metric in PAIRED
+    }
+    named = {metric: interval(values) for metric, values in gaps.items()}
+    return {metric: {"mean": mean, "ci95": ci95} for metric, (mean, ci95) in named.items()}
 
 
 def nearness(curves: Sequence[Sequence[Sequence[float]]]) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -14,20 +15,17 @@ import numpy as np
 
 from pfedhgp import metrics
 from pfedhgp.errors import InputError
-from pfedhgp.studies.models import (
-    CANDIDATES,
-    MODELS,
-    Outcome,
-    candidate,
-    chosen,
-    outcome_of,
-    scored,
-)
+from pfedhgp.studies.models import KERNELS, MODELS, PARTS, Outcome, chosen, outcome_of, scored
 from pfedhgp.studies.schedule import run_tasks
 from pfedhgp.studies.simulator import SCENARIOS, Simulation, simulate
 from pfedhgp.studies.store import Store
 
 KEY = ("scenario", "model", "run")
+GPU_SETTINGS = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+"""Processes share the GPU: none may take most of its memory when it starts."""
+QUICK_TO_COMPILE = ("--xla_gpu_autotune_level=0", "--xla_gpu_enable_triton_gemm=false")
+"""Matrices are small and a study is short: trying out kernels for them takes five times as long as all else
+that a compilation does."""
 
 
 @dataclass(frozen=True)
@@ -82,39 +80,61 @@ def run_study(
 ) -> Store:
     """Does what is not in `folder` yet, and returns all that is.
 
-    With several scenarios on a GPU each has a process of its own: batches keep the device busy, and what is
-    left is Python, of which a process does one thing at a time. Such a process `joins` a study.
+    On a GPU each model has a process of its own: all its runs of all scenarios are one batch,
+    compiled once, and what is left is compiling and Python, of which a process does one thing at a time. Such
+    a process `joins` a study.
     """
     study.check()
     check_names("scenario", scenarios, SCENARIOS)
-    check_names("model", models, MODELS)
+    check_names("model", models, (*MODELS, *PARTS.values()) if joins else MODELS)
     if runs < 1:
         raise InputError(f"`runs` must be at least 1, got {runs}")
     store = Store(folder, asdict(study), key=KEY, mend=not joins)
-    if device == "gpu" and len(scenarios) > 1:
-        run_processes([_arguments(study, s, models, runs, folder, device) for s in scenarios])
-        return Store(folder, asdict(study), key=KEY)
-    wanted = [(s, m, r) for m in _dependent_last(models) for s in scenarios for r in range(runs)]
+    trained = _trained(models)
+    if device == "gpu" and not joins:
+        run_processes([_arguments(study, scenarios, m, runs, folder, device) for m in trained])
+        store = Store(folder, asdict(study), key=KEY)
+        _choose_kernels(store)
+        return store
+    wanted = [(s, m, r) for m in trained for s in scenarios for r in range(runs)]
     left = [cell for cell in wanted if cell not in store.records]
     done = len(wanted) - len(left)
 
     def work(cell: Cell) -> None:
         nonlocal done
-        record = run_cell(study, cell, store)
+        record = run_cell(study, cell)
         store.add(record)
         done += 1
         if progress is not None:
             progress(done, len(wanted), record)
 
     run_tasks(left, work, kind=lambda cell: cell[1], device=device)
+    if not joins:
+        _choose_kernels(store)
     return store
 
 
+def _trained(models: Sequence[str]) -> list[str]:
+    """What has to be trained for these rows: `full-kernels` is chosen from trainings of their own."""
+    parts = [PARTS.values() if model == KERNELS else (model,) for model in models]
+    return list(dict.fromkeys(name for names in parts for name in names))
+
+
+def _choose_kernels(store: Store) -> None:
+    """Adds the rows of `full-kernels` whose candidates are all there."""
+    runs = {(scenario, run) for scenario, model, run in store.records if model in PARTS.values()}
+    for scenario, run in sorted(runs):
+        found = {name: store.records.get((scenario, row, run)) for name, row in PARTS.items()}
+        whole = {name: record for name, record in found.items() if record is not None}
+        if len(whole) == len(PARTS) and (scenario, KERNELS, run) not in store.records:
+            store.add(chosen(whole))
+
+
 def _arguments(
-    study: Study, scenario: str, models: Sequence[str], runs: int, folder: Path, device: str
+    study: Study, scenarios: Sequence[str], model: str, runs: int, folder: Path, device: str
 ) -> list[str]:
-    """The same study of one scenario, as a command line that joins it."""
-    given = {"out": folder, "scenarios": scenario, "models": ",".join(models), "runs": runs}
+    """The same study of one model, as a command line that joins it."""
+    given = {"out": folder, "scenarios": ",".join(scenarios), "models": model, "runs": runs}
     given["device"] = device
     given |= {name: value for name, value in asdict(study).items() if value is not None}
     options = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
@@ -123,7 +143,9 @@ def _arguments(
 
 def run_processes(commands: Sequence[Sequence[str]]) -> None:
     """Runs the commands side by side; ends them all when one fails or the user stops."""
-    started = [subprocess.Popen(command) for command in commands]
+    settings = {**os.environ, **GPU_SETTINGS}
+    settings["XLA_FLAGS"] = " ".join([*QUICK_TO_COMPILE, os.environ.get("XLA_FLAGS", "")])
+    started = [subprocess.Popen(command, env=settings) for command in commands]
     try:
         while any(process.poll() is None for process in started):
             if any(process.poll() for process in started):
@@ -149,26 +171,15 @@ def check_names(what: str, given: Sequence[str], known: Sequence[str]) -> None:
         raise InputError(f"a {what} is given twice: {', '.join(given)}")
 
 
-def _dependent_last(models: Sequence[str]) -> list[str]:
-    """`full-kernels` after the others, so that its first candidate, which is `full`, is there already."""
-    return sorted(models, key=lambda model: model == "full-kernels")
-
-
-def run_cell(study: Study, cell: Cell, store: Store | None = None) -> dict[str, Any]:
+def run_cell(study: Study, cell: Cell) -> dict[str, Any]:
     """One model on one run of one scenario: its record."""
     scenario, model, run = cell
     truth = study.truth(scenario, run)
     began = time.perf_counter()
-    known = store.records.get((scenario, "full", run)) if store is not None else None
-    outcome = _outcome(study, cell, truth, known)
+    outcome = outcome_of(model, truth, rounds=study.rounds, curve=run < study.curve_runs)
     seconds = time.perf_counter() - began
-    if known is not None and not outcome.predictions:  # the predictions of `full`, scored already
-        values, coverage = dict(known["metrics"]), known["coverage"]
-        seconds += values["seconds"]
-    else:
-        cases = scored(truth, outcome.predictions)
-        values = metrics.evaluate(cases)
-        coverage = [_coverage(cases, level) for level in metrics.ECE_LEVELS]
+    cases = scored(truth, outcome.predictions)
+    values = metrics.evaluate(cases)
     if outcome.costs:
         values |= {**outcome.costs, "seconds": seconds}
     record: dict[str, Any] = {
@@ -177,7 +188,7 @@ def run_cell(study: Study, cell: Cell, store: Store | None = None) -> dict[str, 
         "run": run,
         "seed": study.seed + run,
         "metrics": values,
-        "coverage": coverage,
+        "coverage": [_coverage(cases, level) for level in metrics.ECE_LEVELS],
         "bound": outcome.bound,
         "curve": [list(point) for point in outcome.curve],
         **outcome.notes,
@@ -185,23 +196,6 @@ def run_cell(study: Study, cell: Cell, store: Store | None = None) -> dict[str, 
     if run == 0 and model == "full":
         record["example"] = _example(truth, outcome)
     return record
-
-
-def _outcome(study: Study, cell: Cell, truth: Simulation, known: dict[str, Any] | None) -> Outcome:
-    """Trains the model. Of `full-kernels`, the candidate that `full` has trained already (`known`: the same
-    seed gives the same numbers) is not repeated: where it is chosen, the outcome has no predictions."""
-    _, model, run = cell
-    curve = run < study.curve_runs
-    if model != "full-kernels" or known is None or known["bound"] is None:
-        return outcome_of(model, truth, rounds=study.rounds, curve=curve)
-    found = {
-        name: candidate(name, truth, rounds=study.rounds, curve=curve)
-        for name in CANDIDATES
-        if name != "rbf"
-    }
-    costs = {name: known["metrics"][name] for name in ("rounds", "exchanges", "bytes")}
-    points = [(int(e), int(b), nll) for e, b, nll in known["curve"]]
-    return chosen({"rbf": Outcome([], costs, known["bound"], points), **found})
 
 
 def _coverage(cases: list[metrics.Scored], level: float) -> float:

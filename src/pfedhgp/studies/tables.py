@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pfedhgp.studies.printed import MARK
+from pfedhgp.studies.summary import BEHIND
 
 COLUMNS = (
     ("rmse", "RMSE", "{:.3f}"),
@@ -85,6 +86,26 @@ def near_table(results: Results) -> tuple[Row, list[Row]]:
         for row in results["tables"][name]
     ]
     return head, rows
+
+
+def behind_table(results: Results) -> tuple[Row, list[Row]]:
+    """Differences to `full` on the same data; the oracle's are negative: what is left to gain."""
+    head = ["scenario", "model", *(f"{title} − full's" for title in ("NLL", "CRPS", "CovErr"))]
+    forms = {"nll": "{:.3f}", "crps": "{:.4f}", "coverr": "{:.4f}"}
+    return head, [
+        [
+            row["scenario"],
+            row["model"],
+            *(_gap(row[metric], form) for metric, form in forms.items()),
+        ]
+        for row in results["tables"][BEHIND]
+    ]
+
+
+def _gap(found: dict[str, Any], form: str) -> str:
+    low, high = found["ci95"]
+    text = form.format(found["mean"])
+    return text if low is None else f"{text} [{form.format(low)}, {form.format(high)}]"
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
