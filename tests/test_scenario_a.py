@@ -46,8 +46,7 @@ def test_twelve_exchanges_come_near_the_oracle():
     assert 0.935 <= mean["coverage"] <= 0.965
 
 
-PRINTED_START = 4
-"""Seeds of Algorithm 1: a fit takes 20 rounds of 80 steps."""
+FEW_SEEDS = range(6)
 
 
 @pytest.mark.slow
@@ -55,10 +54,11 @@ def test_mean_field_lands_near_algorithm_1_as_written():
     """The independent simulator's row: RMSE .482, NLL +1.985, CRPS .243, width 2.03, coverage .966.
 
     That row had √φ in the mean; here φ is in the prior (v_δ ~ N(0, φI)), which by itself moves the NLL by
-    .01. What is left between the two is the start of the loadings, which the paper does not give.
+    .01. What is left between the two is the start of the loadings, which the paper does not give, and chance:
+    one seed's NLL is 0.5, another's 2.0.
     """
     found = []
-    for seed in range(PRINTED_START):
+    for seed in FEW_SEEDS:
         truth = scenarios.simulate("A", seed)
         data = {str(i): (X, Y) for i, (X, Y) in enumerate(zip(truth.X, truth.Y, strict=True))}
         model = algorithm1.Algorithm1(**algorithm1.settings(rounds=None, seed=seed)).fit(data)
