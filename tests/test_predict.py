@@ -352,14 +352,14 @@ def test_wrong_arguments_are_named():
         (lambda: predict(model, "client 0", [[0.0], [np.nan]]), "`X` is not finite in row 1"),
         (lambda: predict(model, "client 0", [["a"]]), "`X` must be a table of numbers"),
         (lambda: predict(model, "client 0", points(1), chunk=0), "`chunk`"),
-        (lambda: p.covariance("full"), "`kind` must be 'outputs' or 'joint'"),
+        (lambda: p.covariance("full"), "`kind` must be one of outputs, joint"),
         (lambda: p.interval(95), "`level` must be between 0 and 1"),
         (lambda: p.interval(float("nan")), "`level`"),
         (lambda: p.sample(-1, seed=0), "`count`"),
         (lambda: p.sample(1.5, seed=0), "`count`"),
         (
             lambda: p.cross_covariance("global", "total"),
-            "a layer is one of global, deviation, local",
+            "`second` must be one of global, deviation, local",
         ),
     ):
         with pytest.raises(InputError, match=text):

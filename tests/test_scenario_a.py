@@ -7,6 +7,7 @@ import pytest
 
 import scenarios
 from pfedhgp import FederatedGP, metrics
+from pfedhgp.studies import algorithm1
 
 SEEDS = range(10)
 
@@ -43,3 +44,31 @@ def test_twelve_exchanges_come_near_the_oracle():
     assert mean["nll"] - limit["nll"] <= 0.2
     assert mean["crps"] - limit["crps"] <= 0.005
     assert 0.935 <= mean["coverage"] <= 0.965
+
+
+FEW_SEEDS = range(6)
+
+
+@pytest.mark.slow
+def test_mean_field_lands_near_algorithm_1_as_written():
+    """The independent simulator's row: RMSE .482, NLL +1.985, CRPS .243, width 2.03, coverage .966.
+
+    That row had √φ in the mean; here φ is in the prior (v_δ ~ N(0, φI)), which by itself moves the NLL by
+    .01. What is left between the two is the start of the loadings, which the paper does not give, and chance:
+    one seed's NLL is 0.5, another's 2.0.
+    """
+    found = []
+    for seed in FEW_SEEDS:
+        truth = scenarios.simulate("A", seed)
+        data = {str(i): (X, Y) for i, (X, Y) in enumerate(zip(truth.X, truth.Y, strict=True))}
+        model = algorithm1.Algorithm1(**algorithm1.settings(rounds=None, seed=seed)).fit(data)
+        assert model.bound_ is None
+        assert len(model.history_) == 20
+        predictions = [model.predict(name, truth.X_test) for name in data]
+        found.append(scores(truth, [(p.mean, p.covariance()) for p in predictions]))
+    mean = {name: np.mean([run[name] for run in found]) for name in found[0]}
+    assert 0.38 <= mean["rmse"] <= 0.55
+    assert 0.7 <= mean["nll"] <= 2.6
+    assert 0.19 <= mean["crps"] <= 0.27
+    assert 1.6 <= mean["width"] <= 2.3
+    assert 0.95 <= mean["coverage"] <= 0.985

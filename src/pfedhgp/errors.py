@@ -9,6 +9,7 @@ __all__ = [
     "MessageError",
     "ModelFileError",
     "NonFiniteError",
+    "NonFiniteMessageError",
     "NotFittedError",
     "NumericsError",
     "NumericsWarning",
@@ -66,6 +67,10 @@ class NonFiniteError(NumericsError):
 
 class MessageError(PFedHGPError):
     """A message breaks the protocol: wrong schema, round, global hash, name, shape or dtype."""
+
+
+class NonFiniteMessageError(NonFiniteError, MessageError):
+    """A client sent NaN or an infinity: `client` is its sender, `matrix` the array's name."""
 
 
 class PFedHGPWarning(UserWarning):

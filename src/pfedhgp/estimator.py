@@ -4,41 +4,30 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
-
+from pfedhgp import arguments, asked, fitting, parameters
 from pfedhgp import predict as prediction
 from pfedhgp.data.rows import ClientRows
-from pfedhgp.data.tables import clients_from, cycles_of, numeric, whole_cycles_of
+from pfedhgp.data.tables import clients_from
 from pfedhgp.errors import ExtrapolationWarning, InputError, NotFittedError, PFedHGPWarning
 from pfedhgp.federation import inprocess
 from pfedhgp.federation.cohort import Cohort, make_cohorts
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
-from pfedhgp.inference.registry import inference_named
-from pfedhgp.kernels import RBF, Kernel, Matern12, Matern32, Matern52, Periodic, RationalQuadratic
-from pfedhgp.model.cycles import FORMS, SHARINGS, CycleChoice
+from pfedhgp.kernels import Kernel
+from pfedhgp.model.cycles import CycleChoice
 from pfedhgp.model.fitted import FittedModel
-from pfedhgp.model.spec import build_spec
-from pfedhgp.runtime import with_numerics
+from pfedhgp.model.spec import LAYERS
+from pfedhgp.parameters import KERNELS
+from pfedhgp.runtime import has_device, on_device, with_numerics
 
-KERNELS: dict[str, Callable[[], Kernel]] = {
-    "rbf": RBF,
-    "matern12": Matern12,
-    "matern32": Matern32,
-    "matern52": Matern52,
-    "periodic": Periodic,
-    "rational_quadratic": RationalQuadratic,
-}
-LAYERS = ("global", "deviation", "local")
+__all__ = ["KERNELS", "FederatedGP"]
 
 
 class FederatedGP:
@@ -46,7 +35,8 @@ class FederatedGP:
 
     Args:
         kernel: Of the global and deviation layers: a kernel, or a name such as "rbf" or "matern52". A
-            lengthscale that is given is a starting value, in the data's units.
+            lengthscale that is given is a starting value, in the data's units. A variance is not:
+            variances start from the data, and of a sum only the ratios count.
         local_kernel: Of the local layers; by default as `kernel`'s name, with its own lengthscales.
         layers: Which layers there are; fewer than three are ablations.
         latents: Latent functions of the global (and deviation) layer; by default 1 for one output, else 2.
@@ -54,7 +44,8 @@ class FederatedGP:
         noise: "scalar", "output" (one variance each), "full" (a covariance), or "auto": as "output".
         inducing: Global inducing inputs: "auto" or a number.
         local_inducing: Local inducing inputs a client: "auto" or a number.
-        learn_inducing: Whether inducing inputs move while training (the default places them well enough).
+        learn_inducing: Whether inducing inputs move while training; by default as the inference has it
+            (`structured` places them well and leaves them, the paper's `mean-field` moves them).
         domain: (lower, upper) of each input where it is known; spares one exchange.
         inference: "structured" (default), "mean-field" (the paper's Algorithm 1), or settings of either.
         rounds: Rounds of training; by default the inference's own.
@@ -71,9 +62,11 @@ class FederatedGP:
         cycle_basis: Basis functions of the cycle layer, a channel: "auto" or a number.
         restarts: Trainings from different starting values, of which the best bound is kept.
         batch: Whether clients of like size compute together.
-        device: "cpu" or "gpu".
+        device: "cpu" or "gpu", for fitting and for predicting.
         seed: Of everything random (restarts, sampled pairs).
         callbacks: Functions of each round's record; one that returns True ends training.
+
+    Parameters are checked by `fit`, which refuses what does not fit by name.
 
     Example:
         >>> import numpy as np
@@ -96,7 +89,7 @@ class FederatedGP:
         noise: str = "auto",
         inducing: int | str = "auto",
         local_inducing: int | str = "auto",
-        learn_inducing: bool = False,
+        learn_inducing: bool | None = None,
         domain: Any = None,
         inference: Any = "structured",
         rounds: int | None = None,
@@ -143,9 +136,10 @@ class FederatedGP:
     def set_params(self, **params: Any) -> FederatedGP:
         """Changes some of them; unknown names are refused."""
         known = _parameters()
+        unknown = [name for name in params if name not in known]
+        if unknown:
+            raise InputError(f"no parameter `{unknown[0]}`; there are {', '.join(known)}")
         for name, value in params.items():
-            if name not in known:
-                raise InputError(f"no parameter `{name}`; there are {', '.join(known)}")
             setattr(self, name, value)
         return self
 
@@ -181,7 +175,12 @@ class FederatedGP:
         After each exchange the state of the run goes to the folder `checkpoint`; with `resume` the run that
         is there goes on, and ends as if it had not stopped.
         """
-        choice = _cycle_choice(self.cycles, self.cycle_sharing, self.cycle_basis)
+        chosen, choice = self._chosen(), fitting.cycle_choice(self._chosen())
+        folder = None if checkpoint is None else arguments.path(checkpoint, "checkpoint")
+        if folder is not None and folder.exists() and not folder.is_dir():
+            raise InputError(f"`checkpoint`: {folder} is a file: give a folder")
+        if arguments.flag(resume, "resume") and folder is None:
+            raise InputError("`resume` needs `checkpoint`: the folder of the run that goes on")
         rows, input_names, output_names = clients_from(
             data,
             client=client,
@@ -192,21 +191,21 @@ class FederatedGP:
         )
         if choice is not None and any(client.cycles is None for client in rows):
             raise InputError("a cycle layer needs cycles: say which column numbers them (`cycle`)")
-        rows = _with_observations(rows)
+        rows = fitting.with_observations(rows)
         plan = self._plan(rows, choice)
-        with _on(self.device):
+        with on_device(chosen["device"]):
             server = Server(plan)
-            cohorts = make_cohorts(plan, rows, batch=self.batch)
+            cohorts = make_cohorts(plan, rows, batch=chosen["batch"])
             messages: list[dict[str, Any]] = []
 
             def record(message: Message, receiver: str) -> None:
                 messages.append(message.log_entry(receiver))
 
             keep = None
-            if checkpoint is not None:
+            if folder is not None:
                 from pfedhgp.federation.checkpoint import Checkpoint
 
-                kept = Checkpoint(Path(checkpoint))
+                kept = Checkpoint(folder)
                 if resume:
                     messages += kept.restore(server, cohorts)
                 else:
@@ -215,6 +214,10 @@ class FederatedGP:
             self._exchange(server, cohorts, record, keep)
         self._keep(plan, server, cohorts, rows, input_names, output_names, messages)
         return self
+
+    def _chosen(self) -> dict[str, Any]:
+        """The parameters, checked."""
+        return parameters.checked(self.get_params())
 
     def _exchange(
         self,
@@ -227,52 +230,7 @@ class FederatedGP:
         inprocess.run(server, cohorts, callbacks=self.callbacks, record=record, keep=keep)
 
     def _plan(self, rows: Sequence[ClientRows], choice: CycleChoice | None) -> Plan:
-        inference = inference_named(
-            self.inference,
-            rounds=self.rounds,
-            learn_inducing=self.learn_inducing,
-            averaging=bool(self.averaging),
-        )
-        if choice is not None and inference.name != "structured":
-            raise InputError("a cycle layer needs inference='structured': mean-field has none")
-        kernel = _kernel(self.kernel, "kernel")
-        name_or_kernel = self.local_kernel
-        if name_or_kernel is None:
-            name_or_kernel = self.kernel if isinstance(self.kernel, str) else "rbf"
-        d, Q = rows[0].X.shape[1], rows[0].Y.shape[1]
-        spec = build_spec(
-            inputs=d,
-            outputs=Q,
-            kernel=kernel,
-            local_kernel=_kernel(name_or_kernel, "local_kernel"),
-            layers=(self.layers,) if isinstance(self.layers, str) else tuple(self.layers),
-            latents=self.latents,
-            local_latents=self.local_latents,
-            noise=self.noise,
-        )
-        for name in ("inducing", "local_inducing"):
-            value = getattr(self, name)
-            if value != "auto" and (not isinstance(value, int | np.integer) or value < 1):
-                raise InputError(
-                    f"`{name}` must be 'auto' or a positive whole number, got {value!r}"
-                )
-        if not isinstance(self.restarts, int | np.integer) or self.restarts < 1:
-            raise InputError(f"`restarts` must be a positive whole number, got {self.restarts!r}")
-        if self.restarts > 1 and not inference.knows_bound:
-            raise InputError(
-                "`restarts` needs a bound to choose by, which mean-field does not send"
-            )
-        return Plan(
-            spec=spec,
-            inference=inference,
-            inducing=self.inducing,
-            local_inducing=self.local_inducing,
-            domain=_domain(self.domain, rows),
-            tolerance=float(self.tolerance),
-            restarts=int(self.restarts),
-            seed=int(self.seed),
-            cycles=choice,
-        )
+        return fitting.make_plan(self._chosen(), rows, choice)
 
     def _keep(
         self,
@@ -284,60 +242,19 @@ class FederatedGP:
         output_names: tuple[str, ...],
         messages: list[dict[str, Any]],
     ) -> None:
-        assert server.best is not None
-        bound, attempt, shared, population, jitter = server.best
-        own_jitter = {
-            name: float(value)
-            for cohort in cohorts
-            for name, value in zip(cohort.names, cohort.trainers[attempt].jitter, strict=True)
-        }
-        found = {name: p for cohort in cohorts for name, p in cohort.posteriors.items()}
-        shared_layer = None if server.cycles is None else server.cycles.layer
-        own_layers = {
-            name: layer
-            for cohort in cohorts
-            for name, layer in cohort.layers.items()
-            if plan.cycles is not None and plan.cycles.sharing != "shared"
-        }
         self.plan_ = plan
-        self.model_ = FittedModel(
-            structure=plan.spec.structure,
-            inference=plan.inference.name,
-            kernel=plan.spec.kernel,
-            local_kernel=plan.spec.local_kernel,
-            shared=shared,
-            clients={row.name: found[row.name] for row in rows},
-            population=population,
-            scaling=server.scaling,
+        self.model_ = fitting.fitted_model(
+            plan,
+            server,
+            cohorts,
+            rows,
             input_names=input_names,
             output_names=output_names,
-            jitter=float(jitter),
-            client_jitter=own_jitter,
-            scalar_output=plan.spec.outputs == 1,
-            settings=self._settings(server),
-            history=server.history,
+            settings=fitting.kept_settings(self._chosen(), server),
             messages=messages,
-            cycle_layer=shared_layer,
-            client_layers=own_layers,
         )
-        self.exchanges_ = server.exchanges
-        self.bound_ = bound
-
-    def _settings(self, server: Server) -> dict[str, Any]:
-        """The parameters that JSON can hold, and the starting scales that `adopt` needs."""
-        plain = (str, int, float, bool, type(None))
-        kept: dict[str, Any] = {
-            name: v for name, v in self.get_params().items() if isinstance(v, plain)
-        }
-        kept["layers"] = [self.layers] if isinstance(self.layers, str) else list(self.layers)
-        kept["starting_scales"] = server.scales.as_dict()
-        kept["exchanges"] = server.exchanges
         assert server.best is not None
-        kept["bound"] = None if server.best[0] is None else float(server.best[0])
-        if server.cycles is not None:
-            kept["cycle_form"] = server.cycles.layer.form
-            kept["cycle_evidence"] = dict(server.cycles.evidence)
-        return kept
+        self.exchanges_, self.bound_ = server.exchanges, server.best[0]
 
     # after fit --------------------------------------------------------------------------------
 
@@ -361,8 +278,9 @@ class FederatedGP:
 
         A client that was not in the data gets the population's prediction, and a warning.
         """
-        model = self._fitted()
-        array = self._inputs(X)
+        model, device = self._fitted(), self._device()
+        name = arguments.client_name(client, model.clients)
+        array = asked.inputs_of(model, X)
         far = prediction.outside(model.scaling.inputs(array))
         if far.any():
             warnings.warn(
@@ -371,14 +289,13 @@ class FederatedGP:
                 ExtrapolationWarning,
                 stacklevel=2,
             )
-        name = str(client)
         if name not in model.clients:
             warnings.warn(
                 f"no client {name!r} in the data: this is the population's prediction",
                 PFedHGPWarning,
                 stacklevel=2,
             )
-        return prediction.predict(model, name, array)
+        return prediction.predict(model, name, array, device=device)
 
     @with_numerics
     def adopt(self, client: str, X: Any, y: Any) -> FederatedGP:
@@ -389,29 +306,20 @@ class FederatedGP:
         client has the shared layer.
         """
         from pfedhgp.inference.adoption import adopt
-        from pfedhgp.inference.structured_training import Structured
 
-        model = self._fitted()
-        name = str(client)
+        model, chosen = self._fitted(), self._chosen()
+        name = arguments.client_name(client, {})
         if name in model.clients:
             raise InputError(f"there is a client {name!r} already")
-        rows = self._adopted(name, self._inputs(X), y)
-        Y = rows.Y
-        if len(rows.X) != len(Y):
-            raise InputError(
-                f"client {name!r}: {len(rows.X)} rows of inputs but {len(Y)} of outputs"
+        rows = asked.rows_of(model, name, X, y)
+        with on_device(chosen["device"]):
+            posterior, jitter = adopt(
+                model,
+                rows,
+                noise=self._noise_form(),
+                settings=fitting.settings_of_adoption(chosen),
+                local_inducing=chosen["local_inducing"],
             )
-        if Y.shape[1] != model.outputs:
-            raise InputError(
-                f"client {name!r}: {Y.shape[1]} outputs, the model has {model.outputs}"
-            )
-        if not np.isfinite(Y).any():
-            raise InputError(
-                f"client {name!r} has no observed output: use predict, it gets the population's"
-            )
-        with _on(self.device):
-            settings = Structured() if self.averaging else Structured(averaging=None)
-            posterior, jitter = adopt(model, rows, noise=self._noise_form(), settings=settings)
         self.model_ = replace(
             model,
             clients={**model.clients, name: posterior},
@@ -419,39 +327,46 @@ class FederatedGP:
         )
         return self
 
-    def _adopted(self, name: str, X: np.ndarray, y: Any) -> ClientRows:
-        """A new client's rows; as cycles where the model has a cycle layer, or where they come as cycles."""
-        layered = self._fitted().cycle_layer is not None
-        if np.ndim(y) == 3:
-            return cycles_of(name, X, np.asarray(y), whole=layered)
-        Y = numeric(y, f"client {name!r}: outputs", missing=True)
-        if layered and len(X) == len(Y):
-            return whole_cycles_of(name, X, Y[None])
-        return ClientRows(name, X, Y)
-
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Writes a RUN folder; nothing in it can be executed, and it holds no rows."""
         from pfedhgp.model import files
 
-        files.save(self._fitted(), Path(path), overwrite=overwrite)
+        target = arguments.path(path, "path")
+        files.save(self._fitted(), target, overwrite=arguments.flag(overwrite, "overwrite"))
 
     @classmethod
     def load(cls, path: str | Path) -> FederatedGP:
-        """Reads a RUN folder that `save` wrote."""
+        """Reads a RUN folder that `save` wrote.
+
+        Parameters are those of the fit, but for callbacks; where this machine lacks the fit's device, the
+        CPU takes its place, with a warning.
+        """
         from pfedhgp.model import files
 
-        model = files.load(Path(path))
+        model = files.load(arguments.path(path, "path"))
         known = _parameters()
         given = {name: value for name, value in model.settings.items() if name in known}
+        given["inference"] = fitting.inference_from_json(given.get("inference", "structured"))
         for name, kernel in (("kernel", model.kernel), ("local_kernel", model.local_kernel)):
             if kernel is not None:
                 given[name] = kernel
+        if given.get("device") == "gpu" and not has_device("gpu"):
+            given["device"] = "cpu"
+            warnings.warn(
+                "the model was fitted on a gpu, and JAX finds none here: predictions use the CPU",
+                PFedHGPWarning,
+                stacklevel=2,
+            )
         found = cls(**given)
         found.model_ = model
         found.exchanges_ = int(model.settings.get("exchanges", 0))
         last = model.history[-1]["bound"] if model.history else None
         found.bound_ = model.settings.get("bound", last)
         return found
+
+    def _device(self) -> str:
+        device: str = parameters.PARAMETERS["device"](self.device, "device")
+        return device
 
     def _fitted(self) -> FittedModel:
         if not hasattr(self, "model_"):
@@ -464,99 +379,7 @@ class FederatedGP:
             ("scalar" if model.outputs == 1 else "output") if self.noise == "auto" else self.noise
         )
 
-    def _inputs(self, X: Any) -> np.ndarray:
-        model = self._fitted()
-        if not isinstance(X, Mapping | np.ndarray | list | tuple):
-            import narwhals as nw
-
-            try:
-                frame = nw.from_native(X, eager_only=True)
-            except TypeError:
-                pass
-            else:
-                missing = [name for name in model.input_names if name not in frame.columns]
-                if missing:
-                    raise InputError(
-                        f"no column {missing[0]!r}; the table has {', '.join(frame.columns)}"
-                    )
-                X = np.stack([frame[name].to_numpy() for name in model.input_names], axis=1)
-        array = numeric(X, "`X`", missing=False)
-        if array.shape[1] != model.inputs:
-            raise InputError(
-                f"`X` has {array.shape[1]} columns, the model has {model.inputs} inputs"
-            )
-        return array
-
 
 def _parameters() -> dict[str, Any]:
     signature = inspect.signature(FederatedGP.__init__)
     return {n: p.default for n, p in signature.parameters.items() if n != "self"}
-
-
-def _kernel(given: Kernel | str, name: str) -> Kernel:
-    if isinstance(given, Kernel):
-        return given
-    if isinstance(given, str) and given in KERNELS:
-        return KERNELS[given]()
-    raise InputError(f"`{name}` must be a kernel or one of {', '.join(KERNELS)}, got {given!r}")
-
-
-def _cycle_choice(form: Any, sharing: Any, basis: Any) -> CycleChoice | None:
-    """What was asked of the cycle layer; None for white cycles, which are plain replicates."""
-    for name, value, known in (
-        ("cycles", form, (*FORMS, "auto")),
-        ("cycle_sharing", sharing, SHARINGS),
-    ):
-        if value not in known:
-            raise InputError(f"`{name}` must be one of {', '.join(known)}, got {value!r}")
-    whole = isinstance(basis, int | np.integer) and not isinstance(basis, bool)
-    if basis != "auto" and (not whole or basis < 2):
-        raise InputError(f"`cycle_basis` must be 'auto' or a number of at least 2, got {basis!r}")
-    return None if form == "white" else CycleChoice(form, sharing, basis)
-
-
-def _domain(given: Any, rows: Sequence[ClientRows]) -> tuple[np.ndarray, np.ndarray] | None:
-    if given is None:
-        return None
-    d = rows[0].X.shape[1]
-    try:
-        pairs = np.asarray(given, np.float64).reshape(d, 2)
-    except (TypeError, ValueError):
-        raise InputError(f"`domain` must be {d} pairs (lower, upper), got {given!r}") from None
-    lower, upper = pairs[:, 0], pairs[:, 1]
-    if not np.all(np.isfinite(pairs)) or np.any(upper <= lower):
-        raise InputError(f"`domain` must have lower < upper for each input, got {given!r}")
-    for client in rows:
-        if np.any(lower > client.X) or np.any(upper < client.X):
-            raise InputError(f"client {client.name!r} has rows outside `domain`")
-    return lower, upper
-
-
-def _with_observations(rows: list[ClientRows]) -> list[ClientRows]:
-    """Clients without an observed cell are left out, and said so."""
-    kept = [client for client in rows if np.isfinite(client.Y).any()]
-    empty = [client.name for client in rows if not np.isfinite(client.Y).any()]
-    if empty:
-        warnings.warn(
-            f"{len(empty)} clients without observations are left out, the first is {empty[0]!r}",
-            PFedHGPWarning,
-            stacklevel=3,
-        )
-    if not kept:
-        raise InputError("no client has an observed output")
-    if sum(len(client.X) for client in kept) < 2:
-        raise InputError("one row in all: a model needs at least two")
-    return kept
-
-
-@contextmanager
-def _on(device: str) -> Iterator[None]:
-    """JAX's default device inside the block."""
-    if device not in ("cpu", "gpu"):
-        raise InputError(f"`device` must be 'cpu' or 'gpu', got {device!r}")
-    try:
-        found = jax.devices(device)[0]
-    except RuntimeError:
-        raise InputError(f"no {device} was found by JAX: use device='cpu'") from None
-    with jax.default_device(found):
-        yield

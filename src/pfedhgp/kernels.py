@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from pfedhgp.arguments import refusal, shown
 from pfedhgp.errors import InputError
 
 Point = Float[Array, " d"]
@@ -31,15 +32,31 @@ Parameter = Any  # a positive float, a sequence of them, or None: "start from th
 
 def _positive(value: Parameter, name: str) -> Any:
     """Returns `value` as float64, or None; refuses what is not positive and finite."""
-    if value is None or isinstance(value, jax.Array):
+    if value is None or isinstance(value, jax.core.Tracer):
+        return value  # a traced array's numbers are not known yet
+    if isinstance(value, jax.Array):
+        _positive(np.asarray(value), name)
         return value
+    wanted = "a positive number, or one for each input"
+    if isinstance(value, Kernel):
+        raise refusal(name, wanted, value)
     try:
-        array = np.asarray(value, dtype=np.float64)
+        array = np.asarray(value)
     except (TypeError, ValueError):
-        raise InputError(f"`{name}` must be a positive number, got {value!r}") from None
+        raise refusal(name, wanted, value) from None
+    if array.dtype.kind not in "fiu" or (array.size == 0 and not isinstance(value, np.ndarray)):
+        raise refusal(name, wanted, value)
+    array = array.astype(np.float64)
     if not np.all(np.isfinite(array)) or np.any(array <= 0):
-        raise InputError(f"`{name}` must be positive and finite, got {value!r}")
+        raise InputError(f"`{name}` must be positive and finite, got {shown(value)}")
     return array
+
+
+def _given(value: Parameter, name: str) -> Any:
+    """As `_positive`, for parameters that have no start in the data."""
+    if value is None:
+        raise InputError(f"`{name}` must be a positive number: None stands for a lengthscale alone")
+    return _positive(value, name)
 
 
 def _columns(dims: Any) -> tuple[int, ...] | None:
@@ -47,11 +64,16 @@ def _columns(dims: Any) -> tuple[int, ...] | None:
     if dims is None:
         return None
     listed = isinstance(dims, Sequence | np.ndarray) and not isinstance(dims, str)
-    if not listed or not all(isinstance(v, int | np.integer) and v >= 0 for v in dims):
-        raise InputError(f"`dims` must be column numbers like (0, 2), got {dims!r}")
+    if not listed or np.ndim(dims) != 1 or not all(_is_column(v) for v in dims):
+        raise refusal("dims", "column numbers like (0, 2)", dims)
     if len(dims) == 0 or len(set(dims)) != len(dims):
-        raise InputError(f"`dims` must be different columns, and at least one, got {dims!r}")
+        raise refusal("dims", "different columns, and at least one", dims)
     return tuple(int(v) for v in dims)
+
+
+def _is_column(value: Any) -> bool:
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return whole and int(value) >= 0
 
 
 def _safe_sqrt(squared: Array) -> Array:
@@ -62,6 +84,8 @@ def _safe_sqrt(squared: Array) -> Array:
 
 class Kernel(eqx.Module):
     """k(x, z): subclasses say what it is for two points."""
+
+    __array_ufunc__ = None  # or an array times a kernel would be an array of kernels
 
     @abstractmethod
     def evaluate(self, x: Point, z: Point) -> Array:
@@ -88,7 +112,9 @@ class Kernel(eqx.Module):
             return product if plain else Scaled(product, a * b)
         variance = _positive(other, "variance")
         if variance is None or np.ndim(variance) != 0:
-            raise InputError(f"a kernel is scaled by one positive number, got {other!r}")
+            raise InputError(
+                f"`variance`: a kernel is scaled by one positive number, got {shown(other)}"
+            )
         a, k = split_scale(self)
         return Scaled(k, a * variance)
 
@@ -160,7 +186,7 @@ class Matern52(_Stationary):
 class RationalQuadratic(_Stationary):
     r"""(1 + r²/2α)^(−α), r = |(x − z)/ℓ|"""
 
-    alpha: Any = eqx.field(default=1.0, converter=lambda v: _positive(v, "alpha"))
+    alpha: Any = eqx.field(default=1.0, converter=lambda v: _given(v, "alpha"))
 
     def evaluate(self, x: Point, z: Point) -> Array:
         # By log1p: a power of 1 + tiny has an error of α times the rounding, and K is then not PSD.
@@ -170,8 +196,8 @@ class RationalQuadratic(_Stationary):
 class Periodic(_Stationary):
     r"""exp(−2 Σ_j sin²(π (x_j − z_j)/p_j)/ℓ_j²); ℓ is relative to the wave, not to the inputs."""
 
-    lengthscale: Any = eqx.field(default=1.0, converter=lambda v: _positive(v, "lengthscale"))
-    period: Any = eqx.field(default=1.0, kw_only=True, converter=lambda v: _positive(v, "period"))
+    lengthscale: Any = eqx.field(default=1.0, converter=lambda v: _given(v, "lengthscale"))
+    period: Any = eqx.field(default=1.0, kw_only=True, converter=lambda v: _given(v, "period"))
 
     def evaluate(self, x: Point, z: Point) -> Array:
         wave = jnp.sin(jnp.pi * self._over(self._difference(x, z), "period"))
@@ -181,11 +207,14 @@ class Periodic(_Stationary):
 class Sum(Kernel):
     r"""Σ_s w_s k_s with weights on the simplex: w ∝ [1, ratios]."""
 
-    kernels: tuple[Kernel, ...]
-    ratios: Any = eqx.field(converter=lambda v: _positive(v, "ratios"))
+    kernels: tuple[Kernel, ...] = eqx.field(converter=lambda v: _parts(v, "kernels"))
+    ratios: Any = eqx.field(converter=lambda v: _given(v, "ratios"))
 
     def __check_init__(self) -> None:
-        _refuse_scales(self.kernels)
+        if np.shape(self.ratios)[-1:] != (len(self.kernels) - 1,):
+            raise InputError(
+                f"`ratios` must have one number for each kernel after the first: {len(self.kernels) - 1}"
+            )
 
     @staticmethod
     def of(kernels: Sequence[Kernel], weights: Sequence[Any]) -> Sum:
@@ -216,10 +245,7 @@ class Sum(Kernel):
 class Product(Kernel):
     r"""Π_s k_s"""
 
-    kernels: tuple[Kernel, ...]
-
-    def __check_init__(self) -> None:
-        _refuse_scales(self.kernels)
+    kernels: tuple[Kernel, ...] = eqx.field(converter=lambda v: _parts(v, "kernels"))
 
     def evaluate(self, x: Point, z: Point) -> Array:
         value = self.kernels[0].evaluate(x, z)
@@ -231,11 +257,8 @@ class Product(Kernel):
 class Scaled(Kernel):
     r"""variance · k"""
 
-    kernel: Kernel
-    variance: Any = eqx.field(converter=lambda v: _positive(v, "variance"))
-
-    def __check_init__(self) -> None:
-        _refuse_scales((self.kernel,))
+    kernel: Kernel = eqx.field(converter=lambda v: _parts((v,), "kernel")[0])
+    variance: Any = eqx.field(converter=lambda v: _given(v, "variance"))
 
     def evaluate(self, x: Point, z: Point) -> Array:
         return self.variance * self.kernel.evaluate(x, z)
@@ -244,10 +267,26 @@ class Scaled(Kernel):
         return self.variance * self.kernel.diagonal(X)
 
 
-def _refuse_scales(kernels: Sequence[Kernel]) -> None:
-    """A scale inside a sum, a product or a scale would make k(x, x) other than one there."""
-    if any(isinstance(kernel, Scaled) for kernel in kernels):
+def _parts(kernels: Any, name: str) -> tuple[Kernel, ...]:
+    """The parts of a combination. A scale in it would make k(x, x) other than one there."""
+    listed = tuple(kernels) if isinstance(kernels, Sequence) else ()
+    if not listed or not all(isinstance(kernel, Kernel) for kernel in listed):
+        raise refusal(name, "made of kernels, at least one", kernels)
+    if any(isinstance(kernel, Scaled) for kernel in listed):
         raise InputError("`Scaled` must be outermost: combine kernels with + and *")
+    return listed
+
+
+def refuse_unknown(kernel: Kernel, name: str) -> None:
+    """Refuses base kernels without lengthscales: what is fitted is a tree of the kernels here."""
+    if isinstance(kernel, Sum | Product | Scaled):
+        for part in (kernel.kernel,) if isinstance(kernel, Scaled) else kernel.kernels:
+            refuse_unknown(part, name)
+    elif not isinstance(kernel, _Stationary):
+        kind = type(kernel).__name__
+        raise InputError(
+            f"`{name}`: a {kind} cannot be fitted; it must be made of pfedhgp's kernels"
+        )
 
 
 def split_scale(kernel: Kernel) -> tuple[Any, Kernel]:

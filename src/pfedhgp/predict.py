@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
+from pfedhgp.arguments import flag, number, one_of, optional, refusal, whole
 from pfedhgp.errors import InputError
 from pfedhgp.model.at_inputs import AtInputs, Kind
 from pfedhgp.model.fitted import FittedModel
@@ -86,19 +87,18 @@ class Prediction:
         cycle layer, the covariance of one new cycle is in with it, in all blocks.
         """
         cov = self._view.covariance("total", "total", kind)
-        return self._view.with_noise(cov, kind) if noise else cov
+        return self._view.with_noise(cov, kind) if flag(noise, "noise") else cov
 
     def cross_covariance(self, first: str, second: str, kind: Kind = "outputs") -> FloatArray:
         """Cov(f_first(x)_q, f_second(x)_p) of two layers, (n, Q, Q) or "joint"; without noise."""
-        for name in (first, second):
-            if name not in LAYERS:
-                raise InputError(f"a layer is one of {', '.join(LAYERS)}, got {name!r}")
+        for name, value in (("first", first), ("second", second)):
+            one_of(*LAYERS)(value, name)
         return self._view.covariance(first, second, kind)
 
     def interval(self, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
         """(lower, upper), each (n, Q): they hold an observation between them with this chance."""
-        if not 0.0 < level < 1.0:
-            raise InputError(f"`level` must be between 0 and 1, got {level!r}")
+        if not number(above=0.0)(level, "level") < 1.0:
+            raise refusal("level", "between 0 and 1", level)
         reach = ndtri(0.5 * (1.0 + level)) * self.sd
         return self.mean - reach, self.mean + reach
 
@@ -109,19 +109,26 @@ class Prediction:
 
         With a cycle layer each draw is one new cycle.
         """
-        if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
-            raise InputError(f"`count` must be a whole number ≥ 0, got {count!r}")
-        return self._view.draw(int(count), np.random.default_rng(seed), noise)
+        if not isinstance(seed, np.random.Generator):
+            seed = np.random.default_rng(whole(0)(seed, "seed"))
+        return self._view.draw(whole(0)(count, "count"), seed, flag(noise, "noise"))
 
 
 def predict(
-    model: FittedModel, client: str, X: npt.ArrayLike, *, chunk: int | None = None
+    model: FittedModel,
+    client: str,
+    X: npt.ArrayLike,
+    *,
+    chunk: int | None = None,
+    device: str | None = None,
 ) -> Prediction:
     """Predicts `client` at X (n, d), in the data's own units.
 
-    `chunk` rows are worked on at a time, by default as many as fit a fixed amount of memory.
+    `chunk` rows are worked on at a time, by default as many as fit a fixed amount of memory. `device` is
+    "cpu", "gpu" or, by default, JAX's choice; covariances and samples are computed there too, later.
     """
-    view = AtInputs.of(model, client, _inputs(X, model.inputs), chunk)
+    chunk = optional(whole(1))(chunk, "chunk")
+    view = AtInputs.of(model, client, _inputs(X, model.inputs), chunk, device)
     means, variances = view.marginals()
     layers = {name: Layer(means[name], np.sqrt(variances[name]), view, name) for name in LAYERS}
     return Prediction(

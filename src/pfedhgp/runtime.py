@@ -15,6 +15,8 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 import scipy.linalg  # noqa: F401  (its BLAS must be loaded to be capped; JAX would load it later)
 
+from pfedhgp.errors import InputError
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -36,6 +38,33 @@ def numerics() -> Iterator[None]:
     """float64, and one BLAS thread, inside the block only."""
     with jax.enable_x64(True), one_blas_thread():
         yield
+
+
+@contextmanager
+def on_device(name: str | None) -> Iterator[None]:
+    """JAX's default device inside the block: the first "cpu" or "gpu"; None leaves it as it is."""
+    if name is None:
+        yield
+        return
+    with jax.default_device(_first(name)):
+        yield
+
+
+def has_device(name: str) -> bool:
+    """Whether JAX finds a device of this kind."""
+    try:
+        jax.devices(name)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _first(name: str) -> jax.Device:
+    if not has_device(name):
+        raise InputError(
+            f"`device`: no {name} was found by JAX: use device='cpu', or install JAX for your {name}"
+        )
+    return jax.devices(name)[0]
 
 
 @contextmanager

@@ -10,14 +10,13 @@ import pytest
 
 from pfedhgp import FederatedGP, kernels
 from pfedhgp.errors import InputError, ModelFileError
-from pfedhgp.estimator import _on
 from pfedhgp.federation import checkpoint as checkpoints
 from pfedhgp.federation import inprocess
 from pfedhgp.federation.cohort import make_cohorts
 from pfedhgp.federation.server import Server
 from pfedhgp.inference.registry import INFERENCES
 from pfedhgp.inference.state import State
-from pfedhgp.runtime import numerics
+from pfedhgp.runtime import numerics, on_device
 
 RNG = np.random.default_rng(3)
 GRID = np.linspace(0.0, 1.0, 14)[:, None]
@@ -181,7 +180,7 @@ def test_no_attribute_of_a_party_is_forgotten(name):
     plan = model._plan(rows, None)
     server, cohorts = Server(plan), make_cohorts(plan, rows, batch=True)
     # The estimator's surroundings, or all that the other tests compiled would be compiled once more.
-    with numerics(), _on("cpu"), pytest.raises(Stop):
+    with numerics(), on_device("cpu"), pytest.raises(Stop):
         inprocess.run(server, cohorts, callbacks=[_stopping(2)])
     # What is made anew from settings and rows, and what the next exchange sets before it is used.
     settings = {"settings", "spec", "options", "like", "rows", "start"}

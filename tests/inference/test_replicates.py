@@ -5,21 +5,29 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 import pytest
 
 import reference as ref
 import twins
 from pfedhgp import linalg
+from pfedhgp.data.rows import ClientRows
+from pfedhgp.data.scaling import Scaling
 from pfedhgp.data.tables import clients_from
 from pfedhgp.inference.grams import accumulate
 from pfedhgp.inference.structured import design_of, summary
+from pfedhgp.inference.white_rows import equal_patterns, white_rows
 from pfedhgp.model.blocks import Rows
 
 CYCLES = 4
 
 
-def repeated(problem: twins.Problem, rng: np.random.Generator) -> tuple[Rows, Rows]:
+def merged_rows(merged: ClientRows, *, full: bool) -> Rows:
+    Q = merged.Y.shape[1]
+    plain = Scaling(*np.array([[0.0], [1.0]]), np.zeros(Q), np.ones(Q))
+    return white_rows(merged, plain, full_noise=full)
+
+
+def repeated(problem: twins.Problem, rng: np.random.Generator, *, full: bool) -> tuple[Rows, Rows]:
     """The first client's inputs as a grid, observed in `CYCLES` cycles with gaps: (all rows, merged)."""
     X = np.asarray(problem.rows[0].X)
     Q = problem.rows[0].Y.shape[1]
@@ -27,34 +35,18 @@ def repeated(problem: twins.Problem, rng: np.random.Generator) -> tuple[Rows, Ro
     cycles[rng.uniform(size=cycles.shape) < 0.15] = np.nan
     (merged,), _, _ = clients_from({"a": (X, cycles)})
     flat = np.moveaxis(cycles, 1, 2).reshape(-1, Q)
-    seen = np.isfinite(merged.Y)
-    return twins.rows_of(np.tile(X, (CYCLES, 1)), flat), Rows(
-        jnp.asarray(merged.X),
-        jnp.asarray(np.where(seen, merged.Y, 0.0)),
-        jnp.asarray(merged.counts),
-        jnp.asarray(merged.scatter),
-    )
+    return twins.rows_of(np.tile(X, (CYCLES, 1)), flat), merged_rows(merged, full=full)
 
 
 @pytest.mark.parametrize("noise", ["scalar", "outputs", "full"])
 def test_exact_replicates_equal_their_rows_in_value_and_gradient(noise):
     problem = twins.make_problem(noise=noise, Q=2, R=2, seed=4)
-    one_by_one, merged = repeated(problem, np.random.default_rng(1))
-    if (
-        noise == "full"
-    ):  # with correlated noise only cells that were all observed may share a scatter
-        whole = np.asarray(one_by_one.mask).all(axis=1)
-        one_by_one = jax.tree.map(lambda a: a[np.flatnonzero(whole)], one_by_one)
-        X, Y = np.asarray(one_by_one.X), np.asarray(one_by_one.Y)
-        table = {"c": np.array(["a"] * len(X)), "x": X[:, 0], "p": Y[:, 0], "q": Y[:, 1]}
-        (found,), _, _ = clients_from(
-            pd.DataFrame(table).assign(k=0),
-            client="c",
-            inputs="x",
-            outputs=["p", "q"],
-            cycle="k",
-        )
-        merged = Rows(*(jnp.asarray(v) for v in (found.X, found.Y, found.counts, found.scatter)))
+    one_by_one, merged = repeated(problem, np.random.default_rng(1), full=noise == "full")
+    assert len(merged.X) < 0.7 * len(one_by_one.X)
+    if noise == "full":  # padded with patterns that no replicate has, as in a cohort
+        wider = Rows(merged.X, merged.Y, merged.mask, jnp.zeros((5, 2, 2)), None, jnp.ones((5, 2)))
+        merged, _ = equal_patterns([merged, wider])
+        assert len(merged.scatter) == 5
     shared, client = problem.shared, problem.clients[0]
     basis = shared.basis(problem.jitter)
     size = basis.factor.shape[0] * basis.factor.shape[1]
@@ -77,7 +69,7 @@ def test_exact_evidence_of_white_cycles_is_the_dense_one():
     grid = problem.Xs[0]
     cycles = np.random.default_rng(2).normal(size=(3, 1, len(grid)))
     (merged,), _, _ = clients_from({"a": (grid, cycles)})
-    rows = Rows(*(jnp.asarray(v) for v in (merged.X, merged.Y, merged.counts, merged.scatter)))
+    rows = merged_rows(merged, full=False)
     basis = problem.shared.basis(problem.jitter)
     design = design_of(problem.structure, problem.shared, basis, problem.clients[0], problem.jitter)
     c, h, J = summary(accumulate(rows, design), problem.k)

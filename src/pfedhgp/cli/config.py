@@ -55,7 +55,7 @@ class Model(_Part):
     noise: Literal["auto", "scalar", "output", "full"] = "auto"
     inducing: Budget = "auto"
     local_inducing: Budget = "auto"
-    learn_inducing: bool = False
+    learn_inducing: bool | None = None
     cycles: Literal["white", "stationary", "free", "auto"] = "white"
     cycle_sharing: Literal["shared", "client", "mixed"] = "shared"
     cycle_basis: Budget = "auto"

@@ -157,7 +157,7 @@ def _train(
     from pfedhgp.progress import progress
 
     model, how = config.model, config.inference
-    settings = inference_named(how.name, rounds=how.rounds, learn_inducing=False)
+    settings = inference_named(how.name, rounds=how.rounds, learn_inducing=None)
     with progress(
         rounds=settings.rounds,
         restarts=how.restarts,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pfedhgp.arguments import column, columns, optional
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError
 
@@ -28,11 +29,20 @@ def clients_from(
     Rows that were read already (`ClientRows`) go through as they are. With `whole_cycles` (for a cycle layer)
     clients keep each cycle, not only means over them.
     """
+    client, cycle = optional(column)(client, "client"), optional(column)(cycle, "cycle")
+    names: Any = optional(columns)
+    of_inputs, of_outputs = names(inputs, "inputs"), names(outputs, "outputs")
     if isinstance(data, list | tuple) and data and all(isinstance(c, ClientRows) for c in data):
+        if client is not None or cycle is not None:
+            raise InputError("`client` and `cycle` name columns of a table; these rows have none")
         d, Q = data[0].X.shape[1], data[0].Y.shape[1]
-        return list(data), _labels(inputs, d, "x", "inputs"), _labels(outputs, Q, "y", "outputs")
+        return (
+            list(data),
+            _labels(of_inputs, d, "x", "inputs"),
+            _labels(of_outputs, Q, "y", "outputs"),
+        )
     if isinstance(data, Mapping) and client is None:
-        return _from_mapping(data, inputs, outputs, cycle, whole_cycles)
+        return _from_mapping(data, of_inputs, of_outputs, cycle, whole_cycles)
     import narwhals as nw
 
     try:
@@ -47,12 +57,17 @@ def clients_from(
         raise InputError(
             "a cycle layer needs `cycle=`: the column that says which cycle a row is of"
         )
-    return _from_table(frame, client, _names(inputs), _names(outputs), cycle, whole_cycles)
+    return _from_table(frame, client, of_inputs, of_outputs, cycle, whole_cycles)
 
 
 def numeric(values: Any, what: str, *, missing: bool) -> np.ndarray:
     """A 2-d float64 array; refuses text, infinities, and NaN unless `missing` cells are allowed."""
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise InputError(f"{what} must be a table of numbers: its rows differ in length") from None
+    if array.dtype.kind in "US":
+        raise InputError(f"{what} must be numbers, got text")
     if array.dtype.kind in "mMc":
         raise InputError(f"{what} must be real numbers, got values of type {array.dtype}")
     if array.dtype.kind not in "fiub":
@@ -75,12 +90,20 @@ def numeric(values: Any, what: str, *, missing: bool) -> np.ndarray:
     return array
 
 
-def _names(given: str | Sequence[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
+def dimensions(values: Any) -> int:
+    """How many axes there are; 0 where rows differ in length, which `numeric` refuses."""
+    try:
+        return np.ndim(values)
+    except ValueError:
+        return 0
 
 
 def _from_mapping(
-    data: Mapping[Any, Any], inputs: Any, outputs: Any, cycle: str | None, whole_cycles: bool
+    data: Mapping[Any, Any],
+    inputs: tuple[str, ...] | None,
+    outputs: tuple[str, ...] | None,
+    cycle: str | None,
+    whole_cycles: bool,
 ) -> tuple[list[ClientRows], tuple[str, ...], tuple[str, ...]]:
     if cycle is not None:
         raise InputError(
@@ -93,9 +116,8 @@ def _from_mapping(
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise InputError(f"client {name!r}: expected a pair (X, y)")
         X = numeric(pair[0], f"client {name!r}: inputs", missing=False)
-        raw = np.asarray(pair[1])
-        if raw.ndim == 3:
-            clients.append(cycles_of(str(name), X, raw, whole=whole_cycles))
+        if dimensions(pair[1]) == 3:
+            clients.append(cycles_of(str(name), X, pair[1], whole=whole_cycles))
             continue
         Y = numeric(pair[1], f"client {name!r}: outputs", missing=True)
         if len(X) != len(Y):
@@ -106,6 +128,10 @@ def _from_mapping(
         clients.append(one)
     _refuse_twins([rows.name for rows in clients])
     d, Q = clients[0].X.shape[1], clients[0].Y.shape[1]
+    if d == 0 or Q == 0:
+        raise InputError(
+            f"client {clients[0].name!r} has {d} inputs and {Q} outputs: give some of both"
+        )
     for rows in clients:
         if rows.X.shape[1] != d or rows.Y.shape[1] != Q:
             raise InputError(
@@ -122,10 +148,9 @@ def _refuse_twins(names: Sequence[str]) -> None:
             raise InputError(f"two clients are called {name!r}: rename one of them")
 
 
-def _labels(given: Any, count: int, letter: str, what: str) -> tuple[str, ...]:
-    if given is None:
+def _labels(names: tuple[str, ...] | None, count: int, letter: str, what: str) -> tuple[str, ...]:
+    if names is None:
         return (letter,) if count == 1 else tuple(f"{letter}{j}" for j in range(count))
-    names = _names(given)
     if len(names) != count:
         raise InputError(f"`{what}` names {len(names)} columns, the data have {count}")
     return names
@@ -142,7 +167,8 @@ def _from_table(
     wanted = (client, *inputs, *outputs, *((cycle,) if cycle else ()))
     for name in wanted:
         if name not in frame.columns:
-            raise InputError(f"no column {name!r}; the table has {', '.join(frame.columns)}")
+            there = ", ".join(str(each) for each in frame.columns)
+            raise InputError(f"no column {name!r}; the table has {there}")
     if len(set(wanted)) != len(wanted):
         raise InputError(f"a column is used twice: {', '.join(wanted)}")
     if len(frame) == 0:
@@ -183,9 +209,14 @@ def _columns(frame: nw.DataFrame[Any], names: tuple[str, ...], *, missing: bool)
     return np.stack(columns, axis=1)
 
 
-def cycles_of(name: str, grid: np.ndarray, cycles: np.ndarray, *, whole: bool) -> ClientRows:
+def cycles_of(name: str, grid: np.ndarray, cycles: Any, *, whole: bool) -> ClientRows:
     """Cycles (C, Q, n) on one grid: kept `whole`, or their mean, counts and scatter."""
-    array = np.asarray(cycles, np.float64)
+    array = np.asarray(cycles)
+    if array.dtype.kind not in "fiub":
+        raise InputError(
+            f"client {name!r}: cycles must be numbers, got values of type {array.dtype}"
+        )
+    array = array.astype(np.float64)
     if np.isinf(array).any():
         raise InputError(f"client {name!r}: infinite value in its cycles")
     if array.shape[2] != len(grid):
@@ -245,4 +276,10 @@ def _merge_replicates(name: str, X: np.ndarray, Y: np.ndarray) -> ClientRows:
     mean = np.where(seen[first], sums / count[:, None], np.nan)
     gap = np.where(seen, Y - mean[index], 0.0)
     counts = np.where(seen[first], count[:, None], 0).astype(np.float64)
-    return ClientRows(name, X[first], mean, counts, gap.T @ gap)
+    patterns, which = np.unique(seen, axis=0, return_inverse=True)
+    of_pattern = [gap[which.reshape(-1) == g] for g in range(len(patterns))]
+    with np.errstate(over="ignore"):  # values that large are refused by name before they are used
+        scatter = np.stack([part.T @ part for part in of_pattern])
+    return ClientRows(
+        name, X[first], mean, counts, scatter, scatter_seen=patterns.astype(np.float64)
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -14,15 +13,18 @@ import numpy as np
 
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.scaling import Scaling
-from pfedhgp.errors import BudgetWarning, InputError, MessageError
+from pfedhgp.errors import InputError, MessageError
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.plan import Plan
 from pfedhgp.inference import budget, census, cycle_rows, cycle_talk, initial
 from pfedhgp.inference.arrays import block_from_arrays, stack_trees
 from pfedhgp.inference.census import Scales
 from pfedhgp.inference.cycle_forms import Halves
+from pfedhgp.inference.jitter import WEIGHTS, expect_finite
+from pfedhgp.inference.local_inputs import local_inputs
 from pfedhgp.inference.parties import ClientParty
 from pfedhgp.inference.state import State, below
+from pfedhgp.inference.white_rows import equal_patterns, white_rows
 from pfedhgp.kernels import Kernel, unstack
 from pfedhgp.model.blocks import ClientBlock, Rows
 from pfedhgp.model.cycles import CycleLayer
@@ -132,9 +134,8 @@ class Cohort:
                 noise = cycle_rows.noise_of(self.layers[client.name], spec.noise)
                 block = eqx.tree_at(lambda b: b.noise, block, noise)
             blocks.append(block)
-            rows.append(self._rows(client, X, Y))
-        if self.layers:
-            rows = cycle_rows.equal_shapes(rows)
+            rows.append(self._rows(client))
+        rows = cycle_rows.equal_shapes(rows) if self.layers else equal_patterns(rows)
         self.scales = scales
         self.trainers[self.attempt] = inference.clients(
             spec, self._like(), stack_trees(_pad_inputs(blocks)), stack_trees(rows)
@@ -196,6 +197,8 @@ class Cohort:
             block_from_arrays(a, self._like()), jnp.asarray(a["mean"]), jnp.asarray(a["covariance"])
         )
         found = trainer.posteriors(shared, float(a["jitter"]))
+        for name, posterior in zip(self.names, found, strict=True):
+            expect_finite("the posterior", posterior, matrix=WEIGHTS, client=name)
         self.posteriors = dict(zip(self.names, found, strict=True))
         return trainer.last_words(shared, found)
 
@@ -214,25 +217,17 @@ class Cohort:
         plan, spec = self.plan, self.plan.spec
         if spec.local_latents == 0:
             return X[:0]
-        distinct = np.unique(X, axis=0)
-        if plan.local_inducing == "auto":
-            kernels = self._local_kernels(scales)
-            tolerance = budget.tolerance(
-                scales.noise_variance, scales.short_variance, len(X) * spec.outputs
-            )
-            return budget.local_inputs(kernels, X, tolerance, plan.largest_local_inducing)
-        wanted = int(plan.local_inducing)
-        if wanted > len(distinct):
-            warnings.warn(
-                f"client {name!r} has {len(distinct)} distinct inputs: "
-                f"{len(distinct)} local inducing inputs instead of {wanted}",
-                BudgetWarning,
-                stacklevel=2,
-            )
-            return distinct
-        if X.shape[1] == 1:
-            return budget.box_points(wanted, 1)
-        return budget.greedy_rows(self._local_kernels(scales), X, 0.0, wanted)
+        tolerance = budget.tolerance(
+            scales.noise_variance, scales.short_variance, len(X) * spec.outputs
+        )
+        return local_inputs(
+            name,
+            self._local_kernels(scales),
+            X,
+            plan.local_inducing,
+            tolerance=tolerance,
+            largest=plan.largest_local_inducing,
+        )
 
     def _allow_for_residual(self, scales: Scales, Z: np.ndarray, X: np.ndarray) -> Scales:
         """Starts the noise no smaller than what the local inducing inputs leave out."""
@@ -254,7 +249,7 @@ class Cohort:
             extent=self.scaling.extent,
         )
 
-    def _rows(self, client: ClientRows, X: np.ndarray, Y: np.ndarray) -> Rows:
+    def _rows(self, client: ClientRows) -> Rows:
         if client.name in self.layers:
             return cycle_rows.cycle_rows(
                 *self._scaled_cycles(client),
@@ -262,19 +257,9 @@ class Cohort:
                 separate=self.plan.spec.noise == "full",
                 client=client.name,
             )
-        seen = np.isfinite(Y)
-        counts = seen.astype(np.float64) if client.counts is None else client.counts
-        extra = self.padded_rows - len(X)
-        outputs = Y.shape[1]
         assert self.scaling is not None
-        scatter = np.zeros((outputs, outputs)) if client.scatter is None else client.scatter
-        scatter = scatter / self.scaling.spread[:, None] / self.scaling.spread[None, :]
-        return Rows(
-            X=jnp.asarray(np.pad(X, ((0, extra), (0, 0)), mode="edge")),
-            Y=jnp.asarray(np.pad(np.where(seen, Y, 0.0), ((0, extra), (0, 0)))),
-            mask=jnp.asarray(np.pad(np.where(seen, counts, 0.0), ((0, extra), (0, 0)))),
-            scatter=jnp.asarray(scatter),
-        )
+        full = self.plan.spec.noise == "full"
+        return white_rows(client, self.scaling, full_noise=full, length=self.padded_rows)
 
     def _grow(self) -> None:
         """Gives more inducing inputs to clients whose local residual costs more than NATS."""

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from pfedhgp.errors import MessageError
+from pfedhgp.errors import MessageError, NonFiniteMessageError
 
 SCHEMA = 1
 KINDS = ("census", "extent", "cycles", "start", "round", "finish")
@@ -69,8 +69,10 @@ class Message:
         """Refuses NaN and infinities, naming the sender and the array."""
         for name, array in self.arrays.items():
             if not np.all(np.isfinite(array)):
-                raise MessageError(
-                    f"`{name}` from {self.sender} in round {self.round} is not finite"
+                raise NonFiniteMessageError(
+                    f"the {self.kind} message of round {self.round} is not finite",
+                    client=self.sender,
+                    matrix=name,
                 )
 
 

@@ -8,16 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from pfedhgp.data.rows import ClientRows
-from pfedhgp.data.scaling import Scaling
 from pfedhgp.inference import budget, initial
 from pfedhgp.inference.arrays import stack_trees
 from pfedhgp.inference.census import Scales
 from pfedhgp.inference.client import Broadcast
 from pfedhgp.inference.cycle_rows import cycle_rows, noise_of
+from pfedhgp.inference.jitter import WEIGHTS, expect_finite
+from pfedhgp.inference.local_inputs import local_inputs
 from pfedhgp.inference.structured_posterior import evidence_of
 from pfedhgp.inference.structured_training import Structured, StructuredClients
+from pfedhgp.inference.white_rows import white_rows
 from pfedhgp.kernels import RBF
-from pfedhgp.model.blocks import Rows
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.posterior import ClientPosterior
 from pfedhgp.model.spec import Spec, starting_kernels
@@ -26,7 +27,12 @@ LARGEST_LOCAL = 200
 
 
 def adopt(
-    model: FittedModel, client: ClientRows, *, noise: str, settings: Structured | None = None
+    model: FittedModel,
+    client: ClientRows,
+    *,
+    noise: str,
+    settings: Structured | None = None,
+    local_inducing: int | str = "auto",
 ) -> tuple[ClientPosterior, float]:
     """The client's posterior given v_g, and the jitter of its own kernel matrix.
 
@@ -41,11 +47,14 @@ def adopt(
         spec.local_kernel, scale=scales.short, count=spec.local_latents, extent=extent
     )
     spare = budget.tolerance(scales.noise_variance, scales.short_variance, Y.size)
-    cap = LARGEST_LOCAL if spec.local_latents else 0
-    Z = budget.local_inputs(kernels, X, spare, cap) if cap else X[:0]
+    Z = X[:0]
+    if spec.local_latents:
+        Z = local_inputs(
+            client.name, kernels, X, local_inducing, tolerance=spare, largest=LARGEST_LOCAL
+        )
     block = initial.client_block(spec, scales, Y, Z, model.scaling.extent, None)
     if model.cycle_layer is None or client.cycles is None:
-        rows = _white_rows(client, X, Y, model.scaling)
+        rows = white_rows(client, model.scaling, full_noise=noise == "full")
     else:
         cycles, layer = model.scaling.outputs(client.cycles), model.cycle_layer
         rows = cycle_rows(X, cycles, layer, separate=noise == "full", client=client.name)
@@ -67,18 +76,8 @@ def adopt(
         )
         party.improve(broadcast, stacked, (client.name,))
     posterior = party.posteriors(model.shared, model.jitter, stacked)[0]
+    expect_finite("the posterior", posterior, matrix=WEIGHTS, client=client.name)
     return posterior, float(party.jitter[0])
-
-
-def _white_rows(client: ClientRows, X: np.ndarray, Y: np.ndarray, scaling: Scaling) -> Rows:
-    seen = np.isfinite(Y)
-    counts = seen * 1.0 if client.counts is None else np.where(seen, client.counts, 0.0)
-    scatter = None
-    if client.scatter is not None:
-        spread = np.broadcast_to(scaling.spread, (Y.shape[1],))
-        scatter = jnp.asarray(client.scatter / spread[:, None] / spread[None, :])
-    filled = jnp.asarray(np.where(seen, Y, 0.0))
-    return Rows(jnp.asarray(X), filled, jnp.asarray(counts), scatter)
 
 
 def _spec_of(model: FittedModel, noise: str) -> Spec:

@@ -58,9 +58,11 @@ def accumulate(rows: Rows, design: Design, *, unloaded: bool = False, chunk: int
     input), and B_g is not used.
     """
     if rows.scatter is not None:
+        scatter, seen = rows.scatter, rows.scatter_seen
+        assert seen is not None
         without = Rows(rows.X, rows.Y, rows.mask, cycles=rows.cycles)
         sums = accumulate(without, design, unloaded=unloaded, chunk=chunk)
-        spread = 0.5 * design.noise.within(rows.scatter)
+        spread = 0.5 * design.noise.within(scatter, seen)
         return eqx.tree_at(lambda g: g.constant, sums, sums.constant - spread)
     if rows.cycles is not None:
         white = Rows(rows.X, rows.Y, rows.mask)

@@ -6,7 +6,7 @@ its rounds. With the last delivery each client answers with B̃B̃ᵀ, B_l B_l�
 
 from __future__ import annotations
 
-import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,16 +14,37 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pfedhgp.errors import NumericsError, NumericsWarning
+from pfedhgp.arguments import Check, flag, number, one_of, whole
+from pfedhgp.errors import NonFiniteError
 from pfedhgp.inference import meanfield, meanfield_steps
+from pfedhgp.inference.jitter import (
+    LARGEST_JITTER,
+    LOCAL,
+    expect_finite,
+    not_finite,
+    raised,
+    say_raised,
+    settle_jitter,
+    tenfold,
+)
 from pfedhgp.inference.meanfield import JITTER, GlobalState, MeanFieldOptions
 from pfedhgp.inference.parties import Arrays
 from pfedhgp.inference.state import State, below, tree_from_arrays, tree_to_arrays
-from pfedhgp.inference.structured_training import LARGEST_JITTER, settle_jitter
 from pfedhgp.kernels import Kernel
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, deviation_loadings
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population
 from pfedhgp.model.spec import Spec
+
+_SETTINGS: Mapping[str, Check] = {
+    "rounds": whole(1),
+    "local_steps": whole(1),
+    "local_rate": number(above=0.0),
+    "server_rate": number(above=0.0),
+    "server_optimizer": one_of("adam", "sgd"),
+    "learn_inducing": flag,
+    "jitter": number(above=0.0),
+    "chunk": whole(1),
+}
 
 
 @dataclass(frozen=True)
@@ -43,6 +64,10 @@ class MeanField:
     patience = 0
     start_is_round = True
     knows_bound = False
+
+    def __post_init__(self) -> None:
+        for name, check in _SETTINGS.items():
+            object.__setattr__(self, name, check(getattr(self, name), name))
 
     def options(self, spec: Spec) -> MeanFieldOptions:
         return MeanFieldOptions(
@@ -94,6 +119,8 @@ class MeanFieldServer:
         assert self.gradient is not None
         assert inputs is None
         self.now = meanfield_steps.server_update(self.options, self.now, self.gradient)
+        expect_finite("the server's step", self.now.free, matrix="the global block")
+        self.jitter = settle_jitter(self.block, self.jitter)
 
     def finish(self) -> GlobalPosterior:
         self.advance()
@@ -146,28 +173,44 @@ class MeanFieldClients:
             states, gradient, info = meanfield_steps.batched_client_update(
                 self.options, broadcast, self.states, self.rows, jitter
             )
-            failed = ~np.isfinite(np.asarray(info.after))
+            failed = not_finite((info.after, gradient), len(names))
             if not failed.any():
                 break
-            if self.jitter.max() >= LARGEST_JITTER:
-                name = names[int(np.flatnonzero(failed)[0])]
-                raise NumericsError(
-                    "the bound is not finite at the largest jitter",
-                    client=name,
-                    matrix="k(Z_i, Z_i)",
-                )
-            warnings.warn(
-                f"{failed.sum()} of {len(failed)} clients need a larger jitter: a factorisation failed",
-                NumericsWarning,
-                stacklevel=2,
-            )
-            self.jitter = 10.0 * self.jitter
+            self._raise_jitter(broadcast, failed, np.isfinite(np.asarray(info.before)), names)
         self.states = states
         each = [jax.tree.map(lambda leaf, i=i: leaf[i], gradient) for i in range(len(failed))]
         return [
             {name: np.asarray(a) for name, a in meanfield_steps.gradient_to_arrays(one).items()}
             for one in each
         ]
+
+    def _raise_jitter(
+        self,
+        broadcast: GlobalState,
+        failed: np.ndarray,
+        started: np.ndarray,
+        names: tuple[str, ...],
+    ) -> None:
+        """One jitter for all, tenfold; an error where a client's factors are there from the start."""
+        shared = meanfield.global_block(self.options, broadcast)
+        blocks = jax.vmap(lambda free: meanfield.client_block(self.options, free, shared))(
+            self.states.free
+        )
+        same = np.full(len(names), self.jitter.max())
+        first = int(np.flatnonzero(failed)[0])
+        only = np.arange(len(names)) == first
+        if started[first]:  # a step on the way failed: its matrices are not at hand
+            if same[first] >= LARGEST_JITTER:
+                raise NonFiniteError(
+                    "the bound is not finite after the local steps: a smaller `local_rate` may help",
+                    client=names[first],
+                    matrix=LOCAL,
+                )
+            more = tenfold(float(same[first]), names[first], LOCAL)
+            say_raised(LOCAL, [names[first]], more)
+        else:
+            more = float(raised(same, only, blocks, names)[first])
+        self.jitter = np.full(len(names), more)
 
     def replace_inputs(self, inputs: list[np.ndarray | None]) -> None:
         """The number of local inducing inputs is fixed here: q(v_l) belongs to them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import is_dataclass, replace
+from dataclasses import fields, replace
 from typing import Any
 
 from pfedhgp.errors import InputError
@@ -14,27 +14,28 @@ INFERENCES = {"structured": Structured, "mean-field": MeanField}
 
 
 def inference_named(
-    given: Any, *, rounds: int | None, learn_inducing: bool, averaging: bool = True
+    given: Any, *, rounds: int | None, learn_inducing: bool | None, averaging: bool = True
 ) -> Inference:
-    """The settings object for a name, or the given one; `rounds` overrides its own, False `averaging` too.
+    """The settings object for a name, or the given one; what else is given overrides its own.
 
-    Settings are a frozen dataclass that is an `Inference`: ours, or the caller's own.
+    Settings are a frozen dataclass that is an `Inference`: ours, or the caller's own. None leaves them as
+    they are, and so does `averaging=True`: False switches it off, where there is such a thing.
     """
-    found: Any
-    if isinstance(given, str):
-        if given not in INFERENCES:
-            raise InputError(f"`inference` must be one of {', '.join(INFERENCES)}, got {given!r}")
-        found = INFERENCES[given]()
-        if learn_inducing:
-            found = replace(found, learn_inducing=True)
-    elif is_dataclass(given) and hasattr(given, "server") and hasattr(given, "clients"):
-        found = given
-    else:
-        raise InputError(f"`inference` must be a name or settings of an inference, got {given!r}")
-    if not averaging and isinstance(found, Structured):
+    found: Any = INFERENCES[given]() if isinstance(given, str) else given
+    if learn_inducing is not None:
+        found = _with(found, "learn_inducing", learn_inducing)
+    if not averaging and "averaging" in _fields(found):
         found = replace(found, averaging=None)
-    if rounds is None:
-        return found
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
-        raise InputError(f"`rounds` must be a positive whole number, got {rounds!r}")
-    return replace(found, rounds=rounds)
+    return found if rounds is None else _with(found, "rounds", rounds)
+
+
+def _with(settings: Any, name: str, value: Any) -> Any:
+    """The settings with another value; those that have no such field would ignore it."""
+    if name not in _fields(settings):
+        kind = type(settings).__name__
+        raise InputError(f"`{name}` is not a setting of `inference`={kind}: leave it out")
+    return replace(settings, **{name: value})
+
+
+def _fields(settings: Any) -> set[str]:
+    return {field.name for field in fields(settings)}

@@ -6,14 +6,15 @@ compiled once per size and memory does not grow with the rows, but for joint cov
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from pfedhgp.errors import InputError
+from pfedhgp.arguments import one_of
 from pfedhgp.model.cycles import CycleLayer
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.predictor import (
@@ -25,13 +26,26 @@ from pfedhgp.model.predictor import (
     psd_factor,
     tilt,
 )
-from pfedhgp.runtime import with_numerics
+from pfedhgp.runtime import numerics, on_device, with_numerics
 
+P = ParamSpec("P")
+T = TypeVar("T")
 FloatArray = npt.NDArray[np.float64]
 Kind = Literal["outputs", "joint"]
 
 CHUNK_BYTES = 2**26
 LARGEST_CHUNK, SMALLEST_CHUNK = 2048, 8
+
+
+def _where_it_is(method: Callable[Concatenate[AtInputs, P], T]) -> Callable[..., T]:
+    """A method of `AtInputs` that computes in our numerics, on the device of the prediction."""
+
+    @functools.wraps(method)
+    def wrapped(self: AtInputs, *args: P.args, **kwargs: P.kwargs) -> T:
+        with numerics(), on_device(self.device):
+            return method(self, *args, **kwargs)
+
+    return wrapped
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,9 +62,24 @@ class AtInputs:
     layer: CycleLayer | None = None
     """Where there is one, noise is that of a new cycle: its cells are correlated."""
 
+    device: str | None = None
+
     @staticmethod
     @with_numerics
-    def of(model: FittedModel, client: str, X: FloatArray, chunk: int | None) -> AtInputs:
+    def of(
+        model: FittedModel,
+        client: str,
+        X: FloatArray,
+        chunk: int | None,
+        device: str | None = None,
+    ) -> AtInputs:
+        with on_device(device):
+            return AtInputs._of(model, client, X, chunk, device)
+
+    @staticmethod
+    def _of(
+        model: FittedModel, client: str, X: FloatArray, chunk: int | None, device: str | None
+    ) -> AtInputs:
         predictor, layer = Predictor.build(model, client), model.layer_of(client)
         white = np.asarray(predictor.noise if layer is None else layer.noise)
         outputs, scaling = model.outputs, model.scaling
@@ -59,8 +88,6 @@ class AtInputs:
             fits = CHUNK_BYTES // (8 * predictor.floats_per_row)
             largest = min(max(fits, SMALLEST_CHUNK), LARGEST_CHUNK)
             chunk = min(1 << (int(largest).bit_length() - 1), _power_of_two(len(X)))
-        elif chunk < 1:
-            raise InputError(f"`chunk` must be at least 1, got {chunk}")
         return AtInputs(
             predictor=predictor,
             X=np.asarray(scaling.inputs(X), np.float64),
@@ -70,6 +97,7 @@ class AtInputs:
             spread=spread,
             chunk=chunk,
             layer=layer,
+            device=device,
         )
 
     def part(self, name: str) -> tuple[slice, FloatArray]:
@@ -77,7 +105,7 @@ class AtInputs:
         where = self.predictor.slices[name]
         return where, self.loadings[:, where]
 
-    @with_numerics
+    @_where_it_is
     def marginals(self) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
         """Means and variances without noise, (n, Q) each, of the layers and their total."""
         shape = (len(self.X), len(self.centre))
@@ -95,10 +123,9 @@ class AtInputs:
             means[name] += self.centre
         return means, variances
 
-    @with_numerics
+    @_where_it_is
     def covariance(self, first: str, second: str, kind: Kind) -> FloatArray:
-        if kind not in get_args(Kind):
-            raise InputError(f"`kind` must be 'outputs' or 'joint', got {kind!r}")
+        one_of(*get_args(Kind))(kind, "kind")
         (a, A), (b, B) = self.part(first), self.part(second)
         if kind == "joint":
             cov = self._joint(a, A, b, B)
@@ -159,7 +186,7 @@ class AtInputs:
         whole = np.concatenate(parts) if parts else np.zeros((0, len(self.centre), 0))
         return whole.reshape(len(self.X) * len(self.centre), -1)
 
-    @with_numerics
+    @_where_it_is
     def draw(self, count: int, rng: np.random.Generator, noise: bool) -> FloatArray:
         p = self.predictor
         g, rows = p.counts[0], len(self.X)
@@ -188,7 +215,7 @@ class AtInputs:
                 draws[:, piece] += np.einsum("nqk,kc->cnq", half, w, optimize=True)
         return draws
 
-    @with_numerics
+    @_where_it_is
     def noise_variances(self) -> FloatArray:
         """(n, Q): of ε, and of the cycle layer where there is one."""
         variances = np.tile(np.diagonal(self.noise), (len(self.X), 1))
@@ -196,7 +223,7 @@ class AtInputs:
             variances[rows] += np.sum(half**2, axis=2)
         return variances
 
-    @with_numerics
+    @_where_it_is
     def with_noise(self, cov: FloatArray, kind: Kind) -> FloatArray:
         """`cov` and the covariance of ε and of the cycle layer, per input or joint."""
         rows, outputs = len(self.X), len(self.centre)

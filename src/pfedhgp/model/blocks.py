@@ -73,15 +73,17 @@ class Rows(eqx.Module):
     """A client's observations; `mask` is 1 where a cell was observed, and Y is 0 where it was not.
 
     Where a cell was observed c times at the same input (replicates, cycles on one grid), Y is the mean,
-    `mask` is c and `scatter` the sum over cells and replicates of (y − ȳ)(y − ȳ)ᵀ: that is sufficient.
+    `mask` is c and `scatter` the sum over cells and replicates of (y − ȳ)(y − ȳ)ᵀ: that is sufficient. There
+    is one such sum for each pattern of observed cells, `scatter_seen` (with diagonal noise one does for all).
     With a cycle layer, `cycles` has what correlation within cycles changes, and takes the scatter's place.
     """
 
     X: Float[Array, "n d"]
     Y: Float[Array, "n Q"]
     mask: Float[Array, "n Q"]
-    scatter: Float[Array, "Q Q"] | None = None
+    scatter: Float[Array, "G Q Q"] | None = None
     cycles: CycleTerm | None = None
+    scatter_seen: Float[Array, "G Q"] | None = None
 
 
 def deviation_loadings(

@@ -6,7 +6,6 @@ from abc import abstractmethod
 
 import equinox as eqx
 import jax.numpy as jnp
-from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
 
 Loadings = Float[Array, "Q R"]
@@ -65,10 +64,13 @@ class Noise(eqx.Module):
     def rows(self, mask: Mask) -> RowPrecision:
         """P_n for each row of a mask: 0 missing, c where the cell is the mean of c observations."""
 
-    def within(self, scatter: Float[Array, "Q Q"]) -> Array:
-        """tr(Σ⁻¹ scatter): what replicates add around their means."""
-        factor = jnp.linalg.cholesky(self.covariance(scatter.shape[0]))
-        return jnp.trace(cho_solve((factor, True), scatter))
+    @abstractmethod
+    def within(self, scatter: Float[Array, "G Q Q"], seen: Float[Array, "G Q"]) -> Array:
+        """Σ_g tr(Σ_g⁻¹ scatter_g): what replicates add around their means, Σ_g being Σ's observed block.
+
+        Replicates with the same cells observed (`seen` is 1) are a group: where a cell is missing, the
+        others' precision is not a block of Σ⁻¹ but the inverse of a block of Σ.
+        """
 
 
 class DiagonalNoise(Noise):
@@ -87,6 +89,10 @@ class DiagonalNoise(Noise):
         variance = self.variances(mask.shape[1])
         return DiagonalRows(jnp.sum(mask * jnp.log(variance)[None, :]), mask / variance[None, :])
 
+    def within(self, scatter: Float[Array, "G Q Q"], seen: Float[Array, "G Q"]) -> Array:
+        spread = jnp.einsum("gqq->q", scatter)
+        return jnp.sum(spread / self.variances(seen.shape[1]))
+
 
 class FullNoise(Noise):
     """Σ = L Lᵀ + floor·I, L lower triangular with exp on its diagonal."""
@@ -100,13 +106,24 @@ class FullNoise(Noise):
         return factor @ factor.T + self.floor * jnp.eye(outputs, dtype=raw.dtype)
 
     def rows(self, mask: Mask) -> FullRows:
-        outputs, count = mask.shape[1], jnp.max(mask, axis=1)
-        mask = (mask > 0).astype(mask.dtype)  # a row's observed cells are means of equally many
-        seen = mask[:, :, None] * mask[:, None, :]
-        eye = jnp.eye(outputs, dtype=mask.dtype)
-        block = self.covariance(outputs)[None] * seen + eye[None] * (1.0 - mask)[:, :, None]
-        factor = jnp.linalg.cholesky(block)
-        half = jnp.linalg.inv(factor)
-        precision = jnp.einsum("nkq,nkp->nqp", half, half) * seen * count[:, None, None]
+        count = jnp.max(mask, axis=1)  # a row's observed cells are means of equally many
+        seen = (mask > 0).astype(mask.dtype)
+        factor, precision = _observed(self.covariance(mask.shape[1]), seen)
         log_det = 2.0 * jnp.sum(count[:, None] * jnp.log(jnp.diagonal(factor, axis1=1, axis2=2)))
-        return FullRows(log_det, precision)
+        return FullRows(log_det, precision * count[:, None, None])
+
+    def within(self, scatter: Float[Array, "G Q Q"], seen: Float[Array, "G Q"]) -> Array:
+        _, precision = _observed(self.covariance(seen.shape[1]), seen)
+        return jnp.einsum("gqp,gqp->", precision, scatter)
+
+
+def _observed(
+    covariance: Float[Array, "Q Q"], seen: Float[Array, "n Q"]
+) -> tuple[Float[Array, "n Q Q"], Float[Array, "n Q Q"]]:
+    """The factor of Σ's observed block, with ones for what is missing, and the block's inverse."""
+    both = seen[:, :, None] * seen[:, None, :]
+    eye = jnp.eye(seen.shape[1], dtype=seen.dtype)
+    block = covariance[None] * both + eye[None] * (1.0 - seen)[:, :, None]
+    factor = jnp.linalg.cholesky(block)
+    half = jnp.linalg.inv(factor)
+    return factor, jnp.einsum("nkq,nkp->nqp", half, half) * both

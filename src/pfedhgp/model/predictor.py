@@ -25,7 +25,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from pfedhgp.errors import NumericsError
+from pfedhgp.errors import NonFiniteError, NumericsError
 from pfedhgp.features import Basis
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, deviation_loadings
 from pfedhgp.model.fitted import FittedModel
@@ -248,6 +248,8 @@ def _basis(block: GlobalBlock | ClientBlock, jitter: float, client: str | None) 
     basis = _build(block, np.float64(jitter))
     if not np.all(np.isfinite(basis.factor)):
         matrix = "k(Z_g, Z_g)" if client is None else "k(Z_i, Z_i)"
+        if not np.all(np.isfinite(basis.gram)):
+            raise NonFiniteError("a kernel is not finite there", client=client, matrix=matrix)
         message = f"the factorisation failed at the model's relative jitter of {jitter:g}"
         raise NumericsError(message, client=client, matrix=matrix)
     return basis

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -63,21 +64,9 @@ def build_spec(
     local_latents: int | None,
     noise: str,
 ) -> Spec:
-    """Checks the choices against each other and fills in what was left open."""
-    unknown = [layer for layer in layers if layer not in LAYERS]
-    if unknown or not layers:
-        raise InputError(f"`layers` must be some of {LAYERS}, got {tuple(layers)!r}")
-    if "deviation" in layers and "global" not in layers:
-        raise InputError("`layers`: a deviation departs from the global layer, which is missing")
-    if noise not in ("auto", *NOISES):
-        raise InputError(f"`noise` must be 'auto' or one of {NOISES}, got {noise!r}")
-    for name, value in (("latents", latents), ("local_latents", local_latents)):
-        if value is not None and (not isinstance(value, int | np.integer) or value < 1):
-            raise InputError(f"`{name}` must be a positive whole number or None, got {value!r}")
-    for name, tree in (("kernel", kernel), ("local_kernel", local_kernel)):
-        for leaf in leaves_of(tree):
-            if leaf.dims is not None and max(leaf.dims, default=0) >= inputs:
-                raise InputError(f"`{name}` uses input {max(leaf.dims)}, but there are {inputs}")
+    """Checks kernels against the inputs and fills in what was left open."""
+    _check_template(kernel, inputs, "kernel")
+    _check_template(local_kernel, inputs, "local_kernel")
     tied = outputs == 1 and (latents or 1) == 1 and (local_latents or 1) == 1
     rank = latents or (1 if outputs == 1 else 2)
     local_rank = local_latents or (1 if outputs == 1 else 2)
@@ -92,6 +81,20 @@ def build_spec(
         tied=tied,
         noise=("scalar" if outputs == 1 else "output") if noise == "auto" else noise,
     )
+
+
+def _check_template(kernel: Kernel, inputs: int, name: str) -> None:
+    """Its columns exist, and each parameter is one number or one for each of its columns."""
+    for leaf in leaves_of(kernel):
+        if leaf.dims is not None and max(leaf.dims) >= inputs:
+            raise InputError(f"`{name}` uses input {max(leaf.dims)}, but there are {inputs}")
+        columns = inputs if leaf.dims is None else len(leaf.dims)
+        for word, shapes in (("lengthscale", 1), ("period", 1), ("alpha", 0)):
+            value: Any = getattr(leaf, word, None)
+            shape = np.shape(value)
+            if shape not in ((), (columns,))[: 1 + shapes]:
+                wanted = f"one number, or {columns}" if shapes else "one number"
+                raise InputError(f"`{name}`: {word} must be {wanted}, it has shape {shape}")
 
 
 def starting_kernels(template: Kernel, *, scale: float, count: int, extent: np.ndarray) -> Kernel:

@@ -1,0 +1,202 @@
+"""Checks of single arguments: each takes a value and its name, and returns the value as plain Python.
+
+What does not fit is an `InputError` of one line that names the argument and says what to give. It shows
+short plain values only: a table that was given by mistake must not end up in a message.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pfedhgp.errors import InputError
+
+Check = Callable[[Any, str], Any]
+LONGEST = 60
+
+
+def shown(value: Any) -> str:
+    """`value` for a message: itself where it is plain and short, else what it is."""
+    plain = (str, int, float, bool, type(None), np.bool_, np.integer, np.floating)
+    few = isinstance(value, list | tuple) and all(isinstance(v, plain) for v in value)
+    text = repr(value) if few or isinstance(value, plain) else ""
+    if text and len(text) <= LONGEST and text.isprintable():
+        return text
+    return f"a value of type {type(value).__name__}"
+
+
+def refusal(name: str, wanted: str, value: Any) -> InputError:
+    """`name` must be `wanted`."""
+    return InputError(f"`{name}` must be {wanted}, got {shown(value)}")
+
+
+def whole(least: int) -> Check:
+    """A whole number of at least `least`."""
+    wanted = "a positive whole number" if least == 1 else f"a whole number of at least {least}"
+
+    def check(value: Any, name: str) -> int:
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+            raise refusal(name, wanted, value)
+        return int(value)
+
+    return check
+
+
+def number(*, above: float | None = None, least: float | None = None) -> Check:
+    """A finite number above, or of at least, a limit."""
+    limit = f" above {above:g}" if above is not None else ""
+    limit += f" of at least {least:g}" if least is not None else ""
+
+    def check(value: Any, name: str) -> float:
+        real = isinstance(value, int | float | np.integer | np.floating)
+        if isinstance(value, bool) or not real:
+            raise refusal(name, f"a number{limit}", value)
+        try:
+            found = float(value)
+        except OverflowError:
+            found = math.inf
+        low = (above is not None and found <= above) or (least is not None and found < least)
+        if not math.isfinite(found) or low:
+            raise refusal(name, f"a finite number{limit}", value)
+        return found
+
+    return check
+
+
+def flag(value: Any, name: str) -> bool:
+    """True or False, and nothing that only counts as one of them."""
+    if not isinstance(value, bool | np.bool_):
+        raise refusal(name, "True or False", value)
+    return bool(value)
+
+
+def _listed(value: Any) -> tuple[Any, ...]:
+    """What a list, a tuple or an array holds; nothing for what is none of them."""
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        return ()
+    return tuple(value)
+
+
+def one_of(*known: str) -> Check:
+    """One of some words."""
+
+    def check(value: Any, name: str) -> str:
+        if not isinstance(value, str) or value not in known:
+            raise refusal(name, f"one of {', '.join(known)}", value)
+        return value
+
+    return check
+
+
+def some_of(*known: str) -> Check:
+    """One or more of some words, each at most once; a single word is one of them."""
+
+    def check(value: Any, name: str) -> tuple[str, ...]:
+        listed = (value,) if isinstance(value, str) else _listed(value)
+        wanted = f"some of {', '.join(known)}"
+        if not listed or not all(isinstance(word, str) and word in known for word in listed):
+            raise refusal(name, wanted, value)
+        if len(set(listed)) != len(listed):
+            raise refusal(name, f"{wanted}, each at most once", value)
+        return tuple(str(word) for word in listed)
+
+    return check
+
+
+def optional(check: Check) -> Check:
+    """None, or what `check` takes."""
+
+    def either(value: Any, name: str) -> Any:
+        if value is None:
+            return None
+        try:
+            return check(value, name)
+        except InputError as error:
+            raise InputError(f"{error} (None: the default)") from None
+
+    return either
+
+
+def auto_or(check: Check) -> Check:
+    """The word "auto", or what `check` takes."""
+
+    def either(value: Any, name: str) -> Any:
+        if isinstance(value, str) and value == "auto":
+            return value
+        try:
+            return check(value, name)
+        except InputError as error:
+            raise InputError(str(error).replace(" must be ", " must be 'auto' or ", 1)) from None
+
+    return either
+
+
+def functions(value: Any, name: str) -> tuple[Callable[..., Any], ...]:
+    """A sequence of functions."""
+    listed = _listed(value)
+    empty = isinstance(value, list | tuple) and not value
+    if not (listed or empty) or not all(callable(each) for each in listed):
+        raise refusal(name, "a list of functions", value)
+    return listed
+
+
+def path(value: Any, name: str) -> Path:
+    """A path to a file or folder."""
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        raise refusal(name, "a path", value)
+    text = os.fspath(value)
+    if not isinstance(text, str) or "\0" in text:
+        raise refusal(name, "a path", value)
+    return Path(text)
+
+
+def column(value: Any, name: str) -> str:
+    """The name of a column."""
+    if not isinstance(value, str) or not value:
+        raise refusal(name, "the name of a column", value)
+    return value
+
+
+def columns(value: Any, name: str) -> tuple[str, ...]:
+    """One or more different names of columns."""
+    listed = (value,) if isinstance(value, str) else _listed(value)
+    if not listed or not all(isinstance(each, str) and each for each in listed):
+        raise refusal(name, "one or more names of columns", value)
+    if len(set(listed)) != len(listed):
+        raise refusal(name, "different columns", value)
+    return tuple(str(each) for each in listed)
+
+
+def pairs(value: Any, name: str) -> tuple[tuple[float, float], ...]:
+    """(lower, upper) for each input, finite and in that order; for one input the bare pair will do."""
+    wanted = "a pair (lower, upper) for each input"
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise refusal(name, wanted, value) from None
+    if array.dtype.kind not in "fiu" or array.size == 0:
+        raise refusal(name, wanted, value)
+    if array.shape == (2,):
+        array = array[None]
+    if array.ndim != 2 or array.shape[1] != 2:
+        raise refusal(name, wanted, value)
+    array = array.astype(np.float64)
+    if not np.all(np.isfinite(array)) or np.any(array[:, 1] <= array[:, 0]):
+        raise refusal(name, f"{wanted}, finite and with lower < upper", value)
+    return tuple((float(low), float(high)) for low, high in array)
+
+
+def client_name(value: Any, known: Mapping[str, Any], name: str = "client") -> str:
+    """A client's name as text, which is how names are compared: 7 is "7". None and NaN are no names."""
+    missing = value is None or (isinstance(value, float | np.floating) and math.isnan(value))
+    if not missing and str(value) in known:
+        return str(value)
+    spoken = isinstance(value, str | int | np.integer) and not isinstance(value, bool)
+    if missing or not spoken or value == "":
+        raise refusal(name, "a client's name", value)
+    return str(value)

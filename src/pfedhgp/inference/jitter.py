@@ -1,0 +1,105 @@
+"""Jitter is raised tenfold where a factorisation fails, with a warning; what is not finite is an error.
+
+Both name the matrix, and the client where it is a client's. More jitter mends a matrix that rounding has
+made indefinite, and nothing else: NaN in a kernel matrix, or in a bound whose factors are there, is refused
+at once.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pfedhgp.errors import NonFiniteError, NumericsError, NumericsWarning
+from pfedhgp.model.blocks import ClientBlock, GlobalBlock
+from pfedhgp.together import together
+
+LARGEST_JITTER = 1e-2
+SHARED, LOCAL, WEIGHTS = "k(Z_g, Z_g)", "k(Z_i, Z_i)", "I + HᵀΣ⁻¹H"
+NO_KERNEL = "a kernel is not finite at the inducing inputs"
+
+
+def settle_jitter(block: GlobalBlock, jitter: float) -> float:
+    """The smallest tenfold multiple of `jitter` at which the shared kernels factorise."""
+    while True:
+        gram, factor = (bool(found) for found in _shared_factor(block, np.float64(jitter)))
+        if factor:
+            return jitter
+        if not gram:
+            raise NonFiniteError(NO_KERNEL, matrix=SHARED)
+        jitter = tenfold(jitter, None, SHARED)
+        say_raised(SHARED, (), jitter)
+
+
+def raised(
+    jitter: np.ndarray, failed: np.ndarray, blocks: ClientBlock, names: Sequence[str]
+) -> np.ndarray:
+    """The clients' jitters, tenfold for those whose bound failed because k(Z_i, Z_i) has no factor."""
+    gram, factor = (np.asarray(found) for found in _local_factors(blocks, jnp.asarray(jitter)))
+    more, who = np.array(jitter), [int(index) for index in np.flatnonzero(failed)]
+    for i in who:
+        if not gram[i]:
+            raise NonFiniteError(NO_KERNEL, client=names[i], matrix=LOCAL)
+        if factor[i]:
+            raise NonFiniteError("the bound is not finite", client=names[i], matrix=WEIGHTS)
+        more[i] = tenfold(float(jitter[i]), names[i], LOCAL)
+    say_raised(LOCAL, [names[i] for i in who], float(more[who].max()))
+    return more
+
+
+def tenfold(jitter: float, client: str | None, matrix: str) -> float:
+    """Ten times as much; an error beyond the largest."""
+    if jitter >= LARGEST_JITTER:
+        raise NumericsError(
+            f"a factorisation failed at the largest jitter, {jitter:g}: the kernel is not positive "
+            "definite there",
+            client=client,
+            matrix=matrix,
+        )
+    return min(10.0 * jitter, LARGEST_JITTER)
+
+
+def say_raised(matrix: str, clients: Sequence[str], jitter: float) -> None:
+    """The warning: which matrix, whose, and what its jitter is now."""
+    shown = ", ".join(repr(name) for name in clients[:3])
+    shown += f" and {len(clients) - 3} more" if len(clients) > 3 else ""
+    whose = f" of client{'s' if len(clients) > 1 else ''} {shown}" if clients else ""
+    warnings.warn(
+        f"{matrix}{whose} could not be factorised: the relative jitter is now {jitter:.0e}",
+        NumericsWarning,
+        stacklevel=3,
+    )
+
+
+def expect_finite(what: str, value: Any, *, matrix: str, client: str | None = None) -> None:
+    """Refuses NaN and infinities in any array of `value`."""
+    if not all(np.all(np.isfinite(np.asarray(leaf))) for leaf in jax.tree.leaves(value)):
+        raise NonFiniteError(f"{what} is not finite", client=client, matrix=matrix)
+
+
+def not_finite(tree: Any, count: int) -> np.ndarray:
+    """Which of `count` clients, the leading axis of `tree`'s arrays, have NaN or an infinity in one."""
+    bad = np.zeros(count, bool)
+    for leaf in jax.tree.leaves(tree):
+        bad |= ~np.isfinite(np.asarray(leaf)).reshape(count, -1).all(axis=1)
+    return bad
+
+
+@together()
+def _shared_factor(block: GlobalBlock, jitter: jax.Array) -> tuple[jax.Array, jax.Array]:
+    basis = block.basis(jitter)
+    return jnp.all(jnp.isfinite(basis.gram)), jnp.all(jnp.isfinite(basis.factor))
+
+
+@together()
+def _local_factors(blocks: ClientBlock, jitter: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def one(block: ClientBlock, own: jax.Array) -> tuple[jax.Array, jax.Array]:
+        basis = block.basis(own)
+        return jnp.all(jnp.isfinite(basis.gram)), jnp.all(jnp.isfinite(basis.factor))
+
+    return jax.vmap(one)(blocks, jitter)

@@ -1,0 +1,37 @@
+"""Where a client's local inducing inputs are: chosen by a budget, or as many as were asked for."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+
+from pfedhgp.errors import BudgetWarning
+from pfedhgp.inference import budget
+from pfedhgp.kernels import Kernel
+
+
+def local_inputs(
+    name: str,
+    kernels: Kernel,
+    X: np.ndarray,
+    wanted: int | str,
+    *,
+    tolerance: float,
+    largest: int,
+) -> np.ndarray:
+    """Z_i in the unit box: "auto" for so many that the residual is below `tolerance`, or a number."""
+    if isinstance(wanted, str):
+        return budget.local_inputs(kernels, X, tolerance, largest)
+    distinct = np.unique(X, axis=0)
+    if wanted > len(distinct):
+        warnings.warn(
+            f"client {name!r} has {len(distinct)} distinct inputs: "
+            f"{len(distinct)} local inducing inputs instead of {wanted}",
+            BudgetWarning,
+            stacklevel=2,
+        )
+        return distinct
+    if X.shape[1] == 1:
+        return budget.box_points(wanted, 1)
+    return budget.greedy_rows(kernels, X, 0.0, wanted)

@@ -1,0 +1,277 @@
+"""The structured solver's clients, a batch of equal shapes: their steps, their sums, their posteriors."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pfedhgp.errors import NumericsWarning
+from pfedhgp.inference import client as client_step
+from pfedhgp.inference.arrays import block_from_arrays, statistics_to_arrays
+from pfedhgp.inference.averaging import batched_average, parameters
+from pfedhgp.inference.budget import round_up
+from pfedhgp.inference.client import Broadcast, Info, StepOptions
+from pfedhgp.inference.grams import accumulate
+from pfedhgp.inference.jitter import not_finite, raised
+from pfedhgp.inference.parties import Arrays
+from pfedhgp.inference.state import (
+    State,
+    below,
+    block_arrays,
+    block_of,
+    statistics_arrays,
+    statistics_of,
+    tree_from_arrays,
+    tree_to_arrays,
+)
+from pfedhgp.inference.structured import Statistics, design_of
+from pfedhgp.inference.structured_posterior import client_posterior, evidence_of
+from pfedhgp.kernels import Kernel
+from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
+from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior
+from pfedhgp.model.spec import Spec
+from pfedhgp.together import together
+
+if TYPE_CHECKING:
+    from pfedhgp.inference.structured_training import Structured
+
+
+@dataclass
+class StructuredClients:
+    """A batch of clients of equal shapes: their blocks, their rows and their last messages."""
+
+    settings: Structured
+    spec: Spec
+    like: Kernel
+    blocks: ClientBlock
+    rows: Rows
+    anchors: ClientBlock = field(init=False)
+    own: Statistics | None = None
+    own_block: GlobalBlock | None = None
+    info: Info | None = None
+    local_nats: np.ndarray | None = None
+    jitter: np.ndarray = field(init=False)
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.anchors = self.blocks
+        self.jitter = np.full(self.blocks.active.shape[0], self.settings.jitter)
+
+    def answer(
+        self, arrays: Arrays, kind: str, names: tuple[str, ...]
+    ) -> list[dict[str, np.ndarray]]:
+        """The replies to a `start` or `round` broadcast, one a client."""
+        broadcast = Broadcast(
+            block=block_from_arrays(arrays, self.like),
+            J=jnp.asarray(arrays["J"]),
+            h=jnp.asarray(arrays["h"]),
+            kernels_free=jnp.asarray(arrays["kernels_free"]),
+            jitter=jnp.asarray(arrays["jitter"]),
+            evaluations=jnp.asarray(int(arrays["evaluations"])),
+            derivatives=jnp.asarray(int(arrays["derivatives"])),
+        )
+        if self.own is None or self.own_block is None:
+            count = self.blocks.active.shape[0]
+            rest = jax.tree.map(lambda v: jnp.zeros((count, *v.shape)), (broadcast.J, broadcast.h))
+        else:
+            structure = self.spec.structure
+            rest = client_step.batched_rest(structure, broadcast, self.own_block, self.own)
+        self.own = self.improve(broadcast, rest, names)
+        self.own_block = broadcast.block
+        return statistics_to_arrays(self.own, derivatives=bool(arrays["derivatives"]))
+
+    def improve(
+        self, broadcast: Broadcast, rest: tuple[jax.Array, jax.Array], names: tuple[str, ...]
+    ) -> Statistics:
+        """Each client's step given the others' J and h; returns their sums.
+
+        Where a client's factorisation fails, its local jitter is raised tenfold, up to 1e-2.
+        """
+        self.names = names
+        while True:
+            blocks, sums, info = client_step.batched_step(
+                self._options(),
+                broadcast,
+                rest,
+                self.blocks,
+                self.anchors,
+                self.rows,
+                jnp.asarray(self.jitter),
+            )
+            failed = not_finite(sums, len(self.jitter))
+            if not failed.any():
+                self.blocks, self.info, self.local_nats = blocks, info, np.asarray(info.local_nats)
+                return sums
+            self.jitter = raised(self.jitter, failed, self.blocks, names)
+
+    def _options(self) -> StepOptions:
+        settings = self.settings
+        return StepOptions(self.spec.structure, settings.learn_inducing, settings.chunk)
+
+    def replace_inputs(self, inputs: list[np.ndarray | None]) -> None:
+        """Gives clients other local inducing inputs; None leaves a client's as they are."""
+        now = [
+            np.asarray(self.blocks.inputs[i])[np.asarray(self.blocks.active[i]) > 0]
+            for i in range(len(inputs))
+        ]
+        chosen = [old if new is None else new for old, new in zip(now, inputs, strict=True)]
+        size = round_up(max(len(Z) for Z in chosen))
+        padded = np.stack([np.pad(Z, ((0, size - len(Z)), (0, 0)), mode="edge") for Z in chosen])
+        active = np.stack([np.arange(size) < len(Z) for Z in chosen]).astype(np.float64)
+        where = lambda b: (b.inputs, b.active)  # noqa: E731
+        self.blocks = eqx.tree_at(where, self.blocks, (jnp.asarray(padded), jnp.asarray(active)))
+        self.anchors = eqx.tree_at(where, self.anchors, (jnp.asarray(padded), jnp.asarray(active)))
+
+    def state(self) -> State:
+        """Blocks, where their priors stand, and the statistics that were last sent, for the cavity."""
+        nats = {} if self.local_nats is None else {"local_nats": np.asarray(self.local_nats)}
+        return State(
+            {
+                **below("blocks", tree_to_arrays(self.blocks)),
+                **below("anchors", tree_to_arrays(self.anchors)),
+                **statistics_arrays("own", self.own),
+                **block_arrays("own_block", self.own_block),
+                **nats,
+                "jitter": np.asarray(self.jitter),
+            }
+        )
+
+    def restore(self, state: State) -> None:
+        like = self.blocks
+        self.blocks = tree_from_arrays(state.part("blocks"), like)
+        self.anchors = tree_from_arrays(state.part("anchors"), like)
+        self.own, self.own_block = (
+            statistics_of(state, "own"),
+            block_of(state, "own_block", self.like),
+        )
+        self.local_nats = state.arrays.get("local_nats")
+        self.jitter = state.array("jitter")
+
+    def last_words(
+        self, shared: GlobalPosterior, found: list[ClientPosterior]
+    ) -> list[dict[str, np.ndarray]]:
+        """None: the statistics said it all."""
+        return []
+
+    def posteriors(
+        self,
+        shared: GlobalPosterior,
+        jitter: float,
+        rest: tuple[jax.Array, jax.Array] | None = None,
+    ) -> list[ClientPosterior]:
+        """What each client keeps for prediction. `rest`: the others' J and h, by default all but its own."""
+        count = self.blocks.active.shape[0]
+        settings, few = self.settings.averaging, self._short_of_rows()
+        plain = _posteriors(
+            self._options(),
+            shared.block,
+            self.blocks,
+            self.rows,
+            jnp.asarray(jitter),
+            jnp.asarray(self.jitter),
+        )
+        found = [jax.tree.map(lambda leaf, i=i: leaf[i], plain) for i in range(count)]
+        if settings is None or not few.any():
+            return found
+        final = self._final(shared, jitter)
+        if rest is None:
+            assert self.own is not None
+            assert self.own_block is not None
+            structure = self.spec.structure
+            rest = client_step.batched_rest(structure, final, self.own_block, self.own)
+        averaged = batched_average(
+            self._options(),
+            settings,
+            shared.block,
+            jnp.asarray(jitter),
+            rest,
+            self._settled(final, rest),
+            self.anchors,
+            self.rows,
+            jnp.asarray(self.jitter),
+        )
+        bad = not_finite(averaged, count)
+        for i in (int(index) for index in np.flatnonzero(few)):
+            if bad[i]:
+                warnings.warn(
+                    f"client {self._name(i)!r} keeps its best parameters: an average over them "
+                    "is not finite",
+                    NumericsWarning,
+                    stacklevel=2,
+                )
+                continue
+            found[i] = jax.tree.map(lambda leaf, i=i: leaf[i], averaged)
+        return found
+
+    def _name(self, i: int) -> str:
+        """Client `i`'s, where it is known: a resumed party may not have been asked yet."""
+        return self.names[i] if self.names else str(i)
+
+    def _short_of_rows(self) -> np.ndarray:
+        """Which clients have so few cells for their parameters that averaging over these matters."""
+        if self.settings.averaging is None:
+            return np.zeros(self.blocks.active.shape[0], bool)
+        learned = jax.tree.leaves(parameters(self.blocks, noise=self.rows.cycles is None))
+        each = sum(leaf.size for leaf in learned) / self.blocks.active.shape[0]
+        cells = np.asarray(self.rows.mask).sum(axis=(1, 2))
+        return (cells <= self.settings.averaging.cells * each) & (each > 0)
+
+    def _settled(self, final: Broadcast, rest: tuple[jax.Array, jax.Array]) -> ClientBlock:
+        """Blocks after one more search, at the final θ_g.
+
+        A curvature says something at the best parameters alone, and the last round's were found before the
+        last step in B_g. Where the search fails a client keeps what it has.
+        """
+        found, sums, _ = client_step.batched_step(
+            self._options(),
+            final,
+            rest,
+            self.blocks,
+            self.anchors,
+            self.rows,
+            jnp.asarray(self.jitter),
+        )
+        fine = np.isfinite(np.asarray(sums.evidence))
+
+        def keep(new: jax.Array, old: jax.Array) -> np.ndarray:
+            return np.where(fine.reshape(-1, *[1] * (np.ndim(old) - 1)), new, old)
+
+        return jax.tree.map(keep, found, self.blocks)
+
+    def _final(self, shared: GlobalPosterior, jitter: float) -> Broadcast:
+        """What the server would broadcast after its last step."""
+        J, h = evidence_of(shared)
+        return Broadcast(
+            block=shared.block,
+            J=J,
+            h=h,
+            kernels_free=jnp.asarray(1.0),
+            jitter=jnp.asarray(jitter),
+            evaluations=jnp.asarray(self.settings.evaluations),
+            derivatives=jnp.asarray(0),
+        )
+
+
+@together(static=1)
+def _posteriors(
+    options: StepOptions,
+    shared: GlobalBlock,
+    blocks: ClientBlock,
+    rows: Rows,
+    jitter: jax.Array,
+    local_jitter: jax.Array,
+) -> ClientPosterior:
+    basis = shared.basis(jitter)
+    size = basis.factor.shape[0] * basis.factor.shape[1]
+
+    def one(block: ClientBlock, rows: Rows, own: jax.Array) -> ClientPosterior:
+        design = design_of(options.structure, shared, basis, block, own)
+        return client_posterior(accumulate(rows, design, chunk=options.chunk), block, size)
+
+    return jax.vmap(one)(blocks, rows, local_jitter)
