@@ -46,6 +46,7 @@ def adopt(
     block = initial.client_block(spec, scales, Y, Z, model.scaling.extent, None)
     if model.cycle_layer is None or client.cycles is None:
         rows = _white_rows(client, X, Y, model.scaling)
+        block = eqx.tree_at(lambda b: b.noise, block, block.noise.at(_typical_noise(model)))
     else:
         cycles, layer = model.scaling.outputs(client.cycles), model.cycle_layer
         rows = cycle_rows(X, cycles, layer, separate=noise == "full", client=client.name)
@@ -68,6 +69,11 @@ def adopt(
         party.improve(broadcast, stacked, (client.name,))
     posterior = party.posteriors(model.shared, model.jitter, stacked)[0]
     return posterior, float(party.jitter[0])
+
+
+def _typical_noise(model: FittedModel) -> jax.Array:
+    """σ² of the population: where the new client's search starts, and its prior's centre."""
+    return jnp.maximum(jnp.diagonal(jnp.asarray(model.population.noise)), 1e-8)
 
 
 def _white_rows(client: ClientRows, X: np.ndarray, Y: np.ndarray, scaling: Scaling) -> Rows:

@@ -26,7 +26,7 @@ from pfedhgp.inference.arrays import (
     statistics_to_arrays,
 )
 from pfedhgp.inference.averaging import Averaging, batched_average, parameters
-from pfedhgp.inference.budget import round_up
+from pfedhgp.inference.budget import round_up, spacing
 from pfedhgp.inference.client import Broadcast, Info, StepOptions
 from pfedhgp.inference.coordinates import theta_of, with_theta
 from pfedhgp.inference.grams import accumulate
@@ -52,6 +52,8 @@ from pfedhgp.model.spec import Spec
 from pfedhgp.together import together
 
 LARGEST_JITTER = 1e-2
+USUAL_NOISE, USUAL_WEIGHT = 0.01, 4.0
+"""Where log σ² is expected before any client has spoken, in scaled units, and how many clients that counts as."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ class StructuredServer:
         self.before: GlobalBlock | None = None
         self.bounds: list[float] = []
         self.total: Surrogate | None = None
+        self.noise = np.full(spec.outputs, USUAL_NOISE)
 
     def request(self) -> dict[str, np.ndarray]:
         """The arrays of the next broadcast."""
@@ -113,6 +116,7 @@ class StructuredServer:
             "jitter": np.asarray(self.jitter),
             "kernels_free": np.asarray(0.0 if frozen else 1.0),
             "evaluations": np.asarray(float(count)),
+            "noise": self.noise,
             "derivatives": np.asarray(1.0 if self._will_move() else 0.0),
         }
 
@@ -134,6 +138,8 @@ class StructuredServer:
         self.total = Surrogate(self.block, statistics_from_arrays(sums, len(self.anchor)))
         bound = float(_value(self.spec.structure, self.total, self.block.loadings))
         self.bounds.append(bound)
+        if self.turn:
+            self.noise = usual_noise(self.total.sums)
         self.turn += 1
         return bound
 
@@ -212,6 +218,7 @@ class StructuredServer:
             "J": np.asarray(self.J),
             "h": np.asarray(self.h),
             "bounds": np.asarray(self.bounds, np.float64),
+            "noise": self.noise,
         }
         return State(arrays, {"jitter": self.jitter, "turn": self.turn, "radius": self.radius})
 
@@ -222,6 +229,7 @@ class StructuredServer:
         self.block, self.before = block, block_of(state, "before", like)
         self.anchor, self.J, self.h = (jnp.asarray(state.array(n)) for n in ("anchor", "J", "h"))
         self.bounds = state.array("bounds").tolist()
+        self.noise = state.array("noise")
         self.jitter, self.radius = float(state.plain["jitter"]), float(state.plain["radius"])
         self.turn = int(state.plain["turn"])
 
@@ -254,9 +262,13 @@ class StructuredClients:
     info: Info | None = None
     local_nats: np.ndarray | None = None
     jitter: np.ndarray = field(init=False)
+    floor: np.ndarray = field(init=False)
+    """The shortest local lengthscale that a client's rows can tell from noise, along each input."""
 
     def __post_init__(self) -> None:
         self.anchors = self.blocks
+        X, mask = np.asarray(self.rows.X), np.asarray(self.rows.mask)
+        self.floor = np.stack([spacing(x[m.any(1)]) for x, m in zip(X, mask > 0, strict=True)])
         self.jitter = np.full(self.blocks.active.shape[0], self.settings.jitter)
 
     def answer(
@@ -278,9 +290,16 @@ class StructuredClients:
         else:
             structure = self.spec.structure
             rest = client_step.batched_rest(structure, broadcast, self.own_block, self.own)
+        self.expect_noise(arrays["noise"])
         self.own = self.improve(broadcast, rest, names)
         self.own_block = broadcast.block
         return statistics_to_arrays(self.own, derivatives=bool(arrays["derivatives"]))
+
+    def expect_noise(self, variances: np.ndarray) -> None:
+        """Centres the prior of log σ² at what is usual among clients; a cycle layer's noise is settled."""
+        if self.rows.cycles is None:
+            centre = self.blocks.noise.at(jnp.asarray(variances))
+            self.anchors = eqx.tree_at(lambda b: b.noise, self.anchors, centre)
 
     def improve(
         self, broadcast: Broadcast, rest: tuple[jax.Array, jax.Array], names: tuple[str, ...]
@@ -298,6 +317,7 @@ class StructuredClients:
                 self.anchors,
                 self.rows,
                 jnp.asarray(self.jitter),
+                jnp.asarray(self.floor),
             )
             failed = ~np.isfinite(np.asarray(sums.evidence))
             if not failed.any():
@@ -395,6 +415,7 @@ class StructuredClients:
             self.anchors,
             self.rows,
             jnp.asarray(self.jitter),
+            jnp.asarray(self.floor),
         )
         for i in np.flatnonzero(few):
             one = jax.tree.map(lambda leaf, i=i: leaf[i], averaged)
@@ -426,6 +447,17 @@ class StructuredClients:
             derivatives=jnp.asarray(0),
         )
         return client_step.batched_rest(self.spec.structure, final, self.own_block, self.own)
+
+
+def usual_noise(sums: Statistics) -> np.ndarray:
+    """exp((N log σ̄² + 4 log 0.01)/(N + 4)) for each output: the mean of N clients' variances, held back.
+
+    The mean alone would follow clients that all have too few rows to know their noise.
+    """
+    count = float(sums.clients)
+    mean = np.maximum(np.diagonal(np.asarray(sums.noise)) / count, 1e-8)
+    logs = count * np.log(mean) + USUAL_WEIGHT * np.log(USUAL_NOISE)
+    return np.exp(logs / (count + USUAL_WEIGHT))
 
 
 @together(static=1)

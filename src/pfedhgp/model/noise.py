@@ -65,6 +65,14 @@ class Noise(eqx.Module):
     def rows(self, mask: Mask) -> RowPrecision:
         """P_n for each row of a mask: 0 missing, c where the cell is the mean of c observations."""
 
+    @abstractmethod
+    def at(self, variances: Float[Array, " Q"]) -> Noise:
+        """Independent noise of these variances, in this form."""
+
+    @abstractmethod
+    def log_gap(self, other: Noise) -> Array:
+        """|log σ² − log σ'²|² over what was learned: how far two noises of one form lie apart."""
+
     def within(self, scatter: Float[Array, "Q Q"]) -> Array:
         """tr(Σ⁻¹ scatter): what replicates add around their means."""
         factor = jnp.linalg.cholesky(self.covariance(scatter.shape[0]))
@@ -83,6 +91,16 @@ class DiagonalNoise(Noise):
     def covariance(self, outputs: int) -> Float[Array, "Q Q"]:
         return jnp.diag(self.variances(outputs))
 
+    def at(self, variances: Float[Array, " Q"]) -> DiagonalNoise:
+        logs = jnp.log(variances)
+        if self.log_variance.shape[-1] != variances.shape[-1]:
+            logs = jnp.mean(logs, axis=-1, keepdims=True)
+        return DiagonalNoise(jnp.broadcast_to(logs, self.log_variance.shape), self.floor)
+
+    def log_gap(self, other: Noise) -> Array:
+        assert isinstance(other, DiagonalNoise)
+        return jnp.sum((self.log_variance - other.log_variance) ** 2)
+
     def rows(self, mask: Mask) -> DiagonalRows:
         variance = self.variances(mask.shape[1])
         return DiagonalRows(jnp.sum(mask * jnp.log(variance)[None, :]), mask / variance[None, :])
@@ -98,6 +116,16 @@ class FullNoise(Noise):
         raw = self.log_factor
         factor = jnp.tril(raw, -1) + jnp.diag(jnp.exp(jnp.diagonal(raw)))
         return factor @ factor.T + self.floor * jnp.eye(outputs, dtype=raw.dtype)
+
+    def at(self, variances: Float[Array, " Q"]) -> FullNoise:
+        factor = jnp.diag(0.5 * jnp.log(variances))
+        return FullNoise(jnp.broadcast_to(factor, self.log_factor.shape), self.floor)
+
+    def log_gap(self, other: Noise) -> Array:
+        """The factor's diagonal holds ½ log σ², so its differences count twice; others as they are."""
+        assert isinstance(other, FullNoise)
+        gap = jnp.tril(self.log_factor - other.log_factor)
+        return jnp.sum(gap**2) + 3.0 * jnp.sum(jnp.diagonal(gap) ** 2)
 
     def rows(self, mask: Mask) -> FullRows:
         outputs, count = mask.shape[1], jnp.max(mask, axis=1)
