@@ -27,7 +27,7 @@ from pfedhgp.inference.registry import inference_named
 from pfedhgp.kernels import RBF, Kernel, Matern12, Matern32, Matern52, Periodic, RationalQuadratic
 from pfedhgp.model.cycles import FORMS, SHARINGS, CycleChoice
 from pfedhgp.model.fitted import FittedModel
-from pfedhgp.model.spec import build_spec
+from pfedhgp.model.spec import build_spec, like_shared
 from pfedhgp.runtime import with_numerics
 
 KERNELS: dict[str, Callable[[], Kernel]] = {
@@ -47,14 +47,18 @@ class FederatedGP:
     Args:
         kernel: Of the global and deviation layers: a kernel, or a name such as "rbf" or "matern52". A
             lengthscale that is given is a starting value, in the data's units.
-        local_kernel: Of the local layers; by default as `kernel`'s name, with its own lengthscales.
+        local_kernel: Of the local layers; by default of `kernel`'s form, with its own lengthscales.
         layers: Which layers there are; fewer than three are ablations.
         latents: Latent functions of the global (and deviation) layer; by default 1 for one output, else 2.
         local_latents: The same for the local layers.
         noise: "scalar", "output" (one variance each), "full" (a covariance), or "auto": as "output".
         inducing: Global inducing inputs: "auto" or a number.
         local_inducing: Local inducing inputs a client: "auto" or a number.
-        learn_inducing: Whether inducing inputs move while training (the default places them well enough).
+        learn_inducing: Whether inducing inputs move while training; None (the default): where a number that
+            was given is much too small for the data's lengthscales.
+        largest_inducing: The most global inducing inputs that "auto" takes; by default 256, or 128 where
+            there are many outputs. A warning says where it is too low.
+        largest_local_inducing: The same for a client's own.
         domain: (lower, upper) of each input where it is known; spares one exchange.
         inference: "structured" (default), "mean-field" (the paper's Algorithm 1), or settings of either.
         rounds: Rounds of training; by default the inference's own.
@@ -96,7 +100,9 @@ class FederatedGP:
         noise: str = "auto",
         inducing: int | str = "auto",
         local_inducing: int | str = "auto",
-        learn_inducing: bool = False,
+        learn_inducing: bool | None = None,
+        largest_inducing: int | None = None,
+        largest_local_inducing: int = 200,
         domain: Any = None,
         inference: Any = "structured",
         rounds: int | None = None,
@@ -120,6 +126,8 @@ class FederatedGP:
         self.inducing = inducing
         self.local_inducing = local_inducing
         self.learn_inducing = learn_inducing
+        self.largest_inducing = largest_inducing
+        self.largest_local_inducing = largest_local_inducing
         self.domain = domain
         self.inference = inference
         self.rounds = rounds
@@ -238,7 +246,7 @@ class FederatedGP:
         kernel = _kernel(self.kernel, "kernel")
         name_or_kernel = self.local_kernel
         if name_or_kernel is None:
-            name_or_kernel = self.kernel if isinstance(self.kernel, str) else "rbf"
+            name_or_kernel = self.kernel if isinstance(self.kernel, str) else like_shared(kernel)
         d, Q = rows[0].X.shape[1], rows[0].Y.shape[1]
         spec = build_spec(
             inputs=d,
@@ -268,6 +276,10 @@ class FederatedGP:
             inducing=self.inducing,
             local_inducing=self.local_inducing,
             domain=_domain(self.domain, rows),
+            largest_inducing=None
+            if self.largest_inducing is None
+            else _cap(self.largest_inducing, "largest_inducing"),
+            largest_local_inducing=_cap(self.largest_local_inducing, "largest_local_inducing"),
             tolerance=float(self.tolerance),
             restarts=int(self.restarts),
             seed=int(self.seed),
@@ -303,8 +315,8 @@ class FederatedGP:
         self.model_ = FittedModel(
             structure=plan.spec.structure,
             inference=plan.inference.name,
-            kernel=plan.spec.kernel,
-            local_kernel=plan.spec.local_kernel,
+            kernel=server.spec.kernel,
+            local_kernel=server.spec.local_kernel,
             shared=shared,
             clients={row.name: found[row.name] for row in rows},
             population=population,
@@ -330,9 +342,9 @@ class FederatedGP:
             name: v for name, v in self.get_params().items() if isinstance(v, plain)
         }
         kept["layers"] = [self.layers] if isinstance(self.layers, str) else list(self.layers)
-        kept["starting_scales"] = server.scales.as_dict()
         kept["exchanges"] = server.exchanges
         assert server.best is not None
+        kept["starting_scales"] = server.starts[server.best[1]].as_dict()
         kept["bound"] = None if server.best[0] is None else float(server.best[0])
         if server.cycles is not None:
             kept["cycle_form"] = server.cycles.layer.form
@@ -499,6 +511,12 @@ def _kernel(given: Kernel | str, name: str) -> Kernel:
     if isinstance(given, str) and given in KERNELS:
         return KERNELS[given]()
     raise InputError(f"`{name}` must be a kernel or one of {', '.join(KERNELS)}, got {given!r}")
+
+
+def _cap(given: Any, name: str) -> int:
+    if isinstance(given, bool) or not isinstance(given, int | np.integer) or given < 2:
+        raise InputError(f"`{name}` must be a whole number of at least 2, got {given!r}")
+    return int(given)
 
 
 def _cycle_choice(form: Any, sharing: Any, basis: Any) -> CycleChoice | None:

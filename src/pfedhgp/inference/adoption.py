@@ -11,9 +11,9 @@ from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.inference import budget, initial
 from pfedhgp.inference.arrays import stack_trees
-from pfedhgp.inference.census import Scales
 from pfedhgp.inference.client import Broadcast
 from pfedhgp.inference.cycle_rows import cycle_rows, noise_of
+from pfedhgp.inference.starts import Start
 from pfedhgp.inference.structured_posterior import evidence_of
 from pfedhgp.inference.structured_training import Structured, StructuredClients
 from pfedhgp.kernels import RBF
@@ -34,16 +34,16 @@ def adopt(
     """
     settings = settings or Structured()
     spec = _spec_of(model, noise)
-    scales = Scales(**model.settings["starting_scales"])
+    start = Start.from_json(model.settings["starting_scales"])
     X, Y = model.scaling.inputs(client.X), model.scaling.outputs(client.Y)
     extent = model.scaling.extent
     kernels = starting_kernels(
-        spec.local_kernel, scale=scales.short, count=spec.local_latents, extent=extent
+        spec.local_kernel, scale=start.local, count=spec.local_latents, extent=extent
     )
-    spare = budget.tolerance(scales.noise_variance, scales.short_variance, Y.size)
+    spare = budget.tolerance(start.noise_variance, start.local_variance, Y.size)
     cap = LARGEST_LOCAL if spec.local_latents else 0
     Z = budget.local_inputs(kernels, X, spare, cap) if cap else X[:0]
-    block = initial.client_block(spec, scales, Y, Z, model.scaling.extent, None)
+    block = initial.client_block(spec, start, Y, Z, model.scaling.extent, None)
     if model.cycle_layer is None or client.cycles is None:
         rows = _white_rows(client, X, Y, model.scaling)
         block = eqx.tree_at(lambda b: b.noise, block, block.noise.at(_typical_noise(model)))

@@ -88,6 +88,14 @@ def local_inputs(kernels: Kernel, X: np.ndarray, tolerance: float, cap: int) -> 
     return distinct if len(distinct) <= ALL_ROWS else greedy_rows(kernels, X, tolerance, cap)
 
 
+def spread_rows(kernels: Kernel, X: np.ndarray, count: int) -> np.ndarray:
+    """`count` inputs among a client's own rows: quantiles along one input, a greedy choice among several."""
+    distinct = np.unique(X, axis=0)
+    if X.shape[1] > 1:
+        return greedy_rows(kernels, X, 0.0, count)
+    return distinct[np.unique(np.linspace(0, len(distinct) - 1, count).round().astype(int))]
+
+
 def greedy_rows(kernels: Kernel, X: np.ndarray, tolerance: float, cap: int) -> np.ndarray:
     """Rows chosen one by one where the residual is largest (pivoted Cholesky), until its mean is small."""
     X = np.unique(X, axis=0)

@@ -25,7 +25,11 @@ from pfedhgp.model.blocks import (
     from_free,
     to_free,
 )
+from pfedhgp.model.noise import Noise
 from pfedhgp.together import together
+
+LOUDER = np.log(4.0) * np.arange(8)
+"""Multiples of the starting noise, as logarithms, among which a client chooses when training opens."""
 
 
 class StepOptions(NamedTuple):
@@ -45,8 +49,8 @@ class Broadcast(eqx.Module):
     kernels_free: Array
     jitter: Array
     evaluations: Array
-    derivatives: Array
-    """1 where the server will move θ_g next, and so needs derivatives in it"""
+    derivatives: Array | None
+    """1 where the server will move θ_g next, and so needs derivatives in it; None: no code for them"""
 
 
 class Info(NamedTuple):
@@ -214,6 +218,35 @@ def batched_step(
         return step(options, broadcast, rest, client, anchor, rows, jitter, floor)
 
     return jax.vmap(one)(rest, clients, anchors, rows, jitter, floor)
+
+
+@together(static=1)
+def batched_opening(
+    options: StepOptions, broadcast: Broadcast, clients: ClientBlock, rows: Rows, jitter: Array
+) -> tuple[Noise, Statistics, Array]:
+    """Sums at the starting values, without the search and its derivatives: quick to compile.
+
+    Only the noise is settled before, among a few multiples of where it starts and by what the client sees
+    alone: one that is too small makes any start look bad, and the comparison of two a comparison of misfits.
+    """
+    nothing = (jnp.zeros_like(broadcast.J), jnp.zeros_like(broadcast.h))
+    broadcast = eqx.tree_at(lambda b: b.derivatives, broadcast, None)
+    basis = broadcast.block.basis(broadcast.jitter)
+
+    def one(client: ClientBlock, rows: Rows, jitter: Array) -> tuple[Noise, Statistics, Array]:
+        def at(log_factor: Array) -> ClientBlock:
+            return eqx.tree_at(lambda b: b.noise, client, client.noise.louder(log_factor))
+
+        def bound(log_factor: Array) -> Array:
+            design = design_of(options.structure, broadcast.block, basis, at(log_factor), jitter)
+            return cavity_bound(accumulate(rows, design, chunk=options.chunk), *nothing)
+
+        if rows.cycles is None:
+            levels = jnp.asarray(LOUDER)
+            client = at(levels[jnp.nanargmax(jax.lax.map(bound, levels))])
+        return client.noise, *send(options, broadcast, client, rows, nothing, jitter)
+
+    return jax.vmap(one)(clients, rows, jitter)
 
 
 @together(static=1)

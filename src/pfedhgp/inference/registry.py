@@ -14,7 +14,7 @@ INFERENCES = {"structured": Structured, "mean-field": MeanField}
 
 
 def inference_named(
-    given: Any, *, rounds: int | None, learn_inducing: bool, averaging: bool = True
+    given: Any, *, rounds: int | None, learn_inducing: bool | None, averaging: bool = True
 ) -> Inference:
     """The settings object for a name, or the given one; `rounds` overrides its own, False `averaging` too.
 
@@ -25,8 +25,8 @@ def inference_named(
         if given not in INFERENCES:
             raise InputError(f"`inference` must be one of {', '.join(INFERENCES)}, got {given!r}")
         found = INFERENCES[given]()
-        if learn_inducing:
-            found = replace(found, learn_inducing=True)
+        if learn_inducing or (learn_inducing is None and isinstance(found, Structured)):
+            found = replace(found, learn_inducing=learn_inducing)
     elif is_dataclass(given) and hasattr(given, "server") and hasattr(given, "clients"):
         found = given
     else:

@@ -9,7 +9,9 @@ their place.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import equinox as eqx
 import jax
@@ -47,13 +49,16 @@ from pfedhgp.inference.structured_posterior import client_posterior, evidence_of
 from pfedhgp.inference.surrogate import Surrogate
 from pfedhgp.kernels import Kernel
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, Structure
+from pfedhgp.model.noise import Noise
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population
 from pfedhgp.model.spec import Spec
 from pfedhgp.together import together
 
+Found = TypeVar("Found")
+
 LARGEST_JITTER = 1e-2
 USUAL_NOISE, USUAL_WEIGHT = 0.01, 4.0
-"""Where log σ² is expected before any client has spoken, in scaled units, and how many clients that counts as."""
+"""Where noise is expected before clients have spoken, in scaled units, and how many of them that is worth."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +71,8 @@ class Structured:
     frozen_rounds: int = 2
     radius: float = 0.3
     largest_radius: float = 0.8
-    learn_inducing: bool = False
-    """Whether Z_i and Z_g move while training."""
+    learn_inducing: bool | None = False
+    """Whether Z_i and Z_g move while training; None: where the budgets given are much too small."""
     averaging: Averaging | None = field(default_factory=Averaging)
     """Whether, and how, predictions average over a client's parameters."""
     jitter: float = 1e-8
@@ -291,7 +296,10 @@ class StructuredClients:
             structure = self.spec.structure
             rest = client_step.batched_rest(structure, broadcast, self.own_block, self.own)
         self.expect_noise(arrays["noise"])
-        self.own = self.improve(broadcast, rest, names)
+        if arrays["evaluations"] or arrays["derivatives"]:
+            self.own = self.improve(broadcast, rest, names)
+        else:
+            self.own = self.open(broadcast, names)
         self.own_block = broadcast.block
         return statistics_to_arrays(self.own, derivatives=bool(arrays["derivatives"]))
 
@@ -304,11 +312,9 @@ class StructuredClients:
     def improve(
         self, broadcast: Broadcast, rest: tuple[jax.Array, jax.Array], names: tuple[str, ...]
     ) -> Statistics:
-        """Each client's step given the others' J and h; returns their sums.
+        """Each client's step given the others' J and h; returns their sums."""
 
-        Where a client's factorisation fails, its local jitter is raised tenfold, up to 1e-2.
-        """
-        while True:
+        def step(jitter: jax.Array) -> tuple[Statistics, tuple[ClientBlock, Info]]:
             blocks, sums, info = client_step.batched_step(
                 self._options(),
                 broadcast,
@@ -316,13 +322,38 @@ class StructuredClients:
                 self.blocks,
                 self.anchors,
                 self.rows,
-                jnp.asarray(self.jitter),
+                jitter,
                 jnp.asarray(self.floor),
             )
+            return sums, (blocks, info)
+
+        sums, (self.blocks, info) = self._with_enough_jitter(step, names)
+        self.info, self.local_nats = info, np.asarray(info.local_nats)
+        return sums
+
+    def open(self, broadcast: Broadcast, names: tuple[str, ...]) -> Statistics:
+        """The sums at the starting values, and noise that fits them."""
+
+        def look(jitter: jax.Array) -> tuple[Statistics, tuple[Noise, jax.Array]]:
+            noise, sums, nats = client_step.batched_opening(
+                self._options(), broadcast, self.blocks, self.rows, jitter
+            )
+            return sums, (noise, nats)
+
+        sums, (noise, nats) = self._with_enough_jitter(look, names)
+        self.blocks = eqx.tree_at(lambda b: b.noise, self.blocks, noise)
+        self.local_nats = np.asarray(nats)
+        return sums
+
+    def _with_enough_jitter(
+        self, step: Callable[[jax.Array], tuple[Statistics, Found]], names: tuple[str, ...]
+    ) -> tuple[Statistics, Found]:
+        """Where a client's factorisation fails, its local jitter is raised tenfold, up to 1e-2."""
+        while True:
+            sums, found = step(jnp.asarray(self.jitter))
             failed = ~np.isfinite(np.asarray(sums.evidence))
             if not failed.any():
-                self.blocks, self.info, self.local_nats = blocks, info, np.asarray(info.local_nats)
-                return sums
+                return sums, found
             if self.jitter[failed].max() >= LARGEST_JITTER:
                 raise NumericsError(
                     "a factorisation failed at the largest jitter",
@@ -338,7 +369,7 @@ class StructuredClients:
 
     def _options(self) -> StepOptions:
         settings = self.settings
-        return StepOptions(self.spec.structure, settings.learn_inducing, settings.chunk)
+        return StepOptions(self.spec.structure, bool(settings.learn_inducing), settings.chunk)
 
     def replace_inputs(self, inputs: list[np.ndarray | None]) -> None:
         """Gives clients other local inducing inputs; None leaves a client's as they are."""

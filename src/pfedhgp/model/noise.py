@@ -70,6 +70,10 @@ class Noise(eqx.Module):
         """Independent noise of these variances, in this form."""
 
     @abstractmethod
+    def louder(self, log_factor: Array) -> Noise:
+        """Σ times a factor"""
+
+    @abstractmethod
     def log_gap(self, other: Noise) -> Array:
         """|log σ² − log σ'²|² over what was learned: how far two noises of one form lie apart."""
 
@@ -97,6 +101,9 @@ class DiagonalNoise(Noise):
             logs = jnp.mean(logs, axis=-1, keepdims=True)
         return DiagonalNoise(jnp.broadcast_to(logs, self.log_variance.shape), self.floor)
 
+    def louder(self, log_factor: Array) -> DiagonalNoise:
+        return DiagonalNoise(self.log_variance + log_factor, self.floor)
+
     def log_gap(self, other: Noise) -> Array:
         assert isinstance(other, DiagonalNoise)
         return jnp.sum((self.log_variance - other.log_variance) ** 2)
@@ -120,6 +127,14 @@ class FullNoise(Noise):
     def at(self, variances: Float[Array, " Q"]) -> FullNoise:
         factor = jnp.diag(0.5 * jnp.log(variances))
         return FullNoise(jnp.broadcast_to(factor, self.log_factor.shape), self.floor)
+
+    def louder(self, log_factor: Array) -> FullNoise:
+        raw = self.log_factor
+        diagonal = jnp.diag(jnp.full(raw.shape[0], 0.5 * log_factor, raw.dtype))
+        return FullNoise(
+            jnp.tril(raw, -1) * jnp.exp(0.5 * log_factor) + jnp.diag(jnp.diagonal(raw)) + diagonal,
+            self.floor,
+        )
 
     def log_gap(self, other: Noise) -> Array:
         """The factor's diagonal holds ½ log σ², so its differences count twice; others as they are."""
