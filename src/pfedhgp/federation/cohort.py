@@ -242,6 +242,7 @@ class Cohort:
     def _on_finish(self, request: Message) -> list[dict[str, np.ndarray]]:
         a = request.arrays
         trainer = self.trainers[int(a["attempt"])]
+        self._warn_of_cap(trainer)
         shared = GlobalPosterior(
             block_from_arrays(a, self._like()), jnp.asarray(a["mean"]), jnp.asarray(a["covariance"])
         )
@@ -343,6 +344,25 @@ class Cohort:
             inputs.append(found if len(found) > count[i] else None)
         if any(Z is not None for Z in inputs):
             trainer.replace_inputs(inputs)
+
+    def _warn_of_cap(self, trainer: ClientParty) -> None:
+        """Says so where automatic local inducing inputs ended at their largest number, and are too few."""
+        largest, nats = self.plan.largest_local_inducing, trainer.local_nats
+        if self.plan.local_inducing != "auto" or nats is None or not self.spec.local_latents:
+            return
+        count = np.asarray(trainer.blocks.active).sum(axis=1)
+        short = [
+            name
+            for name, own, lost in zip(self.names, count, nats, strict=True)
+            if own >= largest and lost > budget.NATS
+        ]
+        if short:
+            warnings.warn(
+                f"{largest} local inducing inputs, the most allowed, are too few for {len(short)} of "
+                f"{len(self.names)} clients, the first is {short[0]!r}: raise `largest_local_inducing`",
+                BudgetWarning,
+                stacklevel=2,
+            )
 
 
 def _start_number(k: int, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

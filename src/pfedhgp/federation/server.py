@@ -324,11 +324,12 @@ class Server:
         record = self._record(bound, "round")
         last = self.turn >= self.plan.inference.rounds or self.stop_asked
         if self._settled(bound, count) or last:
+            self._warn_of_cap()
             shared = self.trainer.finish()
             bound = self.trainer.bounds[-1] if bound is not None else None
             record["bound"] = bound
             if self.best is None or (bound is not None and bound > self.best[0]):
-                population = self.trainer.population()
+                population = self._of_those_who_saw(self.trainer.population())
                 self.best = (bound, self.attempt, shared, population, self.trainer.jitter)
             self.attempt += 1
             again = self.attempt < self.plan.restarts and not self.stop_asked
@@ -338,6 +339,18 @@ class Server:
         self.turn += 1
         self.round += 1
         return record
+
+    def _of_those_who_saw(self, population: Population | None) -> Population | None:
+        """Means over the clients that observed an output: loadings of the others are zero, not small."""
+        if population is None:
+            return None
+        up = np.sqrt(self.clients / np.maximum(self.census["y_clients"], 1.0))
+        outer = jnp.asarray(np.outer(up, up))
+        return replace(
+            population,
+            deviation_power=population.deviation_power * outer,
+            local_power=population.local_power * outer,
+        )
 
     def _settled(self, bound: float | None, clients: int) -> bool:
         """Whether two rounds in a row gained less than the tolerance."""
@@ -359,6 +372,20 @@ class Server:
         larger = min(budget.round_up(size + max(2, size // 4)), cap)
         log.info("global inducing inputs: %d instead of %d", larger, size)
         return budget.box_points(larger, plan.spec.inputs)
+
+    def _warn_of_cap(self) -> None:
+        """Says so where automatic inducing inputs ended at their largest number, and are too few."""
+        size, largest = len(self.trainer.block.inputs), self._largest()
+        if self.plan.inducing != "auto" or size < largest or not self.spec.latents:
+            return
+        nats = self.trainer.shared_nats()
+        if nats > budget.NATS:
+            warnings.warn(
+                f"{largest} global inducing inputs, the most allowed, are too few for the data's "
+                f"lengthscales ({nats:.1f} nats a client are lost): raise `largest_inducing`",
+                BudgetWarning,
+                stacklevel=2,
+            )
 
     def _ask_finish(self) -> dict[str, np.ndarray]:
         assert self.best is not None

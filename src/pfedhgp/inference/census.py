@@ -38,6 +38,7 @@ def moments(X: np.ndarray, Y: np.ndarray) -> dict[str, np.ndarray]:
         "x_sum": X.sum(0),
         "x_within": ((X - X.mean(0)) ** 2).sum(0),
         "x_means": len(X) * X.mean(0) ** 2,
+        "y_clients": seen.any(axis=0).astype(np.float64),
         "y_pairs": pairs,
         "y_mean": np.where(pairs > 0, shift[:, None] + away, 0.0),
         "y_cross": centred.T @ centred - pairs * away * away.T,

@@ -22,7 +22,7 @@ from pfedhgp.model.spec import Spec
 SHORTEST, LONGEST = 0.003, 0.5
 """Between these, in the unit box, restarts draw lengthscales."""
 STRETCH = 2.0
-"""A wave of period p has the variogram of a lengthscale of 0.16 p near zero; a good model of it has 0.35 p."""
+"""A wave of period p has the variogram of a lengthscale of 0.16 p near zero; 0.35 p models it best."""
 CLEARLY = 0.05
 """Nats an observed cell by which another start must beat the usual one: neither is trained yet."""
 LARGEST_MESSAGE = 2048

@@ -50,7 +50,12 @@ from pfedhgp.inference.surrogate import Surrogate
 from pfedhgp.kernels import Kernel
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, Structure
 from pfedhgp.model.noise import Noise
-from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population
+from pfedhgp.model.posterior import (
+    ClientPosterior,
+    GlobalPosterior,
+    Population,
+    without_outputs,
+)
 from pfedhgp.model.spec import Spec
 from pfedhgp.together import together
 
@@ -435,7 +440,7 @@ class StructuredClients:
         )
         found = [jax.tree.map(lambda leaf, i=i: leaf[i], plain) for i in range(count)]
         if settings is None or not few.any():
-            return found
+            return self._without_unseen(found)
         averaged = batched_average(
             self._options(),
             settings,
@@ -452,7 +457,15 @@ class StructuredClients:
             one = jax.tree.map(lambda leaf, i=i: leaf[i], averaged)
             if all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(one)):
                 found[i] = one
-        return found
+        return self._without_unseen(found)
+
+    def _without_unseen(self, found: list[ClientPosterior]) -> list[ClientPosterior]:
+        """Loadings of outputs that a client never observed are zero to the last bit: nothing is known."""
+        seen = np.any(np.asarray(self.rows.mask) > 0, axis=1, keepdims=False)
+        return [
+            own if row.all() else without_outputs(own, jnp.asarray(row.astype(np.float64)))
+            for own, row in zip(found, list(seen), strict=True)
+        ]
 
     def _short_of_rows(self) -> np.ndarray:
         """Which clients have so few cells for their parameters that averaging over these matters."""
