@@ -2,7 +2,8 @@
 
 [data]       files, client, inputs, outputs, cycle, delimiter, datetime_format
 [model]      kernel, local_kernel, layers, latents, local_latents, noise, inducing, local_inducing,
-             learn_inducing, largest_inducing, largest_local_inducing, cycles, cycle_sharing, cycle_basis, domain
+             learn_inducing, largest_inducing, largest_local_inducing, cycles, cycle_sharing,
+             cycle_basis, domain
 [inference]  name, rounds, tolerance, restarts, batch, averaging
 [run]        out, holdout, seed, device, report
 """

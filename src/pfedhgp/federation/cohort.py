@@ -86,7 +86,7 @@ class Cohort:
         centre, spread = request.arrays["centre"], request.arrays["spread"]
         replies = []
         for client in self.clients:
-            unit = (client.X - centre) / np.where(spread > 0, spread, 1.0) / np.sqrt(12.0)
+            unit = (client.X - centre) / np.where(spread > 0, spread, 1.0) / np.sqrt(12.0) + 0.5
             replies.append(
                 {
                     "histogram": census.histogram(client.X, centre, spread),

@@ -7,6 +7,7 @@ next (None when done), `gather(replies)` takes the answers.
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pfedhgp.data.scaling import Scaling
-from pfedhgp.errors import InputError, MessageError
+from pfedhgp.errors import BudgetWarning, InputError, MessageError
 from pfedhgp.federation.messages import Message, hash_arrays
 from pfedhgp.federation.opening import Frame, Opening, inference_of, opened, too_few
 from pfedhgp.federation.plan import Plan
@@ -131,7 +132,7 @@ class Server:
             self.phase = "extent"
             return
         lower, upper = (np.asarray(side, np.float64) for side in self.plan.domain)
-        self._settle(lower, upper, sums, 1.0)
+        self._settle(lower, upper, sums, upper - lower)
 
     def _ask_extent(self) -> dict[str, np.ndarray]:
         return {"centre": self.x_centre, "spread": self.x_spread}
@@ -139,23 +140,19 @@ class Server:
     def _take_extent(self, sums: dict[str, np.ndarray], count: int) -> None:
         lower, upper = census.extent(sums["histogram"], self.x_centre, self.x_spread)
         self.crowd = census.crowd(sums["histogram"], self.x_centre, self.x_spread)
-        spread = self.x_spread * np.sqrt(12.0)
-        varies = (upper > lower) & (spread > 0)
-        ratio = (
-            float(np.exp(np.mean(np.log(spread[varies] / (upper - lower)[varies]))))
-            if varies.any()
-            else 1.0
-        )
-        self._settle(lower, upper, sums, ratio)
+        self._settle(lower, upper, sums, self.x_spread * np.sqrt(12.0))
 
     def _settle(
         self,
         lower: np.ndarray,
         upper: np.ndarray,
         sums: dict[str, np.ndarray],
-        ratio: float,
+        width: np.ndarray,
     ) -> None:
-        """Scaling and starting scales; `ratio` turns the variogram's lags into the unit box's."""
+        """Scaling and starting scales; clients took lags and waves in units of `width`."""
+        varies = (upper > lower) & (width > 0)
+        gaps = np.log(width[varies] / (upper - lower)[varies])
+        ratio = float(np.exp(np.mean(gaps))) if varies.any() else 1.0
         seen = np.maximum(self._cells(), 1.0)
         centre = np.diagonal(self.census["y_mean"]).copy()
         variance = np.maximum(np.diagonal(self.census["y_cross"]) / seen, 0.0)
@@ -164,7 +161,7 @@ class Server:
         spread = np.sqrt(variance)
         if self.plan.spec.noise == "scalar":
             spread = np.full_like(spread, np.sqrt(np.mean(variance)))
-        tiny = spread <= 1e-12 * np.maximum(np.abs(centre), 1e-300)
+        tiny = spread <= 8.0 * np.finfo(np.float64).eps * np.abs(centre)  # no more than rounding
         spread = np.where(tiny | (spread == 0), np.maximum(np.abs(centre) * 1e-6, 1e-9), spread)
         if not self.plan.scale_outputs:
             centre, spread = np.zeros_like(centre), np.ones_like(spread)
@@ -179,7 +176,7 @@ class Server:
         )
         if "waves" in sums:
             periods = np.array([starting_period(total, ANY_PERIODS) for total in sums["waves"]])
-            self._take_periods(periods * ratio * self.scaling.extent)
+            self._take_periods(periods * np.where(width > 0, width, 1.0))
         self.phase = "start" if self.plan.cycles is None else "cycles"
 
     def _take_periods(self, periods: np.ndarray) -> None:
