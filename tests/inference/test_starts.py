@@ -13,14 +13,14 @@ from pfedhgp.model.spec import build_spec, like_shared, open_periods, with_perio
 SCALES = Scales(short=0.02, long=0.25, short_variance=0.3, long_variance=0.6, noise_variance=0.01)
 
 
-def spec(kernel=None, layers=("global", "deviation", "local")):
+def spec(kernel=None, outputs=1):
     kernel = RBF() if kernel is None else kernel
     return build_spec(
         inputs=1,
-        outputs=1,
+        outputs=outputs,
         kernel=kernel,
         local_kernel=like_shared(kernel),
-        layers=layers,
+        layers=("global", "deviation", "local"),
         latents=None,
         local_latents=None,
         noise="auto",
@@ -32,6 +32,7 @@ def test_both_scales_are_tried_as_the_shared_one():
     assert [(s.shared, s.local) for s in found] == [(0.25, 0.02), (0.02, 0.25), (0.04, 0.25)]
     assert [s.shared_variance for s in found] == [0.6, 0.3, 0.3]
     assert len(starts.first(spec(), SCALES, compare=False)) == 1
+    assert len(starts.first(spec(outputs=2), SCALES, compare=True)) == 1
 
 
 @pytest.mark.parametrize("kernel", [RBF(3.0), Periodic(period=2.0)])
