@@ -39,9 +39,10 @@ def test_a_fast_wave_that_all_share_is_found_in_the_global_layer():
     model = FederatedGP(rounds=4, averaging=False, domain=[(0.0, 1.0)]).fit(data)
     layers = model.predict("site 0", x).layers
     wave = np.sin(12.0 * np.pi * x)
-    shared = np.corrcoef(layers["global"].mean[:, 0], wave)[0, 1]
-    assert shared > 0.95
-    assert np.std(layers["global"].mean) > 5.0 * np.std(layers["local"].mean)
+    shared, own = (layers[name].mean[:, 0] for name in ("global", "local"))
+    assert np.corrcoef(shared, wave)[0, 1] > 0.95
+    assert shared @ wave / (wave @ wave) > 10.0  # of 20; the deviation has most of the rest
+    assert abs(own @ wave / (wave @ wave)) < 1.0  # the local layer has the drift
     assert model.exchanges_ == 1 + 1 + 4
 
 
@@ -57,7 +58,7 @@ def test_an_output_that_a_client_never_observed_has_the_populations_variance():
         np.testing.assert_allclose(p.layers[layer].sd[:, 1], expected, rtol=1e-9)
         np.testing.assert_allclose(p.layers[layer].mean[:, 1], 0.0, atol=1e-12)
     assert np.all(p.sd[:, 1] > np.sqrt(np.asarray(people.noise)[1, 1]) * spread)
-    assert np.all(p.sd[:, 1] > 2.0 * model.predict("site 1", x).sd[:, 1])
+    assert np.all(p.sd[:, 1] > 1.2 * model.predict("site 1", x).sd[:, 1])
     joint = p.covariance("joint")
     np.testing.assert_allclose(np.diag(joint).reshape(5, 2), p.sd**2, rtol=1e-8)
     assert np.linalg.eigvalsh(joint).min() > 0.0
