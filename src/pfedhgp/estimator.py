@@ -54,8 +54,8 @@ class FederatedGP:
         noise: "scalar", "output" (one variance each), "full" (a covariance), or "auto": as "output".
         inducing: Global inducing inputs: "auto" or a number.
         local_inducing: Local inducing inputs a client: "auto" or a number.
-        learn_inducing: Whether inducing inputs move while training; None (the default): where a number that
-            was given is much too small for the data's lengthscales.
+        learn_inducing: Whether inducing inputs move while training (the default places them well enough);
+            None: where a number that was given is much too small for the data's lengthscales.
         largest_inducing: The most global inducing inputs that "auto" takes; by default 256, or 128 where
             there are many outputs. A warning says where it is too low.
         largest_local_inducing: The same for a client's own.
@@ -100,7 +100,7 @@ class FederatedGP:
         noise: str = "auto",
         inducing: int | str = "auto",
         local_inducing: int | str = "auto",
-        learn_inducing: bool | None = None,
+        learn_inducing: bool | None = False,
         largest_inducing: int | None = None,
         largest_local_inducing: int = 200,
         domain: Any = None,

@@ -1,4 +1,4 @@
-"""Automatic inducing inputs: enough and no more, over lengthscales and domains of many sizes, and they grow."""
+"""Automatic inducing inputs: enough and no more over lengthscales and domains of many sizes; they grow."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from pfedhgp.federation.opening import Frame, too_few
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
 from pfedhgp.inference import budget
+from pfedhgp.inference.starts import Start
 from pfedhgp.inference.structured_training import Structured
 from pfedhgp.kernels import RBF, Matern32
 from pfedhgp.model.spec import build_spec, starting_kernels
@@ -79,6 +81,15 @@ def test_global_inputs_stop_at_the_cap_that_was_given_and_at_the_rows():
     assert len(server(32, lost=9.0, largest_inducing=40)._other_inputs()) == 40
     assert server(40, lost=9.0, largest_inducing=40)._other_inputs() is None
     assert server(900, lost=9.0, largest_inducing=5000)._other_inputs() is None
+
+
+@pytest.mark.parametrize(("shared", "local", "short"), [(25, 25, True), (40, 40, False)])
+def test_given_budgets_that_are_much_too_small_are_known(shared, local, short):
+    """The study's scales: a local lengthscale of a fortieth of the domain, 50 rows."""
+    plan = server(12, lost=0.0, inducing=shared, local_inducing=local).plan
+    frame = Frame(extent=np.ones(1), moment=np.eye(1), cells=50.0, most=256, rows=300)
+    start = Start(0.2, 0.025, 0.6, 0.35, 1e-4)
+    assert too_few(plan, plan.spec, frame, start) is short
 
 
 def test_numbers_that_were_given_do_not_grow():

@@ -56,7 +56,7 @@ class Model(_Part):
     noise: Literal["auto", "scalar", "output", "full"] = "auto"
     inducing: Budget = "auto"
     local_inducing: Budget = "auto"
-    learn_inducing: bool | None = None
+    learn_inducing: bool = False
     largest_inducing: Annotated[int, Field(ge=2)] | None = None
     largest_local_inducing: Annotated[int, Field(ge=2)] = 200
     cycles: Literal["white", "stationary", "free", "auto"] = "white"

@@ -16,8 +16,10 @@ from pfedhgp.kernels import Kernel
 from pfedhgp.model.blocks import GlobalBlock
 from pfedhgp.model.spec import Spec, starting_kernels
 
-MUCH_TOO_FEW = 20.0 * budget.NATS
-"""Given budgets that cost more than so many nats a client are helped by moving their inputs."""
+MUCH_TOO_FEW = 1.0
+"""Given budgets that cost more than so many nats an observed cell are helped by moving their inputs."""
+LEAST_NOISE = 0.01
+"""Starting noise may be far too small; here it counts as this, at least."""
 
 
 @dataclass(frozen=True)
@@ -106,15 +108,15 @@ def too_few(plan: Plan, spec: Spec, frame: Frame, start: Start) -> bool:
     """
     shared, local = plan.inducing, plan.local_inducing
     jitter = plan.inference.jitter
-    nats = 0.0
+    left_out = 0.0
     if shared != "auto" and spec.latents:
         Z = budget.box_points(min(int(shared), frame.rows), spec.inputs)
         left = budget.box_residual(shared_kernels(spec, frame, start), Z, jitter)
-        nats += left * start.shared_variance
+        left_out += left * start.shared_variance
     if local != "auto" and spec.local_latents and int(local) < frame.cells / spec.outputs:
         Z = budget.box_points(int(local), spec.inputs)
         kernels = starting_kernels(
             spec.local_kernel, scale=start.local, count=spec.local_latents, extent=frame.extent
         )
-        nats += budget.box_residual(kernels, Z, jitter) * start.local_variance
-    return 0.5 * frame.cells * nats / start.noise_variance > MUCH_TOO_FEW
+        left_out += budget.box_residual(kernels, Z, jitter) * start.local_variance
+    return 0.5 * left_out / max(start.noise_variance, LEAST_NOISE) > MUCH_TOO_FEW
