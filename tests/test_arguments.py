@@ -44,6 +44,8 @@ WRONG = {
     "inducing": [*NO_COUNT, None],
     "local_inducing": [*NO_COUNT, None],
     "learn_inducing": [v for v in NO_FLAG if v is not None],
+    "largest_inducing": [*NO_COUNT, 1],
+    "largest_local_inducing": [*NO_COUNT, 1, None],
     "domain": [
         *("auto", "", 3, True, NAN, [], [[]], [(0.0, NAN)], [(0.0, INF)], [(1.0, 0.0)], [(0.0, 0.0)]),
         *([("0", "1")], [(False, True)], [0.0, 1.0, 2.0], [(0.0, 1.0)] * 2, [(0.0,), (1.0, 2.0)]),

@@ -63,6 +63,8 @@ OTHER = {
     "inducing": 7,
     "local_inducing": 5,
     "learn_inducing": True,
+    "largest_inducing": 60,
+    "largest_local_inducing": 80,
     "domain": [(0.0, 1.0)],
     "inference": Structured(rounds=3),
     "rounds": 4,

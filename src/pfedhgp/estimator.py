@@ -37,7 +37,7 @@ class FederatedGP:
         kernel: Of the global and deviation layers: a kernel, or a name such as "rbf" or "matern52". A
             lengthscale that is given is a starting value, in the data's units. A variance is not:
             variances start from the data, and of a sum only the ratios count.
-        local_kernel: Of the local layers; by default as `kernel`'s name, with its own lengthscales.
+        local_kernel: Of the local layers; by default of `kernel`'s form, with its own lengthscales.
         layers: Which layers there are; fewer than three are ablations.
         latents: Latent functions of the global (and deviation) layer; by default 1 for one output, else 2.
         local_latents: The same for the local layers.
@@ -45,7 +45,11 @@ class FederatedGP:
         inducing: Global inducing inputs: "auto" or a number.
         local_inducing: Local inducing inputs a client: "auto" or a number.
         learn_inducing: Whether inducing inputs move while training; by default as the inference has it
-            (`structured` places them well and leaves them, the paper's `mean-field` moves them).
+            (`structured` places them well and leaves them, the paper's `mean-field` moves them). "auto":
+            where a number that was given is much too small for the data's lengthscales.
+        largest_inducing: The most global inducing inputs that "auto" takes; by default 256, or 128 where
+            there are many outputs. A warning says where it is too low.
+        largest_local_inducing: The same for a client's own.
         domain: (lower, upper) of each input where it is known; spares one exchange.
         inference: "structured" (default), "mean-field" (the paper's Algorithm 1), or settings of either.
         rounds: Rounds of training; by default the inference's own.
@@ -89,7 +93,9 @@ class FederatedGP:
         noise: str = "auto",
         inducing: int | str = "auto",
         local_inducing: int | str = "auto",
-        learn_inducing: bool | None = None,
+        learn_inducing: bool | str | None = None,
+        largest_inducing: int | None = None,
+        largest_local_inducing: int = 200,
         domain: Any = None,
         inference: Any = "structured",
         rounds: int | None = None,
@@ -113,6 +119,8 @@ class FederatedGP:
         self.inducing = inducing
         self.local_inducing = local_inducing
         self.learn_inducing = learn_inducing
+        self.largest_inducing = largest_inducing
+        self.largest_local_inducing = largest_local_inducing
         self.domain = domain
         self.inference = inference
         self.rounds = rounds

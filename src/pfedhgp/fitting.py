@@ -21,7 +21,7 @@ from pfedhgp.kernels import Kernel, Sum, split_scale
 from pfedhgp.model.codec import plain_json
 from pfedhgp.model.cycles import CycleChoice
 from pfedhgp.model.fitted import FittedModel
-from pfedhgp.model.spec import build_spec
+from pfedhgp.model.spec import build_spec, like_shared
 from pfedhgp.parameters import KERNELS
 
 LARGEST = 1e120
@@ -51,7 +51,8 @@ def make_plan(chosen: Parameters, rows: Sequence[ClientRows], choice: CycleChoic
         raise InputError("`restarts` needs a bound to choose by, which mean-field does not send")
     own = chosen["local_kernel"]
     if own is None:
-        own = chosen["kernel"] if isinstance(chosen["kernel"], str) else "rbf"
+        own = chosen["kernel"]
+        own = own if isinstance(own, str) else like_shared(own)
     spec = build_spec(
         inputs=rows[0].X.shape[1],
         outputs=rows[0].Y.shape[1],
@@ -69,6 +70,8 @@ def make_plan(chosen: Parameters, rows: Sequence[ClientRows], choice: CycleChoic
         inducing=chosen["inducing"],
         local_inducing=chosen["local_inducing"],
         domain=_domain(chosen["domain"], rows),
+        largest_inducing=chosen["largest_inducing"],
+        largest_local_inducing=chosen["largest_local_inducing"],
         tolerance=chosen["tolerance"],
         restarts=chosen["restarts"],
         seed=chosen["seed"],
@@ -187,8 +190,8 @@ def fitted_model(
     return FittedModel(
         structure=plan.spec.structure,
         inference=plan.inference.name,
-        kernel=plan.spec.kernel,
-        local_kernel=plan.spec.local_kernel,
+        kernel=server.spec.kernel,
+        local_kernel=server.spec.local_kernel,
         shared=shared,
         clients={row.name: found[row.name] for row in rows},
         population=population,
@@ -223,7 +226,7 @@ def kept_settings(given: Parameters, server: Server) -> dict[str, Any]:
         if not isinstance(given[name], Kernel)
     }
     kept["inference"] = _inference_to_json(given["inference"])
-    kept["starting_scales"] = server.scales.as_dict()
+    kept["starting_scales"] = server.starts[server.best[1]].as_dict()
     kept["exchanges"] = server.exchanges
     kept["bound"] = None if server.best[0] is None else float(server.best[0])
     if server.cycles is not None:

@@ -7,7 +7,7 @@ outermost, so that the one variance of a layer can be told from its shape:
     0.65 * RBF(2.0) + 0.35 * Periodic(0.8, period=3.0)   is   Scaled(Sum((RBF, Periodic)), 1.0)
 
 All array leaves of a kernel are positive numbers. `None` as a lengthscale means "start from the
-data"; the model fills it in before anything is computed.
+data", and so does `None` as a period; the model fills it in before anything is computed.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class Periodic(_Stationary):
     r"""exp(−2 Σ_j sin²(π (x_j − z_j)/p_j)/ℓ_j²); ℓ is relative to the wave, not to the inputs."""
 
     lengthscale: Any = eqx.field(default=1.0, converter=lambda v: _given(v, "lengthscale"))
-    period: Any = eqx.field(default=1.0, kw_only=True, converter=lambda v: _given(v, "period"))
+    period: Any = eqx.field(default=None, kw_only=True, converter=lambda v: _given(v, "period"))
 
     def evaluate(self, x: Point, z: Point) -> Array:
         wave = jnp.sin(jnp.pi * self._over(self._difference(x, z), "period"))

@@ -20,13 +20,14 @@ from pfedhgp.model.cycles import CycleChoice
 from pfedhgp.model.spec import build_spec
 
 BLOCK = {"kernel", "inputs", "loadings", "phi"}
+ROUND = BLOCK | {"J", "h", "jitter", "kernels_free", "evaluations", "derivatives", "noise"}
 DOWN = {
     "census": set(),
     "extent": {"centre", "spread"},
-    "start": BLOCK
-    | {"J", "h", "jitter", "kernels_free", "evaluations", "derivatives"}
-    | {"lower", "upper", "centre", "spread", "scales", "attempt"},
-    "round": BLOCK | {"J", "h", "jitter", "kernels_free", "evaluations", "derivatives"},
+    "start": ROUND
+    | {"lower", "upper", "centre", "spread", "scales", "attempt"}
+    | {f"other {k}.{name}" for k in (1, 2) for name in ROUND | {"scales"}},
+    "round": ROUND,
     "finish": BLOCK | {"mean", "covariance", "jitter", "attempt"},
 }
 STATISTICS = {
@@ -40,14 +41,13 @@ UP = {
         "x_sum",
         "x_within",
         "x_means",
-        "y_count",
-        "y_sum",
-        "y_square",
+        "y_clients",
+        "y_mean",
         "y_cross",
         "y_pairs",
     },
     "extent": {"histogram", "lag_sum", "lag_pairs"},
-    "start": STATISTICS,
+    "start": STATISTICS | {f"other {k}.{name}" for k in (1, 2) for name in STATISTICS},
 }
 
 

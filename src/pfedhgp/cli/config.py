@@ -2,7 +2,8 @@
 
 [data]       files, client, inputs, outputs, cycle, delimiter, datetime_format
 [model]      kernel, local_kernel, layers, latents, local_latents, noise, inducing, local_inducing,
-             learn_inducing, cycles, cycle_sharing, cycle_basis, domain
+             learn_inducing, largest_inducing, largest_local_inducing, cycles, cycle_sharing,
+             cycle_basis, domain
 [inference]  name, rounds, tolerance, restarts, batch, averaging
 [run]        out, holdout, seed, device, report
 """
@@ -55,7 +56,9 @@ class Model(_Part):
     noise: Literal["auto", "scalar", "output", "full"] = "auto"
     inducing: Budget = "auto"
     local_inducing: Budget = "auto"
-    learn_inducing: bool | None = None
+    learn_inducing: bool | Literal["auto"] | None = None
+    largest_inducing: Annotated[int, Field(ge=2)] | None = None
+    largest_local_inducing: Annotated[int, Field(ge=2)] = 200
     cycles: Literal["white", "stationary", "free", "auto"] = "white"
     cycle_sharing: Literal["shared", "client", "mixed"] = "shared"
     cycle_basis: Budget = "auto"

@@ -174,6 +174,8 @@ def _train(
             inducing=model.inducing,
             local_inducing=model.local_inducing,
             learn_inducing=model.learn_inducing,
+            largest_inducing=model.largest_inducing,
+            largest_local_inducing=model.largest_local_inducing,
             domain=data.domain,
             cycles=model.cycles,
             cycle_sharing=model.cycle_sharing,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -13,23 +14,25 @@ import numpy as np
 
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.scaling import Scaling
-from pfedhgp.errors import InputError, MessageError
+from pfedhgp.errors import BudgetWarning, InputError, MessageError, PFedHGPWarning
 from pfedhgp.federation.messages import Message
+from pfedhgp.federation.opening import inference_of
 from pfedhgp.federation.plan import Plan
 from pfedhgp.inference import budget, census, cycle_rows, cycle_talk, initial
 from pfedhgp.inference.arrays import block_from_arrays, stack_trees
-from pfedhgp.inference.census import Scales
 from pfedhgp.inference.cycle_forms import Halves
 from pfedhgp.inference.jitter import WEIGHTS, expect_finite
 from pfedhgp.inference.local_inputs import local_inputs
 from pfedhgp.inference.parties import ClientParty
+from pfedhgp.inference.periodogram import by_input
+from pfedhgp.inference.starts import Start
 from pfedhgp.inference.state import State, below
 from pfedhgp.inference.white_rows import equal_patterns, white_rows
 from pfedhgp.kernels import Kernel, unstack
 from pfedhgp.model.blocks import ClientBlock, Rows
 from pfedhgp.model.cycles import CycleLayer
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior
-from pfedhgp.model.spec import starting_kernels
+from pfedhgp.model.spec import Spec, open_periods, starting_kernels, with_periods
 
 FORGOTTEN = ("census", "extent", "start", "round", "finish")
 """Requests that need not be answered again when a run is resumed: `starts` has those that matter."""
@@ -45,7 +48,10 @@ class Cohort:
         self.padded_rows = padded_rows or max(len(c.X) for c in clients)
         self.names = tuple(client.name for client in clients)
         self.scaling: Scaling | None = None
+        self.spec: Spec = plan.spec
         self.trainers: dict[int, ClientParty] = {}
+        self.others: list[ClientParty] = []
+        """At the other starts of the last start request, until the server has chosen."""
         self.starts: dict[int, dict[str, np.ndarray]] = {}
         self.heard: dict[str, dict[str, np.ndarray]] = {}
         self.attempt = 0
@@ -75,7 +81,7 @@ class Cohort:
             if self.plan.domain is not None:
                 lower, upper = self.plan.domain
                 unit = (client.X - lower) / np.where(upper > lower, upper - lower, 1.0)
-                sums |= census.variogram(unit, client.Y, self.plan.seed)
+                sums |= self._by_lag(unit, client.Y)
             replies.append(sums)
         return replies
 
@@ -83,14 +89,19 @@ class Cohort:
         centre, spread = request.arrays["centre"], request.arrays["spread"]
         replies = []
         for client in self.clients:
-            unit = (client.X - centre) / np.where(spread > 0, spread, 1.0) / np.sqrt(12.0)
+            unit = (client.X - centre) / np.where(spread > 0, spread, 1.0) / np.sqrt(12.0) + 0.5
             replies.append(
                 {
                     "histogram": census.histogram(client.X, centre, spread),
-                    **census.variogram(unit, client.Y, self.plan.seed),
+                    **self._by_lag(unit, client.Y),
                 }
             )
         return replies
+
+    def _by_lag(self, unit: np.ndarray, Y: np.ndarray) -> dict[str, np.ndarray]:
+        """Sums that say how fast outputs vary; of waves only where a kernel leaves its period open."""
+        sums = census.variogram(unit, Y, self.plan.seed)
+        return sums | {"waves": by_input(unit, Y)} if open_periods(self.plan.spec) else sums
 
     def _on_cycles(self, request: Message) -> list[dict[str, np.ndarray]]:
         a = request.arrays
@@ -108,27 +119,41 @@ class Cohort:
 
     def _on_start(self, request: Message) -> list[dict[str, np.ndarray]]:
         self._prepare(request.arrays)
-        return self._train(request)
+        self._warn_of_strays(request.arrays)
+        replies = self._train(request)
+        for k, other in enumerate(self.others, 1):
+            found = other.answer(_start_number(k, request.arrays), "start", self.names)
+            replies = [a | below(f"other {k}", b) for a, b in zip(replies, found, strict=True)]
+        return replies
 
     def _prepare(self, a: Mapping[str, np.ndarray]) -> None:
-        """Blocks at their starting values, for the scaling and the scales of a start request."""
+        """Parties at their starting values, for the scaling and the scales of a start request."""
         self.scaling = Scaling(a["lower"], a["upper"], a["centre"], a["spread"])
+        if "periods" in a:
+            self.spec = with_periods(self.plan.spec, np.asarray(a["periods"]))
         if self.plan.cycles is not None and not self.layers:
             shared, form = cycle_talk.layer_from_arrays(a), self.plan.spec.noise
             self.layers = {
                 name: cycle_talk.own_layer(self.plan.cycles, shared, self._halves[name], form)
                 for name in self.names
             }
-        scales = Scales(*(float(v) for v in a["scales"]))
         self.attempt = int(a["attempt"])
+        count = sum(name.startswith("other ") and name.endswith(".scales") for name in a)
+        self.trainers[self.attempt] = self._party(a)
+        self.others = [self._party(_start_number(k, a)) for k in range(1, count + 1)]
+        self.starts[self.attempt] = {name: np.asarray(array) for name, array in a.items()}
+
+    def _party(self, a: Mapping[str, np.ndarray]) -> ClientParty:
+        """The clients' blocks at one start, and their rows."""
+        assert self.scaling is not None
+        start, spec = Start.from_array(a["scales"]), self.spec
         seed = None if self.attempt == 0 else self.plan.seed + self.attempt
-        spec, inference = self.plan.spec, self.plan.inference
         blocks, rows = [], []
         for index, client in enumerate(self.clients):
             X, Y = self.scaling.inputs(client.X), self.scaling.outputs(client.Y)
-            Z = self._local_inputs(client.name, X, scales)
+            Z = self._local_inputs(client.name, X, start)
             own_seed = None if seed is None else seed * 1_000_003 + index
-            own = self._allow_for_residual(scales, Z, X)
+            own = self._allow_for_residual(start, Z, X)
             block = initial.client_block(spec, own, Y, Z, self.scaling.extent, own_seed)
             if client.name in self.layers:
                 noise = cycle_rows.noise_of(self.layers[client.name], spec.noise)
@@ -136,11 +161,32 @@ class Cohort:
             blocks.append(block)
             rows.append(self._rows(client))
         rows = cycle_rows.equal_shapes(rows) if self.layers else equal_patterns(rows)
-        self.scales = scales
-        self.trainers[self.attempt] = inference.clients(
+        return inference_of(self.plan, "learn" in a).clients(
             spec, self._like(), stack_trees(_pad_inputs(blocks)), stack_trees(rows)
         )
-        self.starts[self.attempt] = {name: np.asarray(array) for name, array in a.items()}
+
+    def _choose(self, a: Mapping[str, np.ndarray]) -> None:
+        """Keeps the parties at the start that the server has chosen, and forgets the others."""
+        if self.others:
+            number = int(a.get("chosen", 0))
+            self.trainers[self.attempt] = [self.trainers[self.attempt], *self.others][number]
+            self.starts[self.attempt] = _start_number(number, self.starts[self.attempt])
+        self.others = []
+
+    def _warn_of_strays(self, a: Mapping[str, np.ndarray]) -> None:
+        """Names clients whose rows stretch the domain; the rows themselves stay unsaid."""
+        if "crowd" not in a:
+            return
+        lower, upper = a["crowd"]
+        for client in self.clients:
+            stray = int(np.sum(np.any((lower > client.X) | (upper < client.X), axis=1)))
+            if stray:
+                warnings.warn(
+                    f"client {client.name!r} has {stray} of {len(client.X)} rows with inputs far from "
+                    "nearly all others: they stretch the domain. Correct or drop them, or give `domain`",
+                    PFedHGPWarning,
+                    stacklevel=2,
+                )
 
     # checkpoints ------------------------------------------------------------------------------
 
@@ -156,6 +202,8 @@ class Cohort:
             arrays |= below(f"start {attempt}", self.starts[attempt])
             arrays |= below(f"trainer {attempt}", own.arrays)
             plain["trainers"][str(attempt)] = dict(own.plain)
+        for k, other in enumerate(self.others):
+            arrays |= below(f"other {k}", other.state().arrays)
         return State(arrays, plain)
 
     def restore(self, state: State) -> None:
@@ -170,6 +218,8 @@ class Cohort:
         for name, plain in state.plain["trainers"].items():
             self._prepare(state.part(f"start {name}"))
             self.trainers[int(name)].restore(State(state.part(f"trainer {name}"), plain))
+        for k, other in enumerate(self.others):
+            other.restore(State(state.part(f"other {k}"), {}))
         self.attempt = int(state.plain["attempt"])
 
     def _digest(self) -> str:
@@ -187,12 +237,14 @@ class Cohort:
     def _on_round(self, request: Message) -> list[dict[str, np.ndarray]]:
         if self.attempt not in self.trainers:
             raise MessageError("a round was asked for before the start")
+        self._choose(request.arrays)
         self._grow()
         return self._train(request)
 
     def _on_finish(self, request: Message) -> list[dict[str, np.ndarray]]:
         a = request.arrays
         trainer = self.trainers[int(a["attempt"])]
+        self._warn_of_cap(trainer)
         shared = GlobalPosterior(
             block_from_arrays(a, self._like()), jnp.asarray(a["mean"]), jnp.asarray(a["covariance"])
         )
@@ -207,44 +259,44 @@ class Cohort:
 
     def _like(self) -> Kernel:
         """Stacked shared kernels of the right form, for reading a broadcast."""
-        spec = self.plan.spec
+        spec = self.spec
         assert self.scaling is not None
         return starting_kernels(
             spec.kernel, scale=0.2, count=spec.latents, extent=self.scaling.extent
         )
 
-    def _local_inputs(self, name: str, X: np.ndarray, scales: Scales) -> np.ndarray:
-        plan, spec = self.plan, self.plan.spec
+    def _local_inputs(self, name: str, X: np.ndarray, start: Start) -> np.ndarray:
+        plan, spec = self.plan, self.spec
         if spec.local_latents == 0:
             return X[:0]
         tolerance = budget.tolerance(
-            scales.noise_variance, scales.short_variance, len(X) * spec.outputs
+            start.noise_variance, start.local_variance, len(X) * spec.outputs
         )
         return local_inputs(
             name,
-            self._local_kernels(scales),
+            self._local_kernels(start),
             X,
             plan.local_inducing,
             tolerance=tolerance,
             largest=plan.largest_local_inducing,
         )
 
-    def _allow_for_residual(self, scales: Scales, Z: np.ndarray, X: np.ndarray) -> Scales:
+    def _allow_for_residual(self, start: Start, Z: np.ndarray, X: np.ndarray) -> Start:
         """Starts the noise no smaller than what the local inducing inputs leave out."""
         if not len(Z) or len(Z) >= len(X):
-            return scales
+            return start
         sample = X[:: -(-len(X) // 500)]
         jitter = self.plan.inference.jitter
-        left = budget.residual(self._local_kernels(scales), Z, sample, jitter)
-        noise = max(scales.noise_variance, min(left * scales.short_variance, 0.5))
-        return replace(scales, noise_variance=noise)
+        left = budget.residual(self._local_kernels(start), Z, sample, jitter)
+        noise = max(start.noise_variance, min(left * start.local_variance, 0.5))
+        return replace(start, noise_variance=noise)
 
-    def _local_kernels(self, scales: Scales) -> Kernel:
-        spec = self.plan.spec
+    def _local_kernels(self, start: Start) -> Kernel:
+        spec = self.spec
         assert self.scaling is not None
         return starting_kernels(
             spec.local_kernel,
-            scale=scales.short,
+            scale=start.local,
             count=spec.local_latents,
             extent=self.scaling.extent,
         )
@@ -280,6 +332,31 @@ class Cohort:
             inputs.append(found if len(found) > count[i] else None)
         if any(Z is not None for Z in inputs):
             trainer.replace_inputs(inputs)
+
+    def _warn_of_cap(self, trainer: ClientParty) -> None:
+        """Says so where automatic local inducing inputs ended at their largest number, and are too few."""
+        largest, nats = self.plan.largest_local_inducing, trainer.local_nats
+        if self.plan.local_inducing != "auto" or nats is None or not self.spec.local_latents:
+            return
+        count = np.asarray(trainer.blocks.active).sum(axis=1)
+        short = [
+            name
+            for name, own, lost in zip(self.names, count, nats, strict=True)
+            if own >= largest and lost > budget.NATS
+        ]
+        if short:
+            warnings.warn(
+                f"{largest} local inducing inputs, the most allowed, are too few for {len(short)} of "
+                f"{len(self.names)} clients, the first is {short[0]!r}: raise `largest_local_inducing`",
+                BudgetWarning,
+                stacklevel=2,
+            )
+
+
+def _start_number(k: int, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """A start request as if its start `k` were the only one."""
+    common = {name: array for name, array in arrays.items() if not name.startswith("other ")}
+    return {**common, **State(arrays).part(f"other {k}")}
 
 
 def _pad_inputs(blocks: list[ClientBlock]) -> list[ClientBlock]:

@@ -24,7 +24,8 @@ class Plan:
     local_inducing: int | str = "auto"
     domain: tuple[np.ndarray, np.ndarray] | None = None
     scale_outputs: bool = True
-    largest_inducing: int = 128
+    largest_inducing: int | None = None
+    """The most that "auto" takes; None: 256, or 128 where there are many outputs."""
     largest_local_inducing: int = 200
     tolerance: float = 0.02
     restarts: int = 1

@@ -18,20 +18,26 @@ import numpy as np
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import BudgetWarning, InputError, MessageError
 from pfedhgp.federation.messages import Message, hash_arrays
+from pfedhgp.federation.opening import Frame, Opening, inference_of, opened, too_few
 from pfedhgp.federation.plan import Plan
-from pfedhgp.inference import budget, census, initial
+from pfedhgp.inference import budget, census, starts
 from pfedhgp.inference.arrays import block_to_arrays
 from pfedhgp.inference.census import Scales
 from pfedhgp.inference.cycle_talk import CycleServer, layer_from_arrays
 from pfedhgp.inference.parties import ServerParty
+from pfedhgp.inference.periodogram import ANY_PERIODS, starting_period
+from pfedhgp.inference.starts import Start
 from pfedhgp.inference.state import State, below, block_arrays, block_of
 from pfedhgp.kernels import Kernel
 from pfedhgp.model.blocks import GlobalBlock
 from pfedhgp.model.posterior import GlobalPosterior, Population
-from pfedhgp.model.spec import starting_kernels
+from pfedhgp.model.spec import Spec, starting_kernels, with_periods
 
 log = logging.getLogger("pfedhgp")
-COUNTERS = ("phase", "round", "exchanges", "attempt", "turn", "_flat", "stop_asked")
+COUNTERS = (
+    *("phase", "round", "exchanges", "attempt", "turn", "_flat", "stop_asked"),
+    *("chosen", "compared", "learn"),
+)
 """What the server counts, and where it is."""
 
 QUIETEST = 1e-5
@@ -56,6 +62,14 @@ class Server:
         self._flat = 0
         self.trainer: ServerParty
         self.started: GlobalBlock
+        self.openings: list[Opening] = []
+        self.starts: dict[int, Start] = {}
+        """Where each attempt started."""
+        self.chosen = 0
+        self.compared = False
+        self.learn = False
+        self.spec: Spec = plan.spec
+        self.crowd: tuple[np.ndarray, np.ndarray] | None = None
         self.turn = 0
         self.stop_asked = False
         self.cycles: CycleServer | None = None
@@ -83,8 +97,12 @@ class Server:
             reply.check_finite()
             received += reply.nbytes
             count += 1
-            for name, array in reply.arrays.items():
-                total[name] = total[name] + array if name in total else array
+            if not total:
+                total = dict(reply.arrays)
+            elif self.phase == "census":
+                total = census.merged(total, dict(reply.arrays))
+            else:
+                total = {name: total[name] + array for name, array in reply.arrays.items()}
         if count:
             self.exchanges += 1
         elif self.phase != "finish":
@@ -114,46 +132,41 @@ class Server:
             self.phase = "extent"
             return
         lower, upper = (np.asarray(side, np.float64) for side in self.plan.domain)
-        self._settle(lower, upper, sums["lag_sum"], sums["lag_pairs"], 1.0)
+        self._settle(lower, upper, sums, upper - lower)
 
     def _ask_extent(self) -> dict[str, np.ndarray]:
         return {"centre": self.x_centre, "spread": self.x_spread}
 
     def _take_extent(self, sums: dict[str, np.ndarray], count: int) -> None:
         lower, upper = census.extent(sums["histogram"], self.x_centre, self.x_spread)
-        spread = self.x_spread * np.sqrt(12.0)
-        varies = (upper > lower) & (spread > 0)
-        ratio = (
-            float(np.exp(np.mean(np.log(spread[varies] / (upper - lower)[varies]))))
-            if varies.any()
-            else 1.0
-        )
-        self._settle(lower, upper, sums["lag_sum"], sums["lag_pairs"], ratio)
+        self.crowd = census.crowd(sums["histogram"], self.x_centre, self.x_spread)
+        self._settle(lower, upper, sums, self.x_spread * np.sqrt(12.0))
 
     def _settle(
         self,
         lower: np.ndarray,
         upper: np.ndarray,
-        lag_sum: np.ndarray,
-        lag_pairs: np.ndarray,
-        ratio: float,
+        sums: dict[str, np.ndarray],
+        width: np.ndarray,
     ) -> None:
-        """Scaling and starting scales; `ratio` turns the variogram's lags into the unit box's."""
-        s = self.census
-        seen = np.maximum(s["y_count"], 1.0)
-        centre = s["y_sum"] / seen
-        variance = np.maximum(s["y_square"] / seen - centre**2, 0.0)
+        """Scaling and starting scales; clients took lags and waves in units of `width`."""
+        varies = (upper > lower) & (width > 0)
+        gaps = np.log(width[varies] / (upper - lower)[varies])
+        ratio = float(np.exp(np.mean(gaps))) if varies.any() else 1.0
+        seen = np.maximum(self._cells(), 1.0)
+        centre = np.diagonal(self.census["y_mean"]).copy()
+        variance = np.maximum(np.diagonal(self.census["y_cross"]) / seen, 0.0)
         if not np.all(np.isfinite(variance)):
             raise InputError("outputs are too large to be summed: rescale them")
         spread = np.sqrt(variance)
         if self.plan.spec.noise == "scalar":
             spread = np.full_like(spread, np.sqrt(np.mean(variance)))
-        tiny = spread <= 1e-12 * np.maximum(np.abs(centre), 1e-300)
+        tiny = spread <= 8.0 * np.finfo(np.float64).eps * np.abs(centre)  # no more than rounding
         spread = np.where(tiny | (spread == 0), np.maximum(np.abs(centre) * 1e-6, 1e-9), spread)
         if not self.plan.scale_outputs:
             centre, spread = np.zeros_like(centre), np.ones_like(spread)
         self.scaling = Scaling(lower, upper, centre, spread)
-        found = census.starting_scales(lag_sum, lag_pairs, spread**2)
+        found = census.starting_scales(sums["lag_sum"], sums["lag_pairs"], spread**2)
         self.scales = Scales(
             min(found.short * ratio, 0.3),
             min(found.long * ratio, 0.35),
@@ -161,7 +174,19 @@ class Server:
             found.long_variance,
             found.noise_variance,
         )
+        if "waves" in sums:
+            periods = np.array([starting_period(total, ANY_PERIODS) for total in sums["waves"]])
+            self._take_periods(periods * np.where(width > 0, width, 1.0))
         self.phase = "start" if self.plan.cycles is None else "cycles"
+
+    def _take_periods(self, periods: np.ndarray) -> None:
+        """Open periods start where waves explain most, in the data's units."""
+        self.periods = periods
+        self.spec = with_periods(self.plan.spec, periods)
+
+    def _cells(self) -> np.ndarray:
+        """Observed cells of each output."""
+        return np.diagonal(self.census["y_pairs"])
 
     # the cycle layer --------------------------------------------------------------------------
 
@@ -201,93 +226,107 @@ class Server:
     # training ---------------------------------------------------------------------------------
 
     def _ask_start(self) -> dict[str, np.ndarray]:
-        plan, spec = self.plan, self.plan.spec
+        plan, frame = self.plan, self._frame()
         seed = None if self.attempt == 0 else plan.seed + self.attempt
-        inputs = self._starting_inputs()
-        moment = np.eye(spec.outputs)
-        cross = self.census.get("y_cross")
-        if cross is not None:
-            pairs = np.maximum(self.census["y_pairs"], 1.0)
-            outer = self.scaling.centre[:, None] * self.scaling.centre[None, :]
-            moment = (
-                (cross / pairs - outer)
-                / self.scaling.spread[:, None]
-                / self.scaling.spread[None, :]
-            )
-        self._allow_for_residual(inputs)
-        block = initial.global_block(spec, self.scales, moment, inputs, self.scaling.extent, seed)
-        self.started = block
-        self.trainer = plan.inference.server(spec, block)
+        wanted = self._wanted_starts()
+        if self.attempt == 0 and getattr(plan.inference, "learn_inducing", False) == "auto":
+            self.learn = too_few(plan, self.spec, frame, wanted[0])
+        found = [
+            opened(plan, self.spec, frame, start, seed=seed, learn=self.learn) for start in wanted
+        ]
+        most = starts.LARGEST_MESSAGE // max(self.spec.latents * self.spec.outputs, 1)
+        self.openings = found[:1] + [o for o in found[1:] if len(o.block.inputs) <= most]
+        asked: dict[str, np.ndarray] = {}
+        for k, opening in enumerate(self.openings):
+            own = {**opening.trainer.request(), "scales": opening.start.as_array()}
+            asked |= below(f"other {k}", own) if k else own
         return {
-            **self.trainer.request(),
+            **asked,
             **self._scaling_arrays(),
             **({} if self.cycles is None else self.cycles.request()),
-            "scales": np.array(list(self.scales.as_dict().values())),
+            **({} if self.spec is plan.spec else {"periods": self.periods}),
+            **({} if self.crowd is None else {"crowd": np.stack(self.crowd)}),
+            **({"learn": np.ones(())} if self.learn else {}),
             "attempt": np.asarray(float(self.attempt)),
         }
 
-    def _allow_for_residual(self, inputs: np.ndarray) -> None:
-        """Starts the noise no smaller than what the inducing inputs leave out.
+    def _wanted_starts(self) -> list[Start]:
+        """Those that the first exchange compares, or another one for a restart."""
+        plan = self.plan
+        if self.attempt == 0:
+            return starts.first(self.spec, self.scales, compare=plan.inference.knows_bound)
+        return [
+            starts.again(
+                self.scales,
+                self.starts[0],
+                compared=self.compared,
+                attempt=self.attempt,
+                seed=plan.seed,
+            )
+        ]
 
-        The bound charges that variance in units of the noise, and would else be best with no loadings at all.
-        """
-        spec, extent = self.plan.spec, self.scaling.extent
-        if not spec.latents:
-            return
-        kernels = starting_kernels(
-            spec.kernel, scale=self.scales.long, count=spec.latents, extent=extent
+    def _frame(self) -> Frame:
+        pairs = np.maximum(self.census["y_pairs"], 1.0)
+        spread = self.scaling.spread[:, None] * self.scaling.spread[None, :]
+        return Frame(
+            extent=self.scaling.extent,
+            moment=self.census["y_cross"] / pairs / spread,
+            cells=float(self._cells().sum()) / self.clients,
+            most=self._most_inputs(),
+            rows=int(self.census["rows"][0]),
         )
-        left = budget.box_residual(kernels, inputs, self.plan.inference.jitter)
-        noise = max(self.scales.noise_variance, min(left * self.scales.long_variance, 0.5))
-        self.scales = replace(self.scales, noise_variance=noise)
-
-    def _starting_inputs(self) -> np.ndarray:
-        plan, spec = self.plan, self.plan.spec
-        rows = int(self.census["rows"][0])
-        if spec.latents == 0:
-            return np.zeros((0, spec.inputs))
-        if plan.inducing != "auto":
-            wanted = int(plan.inducing)
-            if wanted > rows:
-                warnings.warn(
-                    f"{rows} rows in all: {rows} global inducing inputs instead of {wanted}",
-                    BudgetWarning,
-                    stacklevel=2,
-                )
-            return budget.box_points(min(wanted, rows), spec.inputs)
-        kernels = starting_kernels(
-            spec.kernel, scale=self.scales.long, count=spec.latents, extent=self.scaling.extent
-        )
-        cells = float(self.census["y_count"].sum()) / self.clients
-        tolerance = budget.tolerance(self.scales.noise_variance, self.scales.long_variance, cells)
-        cap = self._most_inputs()
-        return budget.domain_budget(kernels, spec.inputs, tolerance, cap, plan.inference.jitter)
 
     def _most_inputs(self) -> int:
         """No more inducing inputs than rows; with cycles, which lie on one grid, than rows of a client."""
         rows = self.census["rows"][0] if self.cycles is None else self._rows_a_client()
-        return min(self.plan.largest_inducing, max(int(rows), 1))
+        return min(self._largest(), max(int(rows), 1))
+
+    def _largest(self) -> int:
+        """What the plan allows; by default less where messages, of the size (R Q M)², would be long."""
+        if self.plan.largest_inducing is not None:
+            return self.plan.largest_inducing
+        each = max(self.spec.latents * self.spec.outputs, 1)
+        return int(np.clip(starts.LARGEST_MESSAGE // each, 128, 256))
 
     def _take_start(self, sums: dict[str, np.ndarray], count: int) -> dict[str, Any]:
-        record = self._record(self.trainer.gather(sums), "start")
+        replies = State(sums)
+        own = {name: array for name, array in sums.items() if not name.startswith("other ")}
+        parts = [own, *(replies.part(f"other {k}") for k in range(1, len(self.openings)))]
+        bounds = [o.trainer.gather(part) for o, part in zip(self.openings, parts, strict=True)]
+        best = starts.best_of(bounds, float(self._cells().sum()))
+        self._take_opening(best, bounds)
+        record = self._record(bounds[best], "start")
         self.trainer.advance(self._other_inputs())
         self.phase, self.round, self._flat = "round", self.round + 1, 0
         self.turn = 2 if self.plan.inference.start_is_round else 1
         return record
 
+    def _take_opening(self, best: int, bounds: list[float | None]) -> None:
+        """Training goes on from one of the starts."""
+        chosen = self.openings[best]
+        if len(bounds) > 1:
+            self.compared = True
+            log.info("starts: bounds %s, number %d is taken", bounds, best)
+        self.chosen, self.starts[self.attempt] = best, chosen.start
+        self.trainer, self.started = chosen.trainer, chosen.block
+        self.openings = []
+
     def _ask_round(self) -> dict[str, np.ndarray]:
-        return self.trainer.request()
+        """Where starts were compared and the first was not the best, clients hear which one was."""
+        which = {"chosen": np.asarray(float(self.chosen))} if self.chosen else {}
+        return {**self.trainer.request(), **which}
 
     def _take_round(self, sums: dict[str, np.ndarray], count: int) -> dict[str, Any]:
         bound = self.trainer.gather(sums)
         record = self._record(bound, "round")
         last = self.turn >= self.plan.inference.rounds or self.stop_asked
         if self._settled(bound, count) or last:
+            self._warn_of_cap()
             shared = self.trainer.finish()
             bound = self.trainer.bounds[-1] if bound is not None else None
             record["bound"] = bound
             if self.best is None or (bound is not None and bound > self.best[0]):
-                population = self.trainer.population()
+                population = self._of_those_who_saw(self.trainer.population())
                 self.best = (bound, self.attempt, shared, population, self.trainer.jitter)
             self.attempt += 1
             again = self.attempt < self.plan.restarts and not self.stop_asked
@@ -297,6 +336,18 @@ class Server:
         self.turn += 1
         self.round += 1
         return record
+
+    def _of_those_who_saw(self, population: Population | None) -> Population | None:
+        """Means over the clients that observed an output: loadings of the others are zero, not small."""
+        if population is None:
+            return None
+        up = np.sqrt(self.clients / np.maximum(self.census["y_clients"], 1.0))
+        outer = jnp.asarray(np.outer(up, up))
+        return replace(
+            population,
+            deviation_power=population.deviation_power * outer,
+            local_power=population.local_power * outer,
+        )
 
     def _settled(self, bound: float | None, clients: int) -> bool:
         """Whether two rounds in a row gained less than the tolerance."""
@@ -318,6 +369,20 @@ class Server:
         larger = min(budget.round_up(size + max(2, size // 4)), cap)
         log.info("global inducing inputs: %d instead of %d", larger, size)
         return budget.box_points(larger, plan.spec.inputs)
+
+    def _warn_of_cap(self) -> None:
+        """Says so where automatic inducing inputs ended at their largest number, and are too few."""
+        size, largest = len(self.trainer.block.inputs), self._largest()
+        if self.plan.inducing != "auto" or size < largest or not self.spec.latents:
+            return
+        nats = self.trainer.shared_nats()
+        if nats > budget.NATS:
+            warnings.warn(
+                f"{largest} global inducing inputs, the most allowed, are too few for the data's "
+                f"lengthscales ({nats:.1f} nats a client are lost): raise `largest_inducing`",
+                BudgetWarning,
+                stacklevel=2,
+            )
 
     def _ask_finish(self) -> dict[str, np.ndarray]:
         assert self.best is not None
@@ -355,6 +420,9 @@ class Server:
         if hasattr(self, "scaling"):
             arrays |= below("scaling", vars(self.scaling))
             plain["scales"] = self.scales.as_dict()
+            plain["starts"] = [start.as_dict() for start in self.starts.values()]
+            arrays |= {} if self.spec is self.plan.spec else {"periods": self.periods}
+            arrays |= {} if self.crowd is None else {"crowd": np.stack(self.crowd)}
         if self.cycles is not None:
             arrays |= below("cycles", self.cycles.request())
             plain["cycles"] = self.cycles.progress()
@@ -385,6 +453,11 @@ class Server:
             self.x_centre, self.x_spread = state.array("x_centre"), state.array("x_spread")
         if "scales" in plain:
             self.scaling, self.scales = Scaling(**state.part("scaling")), Scales(**plain["scales"])
+            self.starts = {i: Start(**values) for i, values in enumerate(plain["starts"])}
+            if "periods" in state.arrays:
+                self._take_periods(state.array("periods"))
+            if "crowd" in state.arrays:
+                self.crowd = (state.array("crowd")[0], state.array("crowd")[1])
         if "cycles" in plain:
             choice = self.plan.cycles
             assert choice is not None
@@ -394,7 +467,7 @@ class Server:
             started = block_of(state, "started", self._kernels_like())
             assert started is not None
             self.started = started
-            self.trainer = self.plan.inference.server(self.plan.spec, started)
+            self.trainer = inference_of(self.plan, self.learn).server(self.spec, started)
             self.trainer.restore(State(state.part("trainer"), plain["trainer"]))
         if "best" in plain:
             self._restore_best(state)
@@ -411,8 +484,7 @@ class Server:
 
     def _kernels_like(self) -> Kernel:
         """Stacked kernels of the right form, for reading arrays back."""
-        spec = self.plan.spec
-        extent = self.scaling.extent
+        spec, extent = self.spec, self.scaling.extent
         return starting_kernels(spec.kernel, scale=0.2, count=spec.latents, extent=extent)
 
     def _record(self, bound: float | None, kind: str) -> dict[str, Any]:

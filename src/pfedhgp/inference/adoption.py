@@ -10,11 +10,11 @@ import numpy as np
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.inference import budget, initial
 from pfedhgp.inference.arrays import stack_trees
-from pfedhgp.inference.census import Scales
 from pfedhgp.inference.client import Broadcast
 from pfedhgp.inference.cycle_rows import cycle_rows, noise_of
 from pfedhgp.inference.jitter import WEIGHTS, expect_finite
 from pfedhgp.inference.local_inputs import local_inputs
+from pfedhgp.inference.starts import Start
 from pfedhgp.inference.structured_posterior import evidence_of
 from pfedhgp.inference.structured_training import Structured, StructuredClients
 from pfedhgp.inference.white_rows import white_rows
@@ -40,21 +40,22 @@ def adopt(
     """
     settings = settings or Structured()
     spec = _spec_of(model, noise)
-    scales = Scales(**model.settings["starting_scales"])
+    start = Start.from_json(model.settings["starting_scales"])
     X, Y = model.scaling.inputs(client.X), model.scaling.outputs(client.Y)
     extent = model.scaling.extent
     kernels = starting_kernels(
-        spec.local_kernel, scale=scales.short, count=spec.local_latents, extent=extent
+        spec.local_kernel, scale=start.local, count=spec.local_latents, extent=extent
     )
-    spare = budget.tolerance(scales.noise_variance, scales.short_variance, Y.size)
+    spare = budget.tolerance(start.noise_variance, start.local_variance, Y.size)
     Z = X[:0]
     if spec.local_latents:
         Z = local_inputs(
             client.name, kernels, X, local_inducing, tolerance=spare, largest=LARGEST_LOCAL
         )
-    block = initial.client_block(spec, scales, Y, Z, model.scaling.extent, None)
+    block = initial.client_block(spec, start, Y, Z, model.scaling.extent, None)
     if model.cycle_layer is None or client.cycles is None:
         rows = white_rows(client, model.scaling, full_noise=noise == "full")
+        block = eqx.tree_at(lambda b: b.noise, block, block.noise.at(_typical_noise(model)))
     else:
         cycles, layer = model.scaling.outputs(client.cycles), model.cycle_layer
         rows = cycle_rows(X, cycles, layer, separate=noise == "full", client=client.name)
@@ -78,6 +79,11 @@ def adopt(
     posterior = party.posteriors(model.shared, model.jitter, stacked)[0]
     expect_finite("the posterior", posterior, matrix=WEIGHTS, client=client.name)
     return posterior, float(party.jitter[0])
+
+
+def _typical_noise(model: FittedModel) -> jax.Array:
+    """σ² of the population: where the new client's search starts, and its prior's centre."""
+    return jnp.maximum(jnp.diagonal(jnp.asarray(model.population.noise)), 1e-8)
 
 
 def _spec_of(model: FittedModel, noise: str) -> Spec:

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -45,8 +44,6 @@ Density = Callable[[Float[Array, " P"]], Array]
 CURVATURE_STEP = 1e-4
 SOFTEST = 1.0
 """The least precision in any direction of ψ: weak ones are not followed further than loadings' prior."""
-NOISE_PRIOR = 0.25
-"""The precision of log σ² ~ N(best, 2²): as for kernel parameters, since few rows say nothing of noise."""
 
 
 class Averaging(NamedTuple):
@@ -80,10 +77,11 @@ def batched_average(
     anchors: ClientBlock,
     rows: Rows,
     local_jitter: Array,
+    floor: Array | None = None,
 ) -> ClientPosterior:
     """`average` for a batch of clients of equal shapes."""
     one = partial(average, options, settings, shared, jitter)
-    return jax.vmap(one)(rest, clients, anchors, rows, local_jitter)
+    return jax.vmap(one)(rest, clients, anchors, rows, local_jitter, floor)
 
 
 class Target(NamedTuple):
@@ -104,11 +102,12 @@ def target(
     anchor: ClientBlock,
     rows: Rows,
     local_jitter: Array,
+    floor: Array | None = None,
 ) -> Target:
     """The cavity bound and the priors as a function of ψ alone; `rest` is the others' J and h."""
     basis = shared.basis(jitter)
     free = to_free(client)
-    anchored = eqx.tree_at(lambda b: b.noise, to_free(anchor), free.noise)
+    anchored = to_free(anchor)
     best, unravel = ravel_pytree(parameters(free, noise=rows.cycles is None))
 
     def block_at(z: Array) -> ClientBlock:
@@ -120,9 +119,7 @@ def target(
 
     def log_density(z: Array) -> Array:
         values = with_parameters(free, unravel(z))
-        noise = jax.tree.map(lambda a, b: jnp.sum((a - b) ** 2), values.noise, anchored.noise)
-        prior = log_prior(options.structure, values, anchored, shared.phi)
-        prior -= 0.5 * NOISE_PRIOR * sum(jax.tree.leaves(noise), start=jnp.zeros(()))
+        prior = log_prior(options.structure, values, anchored, shared.phi, floor)
         return cavity_bound(grams_at(z), *rest) + prior
 
     return Target(best, block_at, grams_at, log_density)
@@ -138,9 +135,10 @@ def average(
     anchor: ClientBlock,
     rows: Rows,
     local_jitter: Array,
+    floor: Array | None = None,
 ) -> ClientPosterior:
     """The client's posterior at ψ̄, its own view of v_g, and how both move with ψ; NaN where that fails."""
-    found = target(options, shared, jitter, rest, client, anchor, rows, local_jitter)
+    found = target(options, shared, jitter, rest, client, anchor, rows, local_jitter, floor)
     centre, factor = gaussian(found.log_density, found.best, settings.reach)
 
     def weights_at(z: Array) -> Array:

@@ -43,6 +43,17 @@ def box_points(size: int, dimensions: int) -> np.ndarray:
     return qmc.Halton(dimensions, scramble=False).random(size + 1)[1:]
 
 
+CLOSEST = 1e-4
+"""No floor on a lengthscale is lower, in the unit box: rows may coincide along one of several inputs."""
+
+
+def spacing(X: np.ndarray) -> np.ndarray:
+    """Half the distance of neighbouring rows along each input, if the distinct ones filled their own box."""
+    count = len(np.unique(X, axis=0))
+    width = np.ptp(X, axis=0) if count > 1 else np.zeros(X.shape[1])
+    return np.maximum(0.5 * width * max(count - 1, 1) ** (-1.0 / X.shape[1]), CLOSEST)
+
+
 def residual(kernels: Kernel, Z: np.ndarray, X: np.ndarray, jitter: float) -> float:
     """Mean over latents and rows of k(x, x) − |a(x)|²."""
     return float(_residual(kernels, jnp.asarray(Z), jnp.asarray(X), np.float64(jitter)))
@@ -75,6 +86,14 @@ def local_inputs(kernels: Kernel, X: np.ndarray, tolerance: float, cap: int) -> 
     """A client's own inducing inputs: all its distinct inputs where these are few, else a greedy choice."""
     distinct = np.unique(X, axis=0)
     return distinct if len(distinct) <= ALL_ROWS else greedy_rows(kernels, X, tolerance, cap)
+
+
+def spread_rows(kernels: Kernel, X: np.ndarray, count: int) -> np.ndarray:
+    """`count` inputs among a client's own rows: quantiles along one input, a greedy choice among several."""
+    distinct = np.unique(X, axis=0)
+    if X.shape[1] > 1:
+        return greedy_rows(kernels, X, 0.0, count)
+    return distinct[np.unique(np.linspace(0, len(distinct) - 1, count).round().astype(int))]
 
 
 def greedy_rows(kernels: Kernel, X: np.ndarray, tolerance: float, cap: int) -> np.ndarray:

@@ -22,20 +22,45 @@ PAIR_ROWS = 1500
 
 
 def moments(X: np.ndarray, Y: np.ndarray) -> dict[str, np.ndarray]:
-    """Counts and sums of inputs and of observed outputs."""
+    """Counts, means and sums around the client's own means, so that values far from zero keep their digits.
+
+    `y_cross` is Σ (y_q − ȳ_q)(y_p − ȳ_p) over rows where both were observed, ȳ being means over these rows:
+    `y_mean[q, p]` is that of output q, and `y_pairs` their number. The diagonals are the outputs' own.
+    """
     seen = np.isfinite(Y)
-    filled = np.where(seen, Y, 0.0)
+    weight = seen.astype(np.float64)
+    pairs = weight.T @ weight
+    shift = np.array([y[m].mean() if m.any() else 0.0 for y, m in zip(Y.T, seen.T, strict=True)])
+    centred = np.where(seen, Y - shift, 0.0)
+    away = (centred.T @ weight) / np.maximum(pairs, 1.0)
     return {
         "rows": np.array([float(X.shape[0])]),
         "x_sum": X.sum(0),
         "x_within": ((X - X.mean(0)) ** 2).sum(0),
         "x_means": len(X) * X.mean(0) ** 2,
-        "y_count": seen.sum(0).astype(np.float64),
-        "y_sum": filled.sum(0),
-        "y_square": (filled**2).sum(0),
-        "y_cross": filled.T @ filled,
-        "y_pairs": seen.T.astype(np.float64) @ seen,
+        "y_clients": seen.any(axis=0).astype(np.float64),
+        "y_pairs": pairs,
+        "y_mean": np.where(pairs > 0, shift[:, None] + away, 0.0),
+        "y_cross": centred.T @ centred - pairs * away * away.T,
     }
+
+
+def merged(one: dict[str, np.ndarray], two: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The moments of two sets of rows together: sums add, and means merge by Chan's formula.
+
+        n = n₁ + n₂,  δ = ȳ₂ − ȳ₁,  ȳ = ȳ₁ + δ n₂/n,  Σ(y − ȳ)(y' − ȳ')ᵀ = S₁ + S₂ + δδ'ᵀ n₁n₂/n
+
+    Differences of means keep their digits where differences of sums of squares do not.
+    """
+    total = {name: one[name] + two[name] for name in one}
+    pairs = np.maximum(total["y_pairs"], 1.0)
+    apart = np.where(
+        (one["y_pairs"] > 0) & (two["y_pairs"] > 0), two["y_mean"] - one["y_mean"], 0.0
+    )
+    moved = one["y_mean"] + apart * two["y_pairs"] / pairs
+    total["y_mean"] = np.where(one["y_pairs"] > 0, moved, two["y_mean"])
+    total["y_cross"] += apart * apart.T * one["y_pairs"] * two["y_pairs"] / pairs
+    return total
 
 
 def pooled_spread(sums: dict[str, np.ndarray]) -> np.ndarray:
@@ -70,6 +95,36 @@ def extent(
         lower[j] = centre[j] + spread[j] * (filled[0] * step - HISTOGRAM_REACH)
         upper[j] = centre[j] + spread[j] * ((filled[-1] + 1) * step - HISTOGRAM_REACH)
     return lower, upper
+
+
+UNLIMITED = 1e300
+STRETCHED = 4.0
+"""A domain this many times as wide as nearly all of its rows need is stretched by the others."""
+
+
+def crowd(
+    counts: np.ndarray, centre: np.ndarray, spread: np.ndarray
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """(lower, upper) around nearly all rows where a few others stretch the domain; None where none do.
+
+    Nearly all: without a hundredth of the rows at either end, or one row. Inputs that are not stretched
+    have no limits.
+    """
+    full_lower, full_upper = extent(counts, centre, spread)
+    lower, upper = np.full(len(counts), -UNLIMITED), np.full(len(counts), UNLIMITED)
+    for j, column in enumerate(counts):
+        few = max(1.0, 0.01 * column.sum())
+        if column.sum() < 8:
+            continue
+        inner = (np.cumsum(column) > few) & (np.cumsum(column[::-1])[::-1] > few)
+        (low,), (high,) = extent(
+            np.where(inner, np.maximum(column, 1.0), 0.0)[None],
+            centre[j : j + 1],
+            spread[j : j + 1],
+        )
+        if full_upper[j] - full_lower[j] > STRETCHED * (high - low):
+            lower[j], upper[j] = low - (high - low), high + (high - low)
+    return (lower, upper) if np.any(lower > -UNLIMITED) else None
 
 
 def variogram(X01: np.ndarray, Y: np.ndarray, seed: int = 0) -> dict[str, np.ndarray]:

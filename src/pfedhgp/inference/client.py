@@ -7,6 +7,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
@@ -14,6 +15,7 @@ from pfedhgp.inference import lbfgs
 from pfedhgp.inference.grams import accumulate
 from pfedhgp.inference.structured import Statistics, cavity_bound, design_of, statistics
 from pfedhgp.inference.surrogate import Surrogate
+from pfedhgp.kernels import Kernel, Periodic, leaves_of
 from pfedhgp.model.blocks import (
     ClientBlock,
     GlobalBlock,
@@ -23,7 +25,11 @@ from pfedhgp.model.blocks import (
     from_free,
     to_free,
 )
+from pfedhgp.model.noise import Noise
 from pfedhgp.together import together
+
+LOUDER = np.log(4.0) * np.arange(8)
+"""Multiples of the starting noise, as logarithms, among which a client chooses when training opens."""
 
 
 class StepOptions(NamedTuple):
@@ -43,8 +49,8 @@ class Broadcast(eqx.Module):
     kernels_free: Array
     jitter: Array
     evaluations: Array
-    derivatives: Array
-    """1 where the server will move θ_g next, and so needs derivatives in it"""
+    derivatives: Array | None
+    """1 where the server will move θ_g next, and so needs derivatives in it; None: no code for them"""
 
 
 class Info(NamedTuple):
@@ -56,13 +62,47 @@ class Info(NamedTuple):
     local_nats: Array
 
 
-def log_prior(structure: Structure, free: ClientBlock, anchor: ClientBlock, phi: Array) -> Array:
-    """B̃ ~ N(0, φ), B_l ~ N(0, 1), log kernel parameters ~ N(start, 2²); no part of a reported ELBO."""
-    value = -0.5 * jnp.sum(free.loadings**2)
+def log_prior(
+    structure: Structure,
+    free: ClientBlock,
+    anchor: ClientBlock,
+    phi: Array,
+    floor: Float[Array, " d"] | None = None,
+) -> Array:
+    """B̃ ~ N(0, φ), B_l ~ N(0, 1), log kernel parameters and log σ² ~ N(anchor, 2²).
+
+    No part of a reported ELBO. In a model without loadings B_l is a standard deviation, and log B_l² ~
+    N(anchor, 2²) too: else a client whose rows say nothing of its local layer would be sure that there
+    is none. Without the prior of log σ² it takes its noise to nothing: the layers explain every row.
+    """
+    gaps = jax.tree.map(lambda a, b: jnp.sum((a - b) ** 2), free.kernels, anchor.kernels)
+    gap = sum(jax.tree.leaves(gaps), start=free.noise.log_gap(anchor.noise))
+    value = jnp.zeros(())
+    if structure.tied:
+        gap += jnp.sum((_log_square(free.loadings) - _log_square(anchor.loadings)) ** 2)
+    else:
+        value -= 0.5 * jnp.sum(free.loadings**2)
     if structure.deviation and not structure.tied:
         value -= 0.5 * (jnp.sum(free.deviation**2) / phi + free.deviation.size * jnp.log(phi))
-    gaps = jax.tree.map(lambda a, b: jnp.sum((a - b) ** 2), free.kernels, anchor.kernels)
-    return value - 0.125 * sum(jax.tree.leaves(gaps), start=jnp.zeros(()))
+    if floor is not None:
+        value -= below_floor(free.kernels, floor)
+    return value - 0.125 * gap
+
+
+def _log_square(B: Array) -> Array:
+    return jnp.log(B**2 + 1e-12)
+
+
+def below_floor(log_kernels: Kernel, floor: Float[Array, " d"]) -> Array:
+    """½ Σ (log(floor/ℓ)/¼)² over lengthscales below it: what is shorter than rows lie apart is noise."""
+    cost = jnp.zeros(())
+    for leaf in leaves_of(log_kernels):
+        if isinstance(leaf, Periodic):
+            continue
+        own = floor if leaf.dims is None else floor[np.asarray(leaf.dims)]
+        short = jnp.maximum(jnp.log(own)[None, :] - leaf.lengthscale, 0.0)
+        cost += 8.0 * jnp.sum(short**2)
+    return cost
 
 
 def movable(free: ClientBlock, *, kernels_free: Array, inputs: bool, noise: bool = True) -> Array:
@@ -125,6 +165,7 @@ def step(
     anchor: ClientBlock,
     rows: Rows,
     jitter: Array,
+    floor: Float[Array, " d"] | None = None,
 ) -> tuple[ClientBlock, Statistics, Info]:
     """One round at the client: improve its block on the cavity bound, then sum up.
 
@@ -139,7 +180,7 @@ def step(
         free = unravel(vector)
         design = design_of(options.structure, shared, basis, from_free(free), jitter)
         bound = cavity_bound(accumulate(rows, design, chunk=options.chunk), *rest)
-        return -(bound + log_prior(options.structure, free, anchor_free, shared.phi))
+        return -(bound + log_prior(options.structure, free, anchor_free, shared.phi, floor))
 
     mask = movable(
         unravel(start),
@@ -162,6 +203,7 @@ def batched_step(
     anchors: ClientBlock,
     rows: Rows,
     jitter: Array,
+    floor: Float[Array, "n d"] | None = None,
 ) -> tuple[ClientBlock, Statistics, Info]:
     """`step` for a batch of clients of equal shapes."""
 
@@ -171,10 +213,40 @@ def batched_step(
         anchor: ClientBlock,
         rows: Rows,
         jitter: Array,
+        floor: Array | None,
     ) -> tuple[ClientBlock, Statistics, Info]:
-        return step(options, broadcast, rest, client, anchor, rows, jitter)
+        return step(options, broadcast, rest, client, anchor, rows, jitter, floor)
 
-    return jax.vmap(one)(rest, clients, anchors, rows, jitter)
+    return jax.vmap(one)(rest, clients, anchors, rows, jitter, floor)
+
+
+@together(static=1)
+def batched_opening(
+    options: StepOptions, broadcast: Broadcast, clients: ClientBlock, rows: Rows, jitter: Array
+) -> tuple[Noise, Statistics, Array]:
+    """Sums at the starting values, without the search and its derivatives: quick to compile.
+
+    Only the noise is settled before, among a few multiples of where it starts and by what the client sees
+    alone: one that is too small makes any start look bad, and the comparison of two a comparison of misfits.
+    """
+    nothing = (jnp.zeros_like(broadcast.J), jnp.zeros_like(broadcast.h))
+    broadcast = eqx.tree_at(lambda b: b.derivatives, broadcast, None)
+    basis = broadcast.block.basis(broadcast.jitter)
+
+    def one(client: ClientBlock, rows: Rows, jitter: Array) -> tuple[Noise, Statistics, Array]:
+        def at(log_factor: Array) -> ClientBlock:
+            return eqx.tree_at(lambda b: b.noise, client, client.noise.louder(log_factor))
+
+        def bound(log_factor: Array) -> Array:
+            design = design_of(options.structure, broadcast.block, basis, at(log_factor), jitter)
+            return cavity_bound(accumulate(rows, design, chunk=options.chunk), *nothing)
+
+        if rows.cycles is None:
+            levels = jnp.asarray(LOUDER)
+            client = at(levels[jnp.nanargmax(jax.lax.map(bound, levels))])
+        return client.noise, *send(options, broadcast, client, rows, nothing, jitter)
+
+    return jax.vmap(one)(clients, rows, jitter)
 
 
 @together(static=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from pfedhgp.inference.census import Scales
+from pfedhgp.inference.starts import Start
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock
 from pfedhgp.model.noise import DiagonalNoise, FullNoise, Noise
 from pfedhgp.model.spec import Spec, starting_kernels
@@ -38,25 +38,22 @@ def second_moment(Y: np.ndarray) -> np.ndarray:
 
 def global_block(
     spec: Spec,
-    scales: Scales,
+    start: Start,
     moment: np.ndarray,
     inputs: np.ndarray,
     extent: np.ndarray,
     seed: int | None,
 ) -> GlobalBlock:
-    """Half of the smooth variance to the global layer, half to the deviations (φ = 1)."""
+    """Half of the shared scale's variance to the global layer, half to the deviations (φ = 1)."""
     rng = None if seed is None else np.random.default_rng([seed, 0])
-    jump = 1.0 if rng is None else float(np.exp(0.3 * rng.normal()))
-    kernels = starting_kernels(
-        spec.kernel, scale=scales.long * jump, count=spec.latents, extent=extent
-    )
-    share = np.sqrt(0.5 * scales.long_variance)
+    kernels = starting_kernels(spec.kernel, scale=start.shared, count=spec.latents, extent=extent)
+    share = np.sqrt(0.5 * start.shared_variance)
     if spec.tied:
         loadings = np.full((spec.outputs, spec.latents), share)
         phi = 1.0
     else:
         loadings = principal_loadings(moment, spec.latents, rng) * share
-        phi = 0.5 * scales.long_variance
+        phi = 0.5 * start.shared_variance
     return GlobalBlock(
         kernels, jnp.asarray(inputs), jnp.asarray(loadings), jnp.asarray(np.float64(phi))
     )
@@ -64,32 +61,31 @@ def global_block(
 
 def client_block(
     spec: Spec,
-    scales: Scales,
+    start: Start,
     Y: np.ndarray,
     inputs: np.ndarray,
     extent: np.ndarray,
     seed: int | None,
 ) -> ClientBlock:
-    """Directions from the client's own second moment; scales from the agreed variogram."""
+    """Directions from the client's own second moment; scales from the agreed start."""
     rng = None if seed is None else np.random.default_rng([seed, 1])
-    jump = 1.0 if rng is None else float(np.exp(0.3 * rng.normal()))
     kernels = starting_kernels(
-        spec.local_kernel, scale=scales.short * jump, count=spec.local_latents, extent=extent
+        spec.local_kernel, scale=start.local, count=spec.local_latents, extent=extent
     )
     moment = second_moment(Y)
     width = spec.latents if spec.deviation and not spec.tied else 0
-    deviation = principal_loadings(moment, width, rng) * np.sqrt(0.5 * scales.long_variance)
+    deviation = principal_loadings(moment, width, rng) * np.sqrt(0.5 * start.shared_variance)
     if spec.tied:
-        local = np.full((1, spec.local_latents), np.sqrt(scales.short_variance))
+        local = np.full((1, spec.local_latents), np.sqrt(start.local_variance))
     else:
-        local = principal_loadings(moment, spec.local_latents, rng) * np.sqrt(scales.short_variance)
+        local = principal_loadings(moment, spec.local_latents, rng) * np.sqrt(start.local_variance)
     return ClientBlock(
         kernels,
         jnp.asarray(inputs),
         jnp.ones(len(inputs)),
         jnp.asarray(deviation),
         jnp.asarray(local),
-        starting_noise(spec, scales.noise_variance),
+        starting_noise(spec, start.noise_variance),
     )
 
 

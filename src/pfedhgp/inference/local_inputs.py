@@ -32,6 +32,4 @@ def local_inputs(
             stacklevel=2,
         )
         return distinct
-    if X.shape[1] == 1:
-        return budget.box_points(wanted, 1)
-    return budget.greedy_rows(kernels, X, 0.0, wanted)
+    return budget.spread_rows(kernels, X, wanted)

@@ -13,15 +13,18 @@ PERIODS = np.geomspace(0.1, 0.45, 60)
 """In the unit box: from ten waves over the domain to a little more than two."""
 BACKGROUND = 4
 """Half waves over the domain that count as background: all that is slower than the slowest period."""
+ANY_PERIODS = 1.0 / np.arange(2.25, 128.0, 0.25)
+"""Where nothing is known: from a little more than two waves over the domain to 128, by quarters of one."""
+MOST_ROWS = 2000
 
 
-def explained(x01: np.ndarray, Y: np.ndarray) -> np.ndarray:
+def explained(x01: np.ndarray, Y: np.ndarray, periods: np.ndarray = PERIODS) -> np.ndarray:
     """For each period p the share |C_pᵀR|²/|R|² of the outputs that its wave explains, summed over outputs.
 
     R = Y less its projection on cos(πkx), k ≤ 4, and C_p spans cos and sin of 2πx/p less theirs. A client
     with too few rows to say anything says zero.
     """
-    total = np.zeros(len(PERIODS))
+    total = np.zeros(len(periods))
     for y in Y.T:
         seen = np.isfinite(y)
         if seen.sum() < BACKGROUND + 4:
@@ -32,7 +35,7 @@ def explained(x01: np.ndarray, Y: np.ndarray) -> np.ndarray:
         power = float(rest @ rest)
         if power <= 1e-20 * max(float(y[seen] @ y[seen]), 1e-300):
             continue
-        angle = 2.0 * np.pi * x[:, None] / PERIODS
+        angle = 2.0 * np.pi * x[:, None] / periods
         waves = np.stack([np.cos(angle), np.sin(angle)])
         waves = waves - np.einsum("nk,mk,cmp->cnp", slow, slow, waves, optimize=True)
         span = np.linalg.qr(np.moveaxis(waves, 2, 0).swapaxes(1, 2))[0]
@@ -40,6 +43,20 @@ def explained(x01: np.ndarray, Y: np.ndarray) -> np.ndarray:
     return total
 
 
-def starting_period(total: np.ndarray) -> float:
+def starting_period(total: np.ndarray, periods: np.ndarray = PERIODS) -> float:
     """The period, in the unit box, that explains most in all clients together."""
-    return float(PERIODS[int(np.argmax(total))])
+    return float(periods[int(np.argmax(total))])
+
+
+def by_input(X01: np.ndarray, Y: np.ndarray) -> np.ndarray:
+    """The sums of `explained` along each input, (d, periods); a sample of rows where they are many.
+
+    A client says nothing of waves that are shorter than four of its rows: any would explain them.
+    """
+    step = -(-len(X01) // MOST_ROWS)
+    X01, Y = X01[::step], Y[::step]
+    slow = 4.0 / max(len(X01), 1) <= ANY_PERIODS
+    found = np.zeros((X01.shape[1], len(ANY_PERIODS)))
+    if slow.any():
+        found[:, slow] = [explained(x, Y, ANY_PERIODS[slow]) for x in X01.T]
+    return found

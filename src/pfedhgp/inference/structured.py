@@ -128,11 +128,12 @@ def statistics(
     chunk: int,
     local_jitter: Array | float | None = None,
     learn_inputs: bool = False,
-    derivatives: Array | int = 1,
+    derivatives: Array | int | None = 1,
 ) -> Statistics:
     """What the client sends: see `Statistics`. `jitter` is the shared basis's, and the client's unless given.
 
-    Without `derivatives` (0; it may be traced) those in θ_g are zero, and cost nothing.
+    Without `derivatives` (0; it may be traced) those in θ_g are zero, and cost nothing to compute; with None
+    they cost nothing to compile either, and there are none in Z_g.
     """
     latents, size = basis.factor.shape[:2]
     outputs = shared.loadings.shape[0]
@@ -141,6 +142,25 @@ def statistics(
     grams = accumulate(rows, design, unloaded=True, chunk=chunk)
     evidence, y, U = summary(grams, latents * outputs * size)
     theta = theta_of(structure, shared)
+    B_dev, B_loc = design.B_dev, design.B_loc
+    count, k = theta.shape[0], latents * size
+    found = Statistics(
+        evidence=evidence,
+        U=U,
+        y=y,
+        shared_residual=grams.shared_residual,
+        d_evidence=jnp.zeros(count),
+        d_h=jnp.zeros((count, k)),
+        d_J=jnp.zeros((count, k, k)),
+        curvature=jnp.zeros((count, count)),
+        deviation_power=B_dev @ B_dev.T,
+        local_power=B_loc @ B_loc.T,
+        noise=client.noise.covariance(outputs),
+        clients=jnp.ones(()),
+        residual=grams.residual,
+    )
+    if derivatives is None:
+        return found
 
     def pieces(value: Theta) -> tuple[Array, Array, Array]:
         return at_fixed_function(
@@ -151,7 +171,6 @@ def statistics(
     mean, covariance = linalg.posterior_moments(J + J_rest, h + h_rest)
     second = covariance + mean[:, None] * mean[None, :]
 
-    count = theta.shape[0]
     shifts = CURVATURE_STEP * jnp.eye(count, dtype=theta.dtype)
     points = jnp.concatenate([theta[None], theta[None] + shifts, theta[None] - shifts])
     empty = (
@@ -191,23 +210,17 @@ def statistics(
         c, h, J = summary(accumulate(rows, own, chunk=chunk), latents * size)
         return c + jnp.dot(h, mean) - 0.5 * jnp.sum(J * second)
 
-    B_dev, B_loc = design.B_dev, design.B_loc
-    return Statistics(
-        evidence=evidence,
-        U=U,
-        y=y,
-        shared_residual=grams.shared_residual,
-        d_evidence=d_c,
-        d_h=jnp.moveaxis(d_h, -1, 0),
-        d_J=jnp.moveaxis(d_J, -1, 0),
-        curvature=0.5 * (curvature + curvature.T),
-        deviation_power=B_dev @ B_dev.T,
-        local_power=B_loc @ B_loc.T,
-        noise=client.noise.covariance(outputs),
-        clients=jnp.ones(()),
-        residual=grams.residual,
-        d_inputs=jax.grad(at_inputs)(shared.inputs) if learn_inputs else None,
+    moved = (
+        d_c,
+        jnp.moveaxis(d_h, -1, 0),
+        jnp.moveaxis(d_J, -1, 0),
+        0.5 * (curvature + curvature.T),
     )
+    found = eqx.tree_at(lambda s: (s.d_evidence, s.d_h, s.d_J, s.curvature), found, moved)
+    if not learn_inputs:
+        return found
+    slope = jax.grad(at_inputs)(shared.inputs)
+    return eqx.tree_at(lambda s: s.d_inputs, found, slope, is_leaf=lambda v: v is None)
 
 
 def load(U: Array, y: Array, B: Float[Array, "Q R"], latents: int) -> tuple[Array, Array]:

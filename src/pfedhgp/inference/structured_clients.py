@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import equinox as eqx
 import jax
@@ -15,7 +16,7 @@ from pfedhgp.errors import NumericsWarning
 from pfedhgp.inference import client as client_step
 from pfedhgp.inference.arrays import block_from_arrays, statistics_to_arrays
 from pfedhgp.inference.averaging import batched_average, parameters
-from pfedhgp.inference.budget import round_up
+from pfedhgp.inference.budget import round_up, spacing
 from pfedhgp.inference.client import Broadcast, Info, StepOptions
 from pfedhgp.inference.grams import accumulate
 from pfedhgp.inference.jitter import not_finite, raised
@@ -34,12 +35,15 @@ from pfedhgp.inference.structured import Statistics, design_of
 from pfedhgp.inference.structured_posterior import client_posterior, evidence_of
 from pfedhgp.kernels import Kernel
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
-from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior
+from pfedhgp.model.noise import Noise
+from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, without_outputs
 from pfedhgp.model.spec import Spec
 from pfedhgp.together import together
 
 if TYPE_CHECKING:
     from pfedhgp.inference.structured_training import Structured
+
+Found = TypeVar("Found")
 
 
 @dataclass
@@ -58,9 +62,13 @@ class StructuredClients:
     local_nats: np.ndarray | None = None
     jitter: np.ndarray = field(init=False)
     names: tuple[str, ...] = ()
+    floor: np.ndarray = field(init=False)
+    """The shortest local lengthscale that a client's rows can tell from noise, along each input."""
 
     def __post_init__(self) -> None:
         self.anchors = self.blocks
+        X, mask = np.asarray(self.rows.X), np.asarray(self.rows.mask)
+        self.floor = np.stack([spacing(x[m.any(1)]) for x, m in zip(X, mask > 0, strict=True)])
         self.jitter = np.full(self.blocks.active.shape[0], self.settings.jitter)
 
     def answer(
@@ -82,37 +90,76 @@ class StructuredClients:
         else:
             structure = self.spec.structure
             rest = client_step.batched_rest(structure, broadcast, self.own_block, self.own)
-        self.own = self.improve(broadcast, rest, names)
+        self.expect_noise(arrays["noise"])
+        if arrays["evaluations"] or arrays["derivatives"]:
+            self.own = self.improve(broadcast, rest, names)
+        else:
+            self.own = self.open(broadcast, names)
         self.own_block = broadcast.block
         return statistics_to_arrays(self.own, derivatives=bool(arrays["derivatives"]))
+
+    def expect_noise(self, variances: np.ndarray) -> None:
+        """Centres the prior of log σ² at what is usual among clients; a cycle layer's noise is settled."""
+        if self.rows.cycles is None:
+            centre = self.blocks.noise.at(jnp.asarray(variances))
+            self.anchors = eqx.tree_at(lambda b: b.noise, self.anchors, centre)
 
     def improve(
         self, broadcast: Broadcast, rest: tuple[jax.Array, jax.Array], names: tuple[str, ...]
     ) -> Statistics:
-        """Each client's step given the others' J and h; returns their sums.
+        """Each client's step given the others' J and h; returns their sums."""
 
-        Where a client's factorisation fails, its local jitter is raised tenfold, up to 1e-2.
-        """
+        def step(jitter: jax.Array) -> tuple[Statistics, tuple[ClientBlock, Info]]:
+            blocks, sums, info = self._step(broadcast, rest, jitter)
+            return sums, (blocks, info)
+
+        sums, (self.blocks, info) = self._with_enough_jitter(step, names)
+        self.info, self.local_nats = info, np.asarray(info.local_nats)
+        return sums
+
+    def _step(
+        self, broadcast: Broadcast, rest: tuple[jax.Array, jax.Array], jitter: jax.Array
+    ) -> tuple[ClientBlock, Statistics, Info]:
+        return client_step.batched_step(
+            self._options(),
+            broadcast,
+            rest,
+            self.blocks,
+            self.anchors,
+            self.rows,
+            jitter,
+            jnp.asarray(self.floor),
+        )
+
+    def open(self, broadcast: Broadcast, names: tuple[str, ...]) -> Statistics:
+        """The sums at the starting values, and noise that fits them."""
+
+        def look(jitter: jax.Array) -> tuple[Statistics, tuple[Noise, jax.Array]]:
+            noise, sums, nats = client_step.batched_opening(
+                self._options(), broadcast, self.blocks, self.rows, jitter
+            )
+            return sums, (noise, nats)
+
+        sums, (noise, nats) = self._with_enough_jitter(look, names)
+        self.blocks = eqx.tree_at(lambda b: b.noise, self.blocks, noise)
+        self.local_nats = np.asarray(nats)
+        return sums
+
+    def _with_enough_jitter(
+        self, step: Callable[[jax.Array], tuple[Statistics, Found]], names: tuple[str, ...]
+    ) -> tuple[Statistics, Found]:
+        """Where a client's factorisation fails, its local jitter is raised tenfold, up to 1e-2."""
         self.names = names
         while True:
-            blocks, sums, info = client_step.batched_step(
-                self._options(),
-                broadcast,
-                rest,
-                self.blocks,
-                self.anchors,
-                self.rows,
-                jnp.asarray(self.jitter),
-            )
+            sums, found = step(jnp.asarray(self.jitter))
             failed = not_finite(sums, len(self.jitter))
             if not failed.any():
-                self.blocks, self.info, self.local_nats = blocks, info, np.asarray(info.local_nats)
-                return sums
+                return sums, found
             self.jitter = raised(self.jitter, failed, self.blocks, names)
 
     def _options(self) -> StepOptions:
         settings = self.settings
-        return StepOptions(self.spec.structure, settings.learn_inducing, settings.chunk)
+        return StepOptions(self.spec.structure, settings.learn_inducing is True, settings.chunk)
 
     def replace_inputs(self, inputs: list[np.ndarray | None]) -> None:
         """Gives clients other local inducing inputs; None leaves a client's as they are."""
@@ -178,7 +225,7 @@ class StructuredClients:
         )
         found = [jax.tree.map(lambda leaf, i=i: leaf[i], plain) for i in range(count)]
         if settings is None or not few.any():
-            return found
+            return self._without_unseen(found)
         final = self._final(shared, jitter)
         if rest is None:
             assert self.own is not None
@@ -195,6 +242,7 @@ class StructuredClients:
             self.anchors,
             self.rows,
             jnp.asarray(self.jitter),
+            jnp.asarray(self.floor),
         )
         bad = not_finite(averaged, count)
         for i in (int(index) for index in np.flatnonzero(few)):
@@ -207,7 +255,15 @@ class StructuredClients:
                 )
                 continue
             found[i] = jax.tree.map(lambda leaf, i=i: leaf[i], averaged)
-        return found
+        return self._without_unseen(found)
+
+    def _without_unseen(self, found: list[ClientPosterior]) -> list[ClientPosterior]:
+        """Loadings of outputs that a client never observed are zero to the last bit: nothing is known."""
+        seen = np.any(np.asarray(self.rows.mask) > 0, axis=1, keepdims=False)
+        return [
+            own if row.all() else without_outputs(own, jnp.asarray(row.astype(np.float64)))
+            for own, row in zip(found, list(seen), strict=True)
+        ]
 
     def _name(self, i: int) -> str:
         """Client `i`'s, where it is known: a resumed party may not have been asked yet."""
@@ -228,15 +284,7 @@ class StructuredClients:
         A curvature says something at the best parameters alone, and the last round's were found before the
         last step in B_g. Where the search fails a client keeps what it has.
         """
-        found, sums, _ = client_step.batched_step(
-            self._options(),
-            final,
-            rest,
-            self.blocks,
-            self.anchors,
-            self.rows,
-            jnp.asarray(self.jitter),
-        )
+        found, sums, _ = self._step(final, rest, jnp.asarray(self.jitter))
         fine = np.isfinite(np.asarray(sums.evidence))
 
         def keep(new: jax.Array, old: jax.Array) -> np.ndarray:

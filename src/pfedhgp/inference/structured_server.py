@@ -16,6 +16,7 @@ from pfedhgp.inference.jitter import expect_finite, settle_jitter
 from pfedhgp.inference.parties import Arrays
 from pfedhgp.inference.server import ServerOptions, improve, scale_of_deviations
 from pfedhgp.inference.state import State, block_arrays, block_of
+from pfedhgp.inference.structured import Statistics
 from pfedhgp.inference.surrogate import Surrogate
 from pfedhgp.model.blocks import GlobalBlock, Structure
 from pfedhgp.model.posterior import GlobalPosterior, Population
@@ -24,6 +25,9 @@ from pfedhgp.together import together
 
 if TYPE_CHECKING:
     from pfedhgp.inference.structured_training import Structured
+
+USUAL_NOISE, USUAL_WEIGHT = 0.01, 4.0
+"""Where noise is expected before clients have spoken, in scaled units, and how many of them that is worth."""
 
 
 class StructuredServer:
@@ -41,6 +45,7 @@ class StructuredServer:
         self.before: GlobalBlock | None = None
         self.bounds: list[float] = []
         self.total: Surrogate | None = None
+        self.noise = np.full(spec.outputs, USUAL_NOISE)
 
     def request(self) -> dict[str, np.ndarray]:
         """The arrays of the next broadcast."""
@@ -54,6 +59,7 @@ class StructuredServer:
             "jitter": np.asarray(self.jitter),
             "kernels_free": np.asarray(0.0 if frozen else 1.0),
             "evaluations": np.asarray(float(count)),
+            "noise": self.noise,
             "derivatives": np.asarray(1.0 if self._will_move() else 0.0),
         }
 
@@ -76,6 +82,8 @@ class StructuredServer:
         bound = float(_value(self.spec.structure, self.total, self.block.loadings))
         expect_finite("the bound", bound, matrix="I + ΣJ")
         self.bounds.append(bound)
+        if self.turn:
+            self.noise = usual_noise(self.total.sums)
         self.turn += 1
         return bound
 
@@ -157,6 +165,7 @@ class StructuredServer:
             "J": np.asarray(self.J),
             "h": np.asarray(self.h),
             "bounds": np.asarray(self.bounds, np.float64),
+            "noise": self.noise,
         }
         return State(arrays, {"jitter": self.jitter, "turn": self.turn, "radius": self.radius})
 
@@ -167,6 +176,7 @@ class StructuredServer:
         self.block, self.before = block, block_of(state, "before", like)
         self.anchor, self.J, self.h = (jnp.asarray(state.array(n)) for n in ("anchor", "J", "h"))
         self.bounds = state.array("bounds").tolist()
+        self.noise = state.array("noise")
         self.jitter, self.radius = float(state.plain["jitter"]), float(state.plain["radius"])
         self.turn = int(state.plain["turn"])
 
@@ -182,6 +192,17 @@ class StructuredServer:
             return
         grown = min(1.7 * self.radius, self.settings.largest_radius)
         self.radius = 0.4 * self.radius if self._fell() else grown
+
+
+def usual_noise(sums: Statistics) -> np.ndarray:
+    """exp((N log σ̄² + 4 log 0.01)/(N + 4)) for each output: the mean of N clients' variances, held back.
+
+    The mean alone would follow clients that all have too few rows to know their noise.
+    """
+    count = float(sums.clients)
+    mean = np.maximum(np.diagonal(np.asarray(sums.noise)) / count, 1e-8)
+    logs = count * np.log(mean) + USUAL_WEIGHT * np.log(USUAL_NOISE)
+    return np.exp(logs / (count + USUAL_WEIGHT))
 
 
 @together(static=1)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pfedhgp.arguments import Check, flag, number, optional, refusal, whole
+from pfedhgp.arguments import Check, auto_or, flag, number, optional, refusal, whole
 from pfedhgp.inference.averaging import Averaging
 from pfedhgp.inference.structured_clients import StructuredClients
 from pfedhgp.inference.structured_server import StructuredServer
@@ -36,7 +36,7 @@ _SETTINGS: Mapping[str, Check] = {
     "frozen_rounds": whole(0),
     "radius": number(above=0.0),
     "largest_radius": number(above=0.0),
-    "learn_inducing": flag,
+    "learn_inducing": auto_or(flag),
     "averaging": optional(_averaging),
     "jitter": number(above=0.0),
     "chunk": whole(1),
@@ -54,8 +54,8 @@ class Structured:
     frozen_rounds: int = 2
     radius: float = 0.3
     largest_radius: float = 0.8
-    learn_inducing: bool = False
-    """Whether Z_i and Z_g move while training."""
+    learn_inducing: bool | str = False
+    """Whether Z_i and Z_g move while training; "auto": where the budgets given are much too small."""
     averaging: Averaging | None = field(default_factory=Averaging)
     """Whether, and how, predictions average over a client's parameters."""
     jitter: float = 1e-8

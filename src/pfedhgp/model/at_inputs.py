@@ -7,8 +7,8 @@ compiled once per size and memory does not grow with the rows, but for joint cov
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, get_args
 
 import numpy as np
@@ -23,6 +23,7 @@ from pfedhgp.model.predictor import (
     latents,
     moments,
     own_covariance,
+    prior_covariance,
     psd_factor,
     tilt,
 )
@@ -61,6 +62,9 @@ class AtInputs:
     chunk: int
     layer: CycleLayer | None = None
     """Where there is one, noise is that of a new cycle: its cells are correlated."""
+    unknown: Mapping[str, FloatArray] = field(default_factory=dict)
+    """Of the deviation and the local layer, the population's covariance between the outputs that the client
+    never observed; its own loadings of them are zero."""
 
     device: str | None = None
 
@@ -98,6 +102,7 @@ class AtInputs:
             chunk=chunk,
             layer=layer,
             device=device,
+            unknown=_unknown(model, predictor, spread),
         )
 
     def part(self, name: str) -> tuple[slice, FloatArray]:
@@ -119,6 +124,9 @@ class AtInputs:
         for rows, slopes in self._tilts():
             for name in means:
                 variances[name][rows] += np.sum(_of_layer(slopes, name) ** 2, axis=2)
+        for layer, power in self.unknown.items():
+            for name in (layer, "total"):
+                variances[name] += np.diagonal(power)
         for name in ("global", "total"):
             means[name] += self.centre
         return means, variances
@@ -131,6 +139,8 @@ class AtInputs:
             cov = self._joint(a, A, b, B)
             if self.averaged:
                 cov += self._whole_tilt(first) @ self._whole_tilt(second).T
+            for K, power in self._unknown_joint(first, second):
+                cov += np.kron(K, power)
             return cov
         outputs = len(self.centre)
         cov = np.zeros((len(self.X), outputs, outputs))
@@ -138,7 +148,23 @@ class AtInputs:
             cov[rows] = A @ V[:, a, b] @ B.T
         for rows, slopes in self._tilts():
             cov[rows] += _of_layer(slopes, first) @ np.swapaxes(_of_layer(slopes, second), 1, 2)
+        for layer, power in self.unknown.items():
+            if {first, second} <= {layer, "total"}:
+                cov += power
         return cov
+
+    def _unknown_joint(self, first: str, second: str) -> Iterator[tuple[FloatArray, FloatArray]]:
+        """k(X, X) and the covariance between outputs of each layer that both names cover."""
+        for layer, power in self.unknown.items():
+            if not {first, second} <= {layer, "total"}:
+                continue
+            K = np.zeros((len(self.X), len(self.X)))
+            for one, X in self._chunks():
+                for two, Z in self._chunks():
+                    part = np.asarray(prior_covariance(self.predictor, X, Z))
+                    own = part[LAYERS.index(layer) - 1]
+                    K[one, two] = own[: one.stop - one.start, : two.stop - two.start]
+            yield K, power
 
     def _joint(self, a: slice, A: FloatArray, b: slice, B: FloatArray) -> FloatArray:
         halves = [self._halves(a, A), self._halves(b, B)]
@@ -207,6 +233,9 @@ class AtInputs:
             slopes = self._whole_tilt("total")
             moved = slopes @ rng.standard_normal((slopes.shape[1], count))
             draws += moved.T.reshape(draws.shape)
+        for K, power in self._unknown_joint("total", "total"):
+            z_unknown = rng.standard_normal(draws.shape) @ psd_factor(power).T
+            draws += np.einsum("nm,cmq->cnq", _lenient_factor(K), z_unknown, optimize=True)
         if noise:
             draws += rng.standard_normal(draws.shape) @ psd_factor(self.noise).T
             for piece, half in self._cycle_halves():
@@ -265,6 +294,18 @@ class AtInputs:
             X = self.X[start : start + self.chunk]
             pad = np.repeat(X[-1:], self.chunk - len(X), axis=0)
             yield slice(start, start + len(X)), np.concatenate([X, pad])
+
+
+def _unknown(model: FittedModel, predictor: Predictor, spread: FloatArray) -> dict[str, FloatArray]:
+    """What a known client's own layers may do to outputs that it never observed."""
+    _, B_dev, B_loc = (np.asarray(B) for B in predictor.loadings)
+    unseen = ~np.any(B_dev != 0, axis=1) & ~np.any(B_loc != 0, axis=1)
+    if not predictor.known or not unseen.any() or not (B_dev.shape[1] or B_loc.shape[1]):
+        return {}
+    both = np.outer(unseen * spread, unseen * spread)
+    people = model.population
+    powers = {"deviation": people.deviation_power, "local": people.local_power}
+    return {layer: np.asarray(power) * both for layer, power in powers.items()}
 
 
 def _of_layer(slopes: FloatArray, name: str) -> FloatArray:

@@ -65,6 +65,18 @@ class Noise(eqx.Module):
         """P_n for each row of a mask: 0 missing, c where the cell is the mean of c observations."""
 
     @abstractmethod
+    def at(self, variances: Float[Array, " Q"]) -> Noise:
+        """Independent noise of these variances, in this form."""
+
+    @abstractmethod
+    def louder(self, log_factor: Array) -> Noise:
+        """Σ times a factor"""
+
+    @abstractmethod
+    def log_gap(self, other: Noise) -> Array:
+        """|log σ² − log σ'²|² over what was learned: how far two noises of one form lie apart."""
+
+    @abstractmethod
     def within(self, scatter: Float[Array, "G Q Q"], seen: Float[Array, "G Q"]) -> Array:
         """Σ_g tr(Σ_g⁻¹ scatter_g): what replicates add around their means, Σ_g being Σ's observed block.
 
@@ -85,6 +97,19 @@ class DiagonalNoise(Noise):
     def covariance(self, outputs: int) -> Float[Array, "Q Q"]:
         return jnp.diag(self.variances(outputs))
 
+    def at(self, variances: Float[Array, " Q"]) -> DiagonalNoise:
+        logs = jnp.log(variances)
+        if self.log_variance.shape[-1] != variances.shape[-1]:
+            logs = jnp.mean(logs, axis=-1, keepdims=True)
+        return DiagonalNoise(jnp.broadcast_to(logs, self.log_variance.shape), self.floor)
+
+    def louder(self, log_factor: Array) -> DiagonalNoise:
+        return DiagonalNoise(self.log_variance + log_factor, self.floor)
+
+    def log_gap(self, other: Noise) -> Array:
+        assert isinstance(other, DiagonalNoise)
+        return jnp.sum((self.log_variance - other.log_variance) ** 2)
+
     def rows(self, mask: Mask) -> DiagonalRows:
         variance = self.variances(mask.shape[1])
         return DiagonalRows(jnp.sum(mask * jnp.log(variance)[None, :]), mask / variance[None, :])
@@ -104,6 +129,24 @@ class FullNoise(Noise):
         raw = self.log_factor
         factor = jnp.tril(raw, -1) + jnp.diag(jnp.exp(jnp.diagonal(raw)))
         return factor @ factor.T + self.floor * jnp.eye(outputs, dtype=raw.dtype)
+
+    def at(self, variances: Float[Array, " Q"]) -> FullNoise:
+        factor = jnp.diag(0.5 * jnp.log(variances))
+        return FullNoise(jnp.broadcast_to(factor, self.log_factor.shape), self.floor)
+
+    def louder(self, log_factor: Array) -> FullNoise:
+        raw = self.log_factor
+        diagonal = jnp.diag(jnp.full(raw.shape[0], 0.5 * log_factor, raw.dtype))
+        return FullNoise(
+            jnp.tril(raw, -1) * jnp.exp(0.5 * log_factor) + jnp.diag(jnp.diagonal(raw)) + diagonal,
+            self.floor,
+        )
+
+    def log_gap(self, other: Noise) -> Array:
+        """The factor's diagonal holds ½ log σ², so its differences count twice; others as they are."""
+        assert isinstance(other, FullNoise)
+        gap = jnp.tril(self.log_factor - other.log_factor)
+        return jnp.sum(gap**2) + 3.0 * jnp.sum(jnp.diagonal(gap) ** 2)
 
     def rows(self, mask: Mask) -> FullRows:
         count = jnp.max(mask, axis=1)  # a row's observed cells are means of equally many

@@ -60,6 +60,24 @@ class ClientPosterior(eqx.Module):
         return self.offset - self.G @ mean, self.covariance + self.G @ covariance @ self.G.T
 
 
+def without_outputs(own: ClientPosterior, seen: Float[Array, " Q"]) -> ClientPosterior:
+    """The posterior with loadings of zero where `seen` is 0: prediction takes the population's there."""
+    block = own.block
+
+    def kept(B: Array) -> Array:
+        return B * seen[:, None] if B.ndim == 2 else B * seen[None, :, None]
+
+    own = eqx.tree_at(
+        lambda p: (p.block.deviation, p.block.loadings),
+        own,
+        (kept(block.deviation), kept(block.loadings)),
+    )
+    if own.tangents is None:
+        return own
+    moved = (kept(own.tangents.deviation), kept(own.tangents.loadings))
+    return eqx.tree_at(lambda p: (p.tangents.deviation, p.tangents.loadings), own, moved)
+
+
 class Population(eqx.Module):
     """Means over clients of B̃B̃ᵀ, B_l B_lᵀ and Σ: what an unseen client is expected to look like."""
 

@@ -218,6 +218,18 @@ def own_covariance(
     return jnp.concatenate([*parts, jnp.mean(kernels, axis=0, keepdims=True), same[None]])
 
 
+@together()
+def prior_covariance(
+    predictor: Predictor, X: Float[Array, "n d"], Z: Float[Array, "m d"]
+) -> Float[Array, "2 n m"]:
+    """k(x, z) of a deviation and of a local function that nothing is known of, as for an unseen client."""
+    same = jnp.all(X[:, None, :] == Z[None, :, :], axis=2).astype(X.dtype)
+    shared = (
+        same if predictor.shared is None else jnp.mean(_kernels(predictor.shared, X, Z), axis=0)
+    )
+    return jnp.stack([shared, same])
+
+
 def psd_factor(matrix: np.ndarray) -> np.ndarray:
     """F with F Fᵀ = matrix; where Cholesky fails, from eigenvalues cut off at zero."""
     symmetric = 0.5 * (matrix + matrix.T)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import equinox as eqx
@@ -97,10 +97,44 @@ def _check_template(kernel: Kernel, inputs: int, name: str) -> None:
                 raise InputError(f"`{name}`: {word} must be {wanted}, it has shape {shape}")
 
 
+def open_periods(spec: Spec) -> bool:
+    """Whether a kernel leaves a period to the data."""
+    leaves = leaves_of(spec.kernel) + leaves_of(spec.local_kernel)
+    return any(isinstance(leaf, Periodic) and leaf.period is None for leaf in leaves)
+
+
+def with_periods(spec: Spec, periods: np.ndarray) -> Spec:
+    """The spec with `periods`, one for each input in the data's units, where none was given."""
+
+    def fill(leaf: _Stationary) -> _Stationary:
+        if not isinstance(leaf, Periodic) or leaf.period is not None:
+            return leaf
+        own = periods if leaf.dims is None else periods[list(leaf.dims)]
+        return Periodic(leaf.lengthscale, dims=leaf.dims, period=own)
+
+    return replace(
+        spec,
+        kernel=map_leaves(fill, spec.kernel),
+        local_kernel=map_leaves(fill, spec.local_kernel),
+    )
+
+
+def like_shared(kernel: Kernel) -> Kernel:
+    """A local kernel of the same form with lengthscales of its own: they start from the data."""
+
+    def clear(leaf: _Stationary) -> _Stationary:
+        if isinstance(leaf, Periodic) or leaf.lengthscale is None:
+            return leaf
+        return eqx.tree_at(lambda k: k.lengthscale, leaf, None)
+
+    return map_leaves(clear, split_scale(kernel)[1])
+
+
 def starting_kernels(template: Kernel, *, scale: float, count: int, extent: np.ndarray) -> Kernel:
     """`count` stacked unit kernels in the unit box: open lengthscales start at `scale`, spread apart.
 
-    Lengthscales and periods that the caller gave are in the data's units and are honoured.
+    Lengthscales and periods that the caller gave are in the data's units and are honoured; open periods
+    were filled in before (`with_periods`).
     """
     spread = np.geomspace(0.8, 1.25, count) if count > 1 else np.ones(count)
     filled = [_fill(template, scale * factor, extent) for factor in spread]
