@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from pfedhgp.errors import BudgetWarning
 from pfedhgp.federation.opening import Frame, too_few
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
@@ -90,6 +92,16 @@ def test_given_budgets_that_are_much_too_small_are_known(shared, local, short):
     frame = Frame(extent=np.ones(1), moment=np.eye(1), cells=50.0, most=256, rows=300)
     start = Start(0.2, 0.025, 0.6, 0.35, 1e-4)
     assert too_few(plan, plan.spec, frame, start) is short
+
+
+def test_a_global_cap_that_is_too_low_is_said():
+    with pytest.warns(BudgetWarning, match=r"40 global inducing inputs.*raise `largest_inducing`"):
+        server(40, lost=9.0, largest_inducing=40)._warn_of_cap()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        server(40, lost=0.1, largest_inducing=40)._warn_of_cap()
+        server(32, lost=9.0, largest_inducing=40)._warn_of_cap()
+        server(40, lost=9.0, inducing=40)._warn_of_cap()
 
 
 def test_numbers_that_were_given_do_not_grow():
