@@ -29,8 +29,8 @@ MODEL, REPORT, TABLE = "RUN", "report.html", "stations.csv"
 """What lies in a demo's folder."""
 BLOCK_DAYS = 4.0
 NEXT = (
-    "pfedhgp fit {table} --client station --input time --output no2 "
-    '--kernel "rbf(3 days) + periodic(1 day)" --holdout blocks:0.2 --out RUN'
+    "pfedhgp fit {table} --client station --input time --output no2 --holdout blocks:0.2 "
+    '--kernel "rbf(3 days) + periodic(1 day)" --inducing 48 --local-inducing 32 --out RUN'
 )
 """The command to try next."""
 

@@ -67,13 +67,14 @@ def gather(
     chosen = choose(list(model.clients), errors)
     given = [{r.name: r for r in part or ()} for part in (rows, held_out, others)]
     finest = [finest_scale(model, chosen, j) for j in range(model.inputs)]
+    points = [grid_size(scale) for scale in finest]
     every = [r.X for part in given for r in part.values() if len(r.X)]
     centre = np.median(np.concatenate(every), axis=0) if every else None
     views = {
         name: view_client(
             model,
             name,
-            points=[grid_size(scale) for scale in finest],
+            points=points,
             centre=centre,
             rows=given[0].get(name),
             held_out=given[1].get(name),

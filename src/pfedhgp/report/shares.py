@@ -136,7 +136,7 @@ def _recovery(e: Evidence, counts: Sequence[int]) -> str | None:
         return None
     return (
         f"Deviations are large for {len(counts)} clients: by rule of thumb, the global layer correlates "
-        f"{expected:.2f} with what all share (0.9 would do)."
+        f"{np.floor(100 * expected) / 100:.2f} with what all share (0.9 would do)."
     )
 
 
