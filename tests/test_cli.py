@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import typer
 import pfedhgp
 from pfedhgp import errors
 from pfedhgp.cli import main as cli
+from pfedhgp.cli.signals import Terminated
 
 HEAVY = {"jax", "jaxlib", "numpy", "scipy", "equinox", "optax", "pandas", "polars", "narwhals"}
 
@@ -95,6 +97,17 @@ def test_other_errors_are_exit_code_1_with_a_traceback_without_values(error, fai
     assert "41.25" not in err
 
 
+def test_sigterm_is_exit_code_143_and_unwinds(failing, capsys):
+    assert failing(Terminated()) == 143
+    assert capsys.readouterr().err == ""
+
+
+def test_the_handler_of_sigterm_is_put_back(failing):
+    before = signal.getsignal(signal.SIGTERM)
+    failing(typer.Exit(0))
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_a_commands_own_exit_code_is_kept(failing):
     assert failing(typer.Exit(2)) == 2
     assert failing(typer.Exit(0)) == 0
@@ -170,7 +183,7 @@ pfedhgp.FederatedGP  # the library alone sets nothing
 import jax
 before = jax.config.jax_compilation_cache_dir
 use_compilation_cache()
-print(before, jax.config.jax_compilation_cache_dir)
+print(before, jax.config.jax_compilation_cache_dir, os.environ.get("TF_CPP_MIN_LOG_LEVEL"))
 """
 
 
@@ -179,7 +192,7 @@ def test_compiled_code_is_kept_where_the_user_keeps_caches(case, tmp_path):
     import os
 
     names = ("PFEDHGP_CACHE", "XDG_CACHE_HOME", "JAX_COMPILATION_CACHE_DIR")
-    environment = {k: v for k, v in os.environ.items() if k not in names}
+    environment = {k: v for k, v in os.environ.items() if k not in (*names, "TF_CPP_MIN_LOG_LEVEL")}
     environment |= {"XDG_CACHE_HOME": str(tmp_path / "xdg")}
     more = {"chosen": {"PFEDHGP_CACHE": str(tmp_path / "mine")}, "off": {"PFEDHGP_CACHE": ""}}
     more["jax has one"] = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "jax")}
@@ -187,7 +200,8 @@ def test_compiled_code_is_kept_where_the_user_keeps_caches(case, tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", CACHE], capture_output=True, text=True, env=environment
     )
-    before, after = done.stdout.split()
+    before, after, level = done.stdout.split()
+    assert level == "3"  # XLA is quiet, whoever chose the cache
     if case in ("off", "jax has one"):
         assert before == after == ("None" if case == "off" else str(tmp_path / "jax"))
         assert not (tmp_path / "xdg").exists()

@@ -171,9 +171,10 @@ def test_scores_are_by_output_and_say_what_they_are_averaged_over(full):
     errors = full[full.index('id="errors"') : full.index('id="clients"')]
     lines = [re.findall(r"<t[hd]>(.*?)</t[hd]>", row) for row in errors.split("<tr>")[1:]]
     assert lines[0][:4] == ["output", "averaged over", "rows", "RMSE"]
-    assert lines[1][:4] == ["y0", "rows", "20", "0.350"]
-    assert lines[2][:4] == ["y0", "clients", "20", "0.310"]
-    assert lines[3][:3] == ["this model", "clients", "20"]
+    assert lines[1][:4] == ["this model", "rows", "20", "0.350"]
+    assert lines[2][:3] == ["this model", "clients", "20"]
+    assert lines[2][3] == "<b>0.310</b>"  # the best of the averages over clients
+    assert lines[3][:4] == ["pooled GP", "clients", "20", "0.900"]
     assert "every held-out row counts alike" in text_of(errors)
     assert "the mean of the clients' own scores" in text_of(errors).replace("&#39;", "'")
 

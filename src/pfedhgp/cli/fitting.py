@@ -135,9 +135,9 @@ def fit(
         if text is not None:
             option = option_of("model", name)
             kernel_words.check_inputs(kernel_words.parse(text, option), data.columns.inputs, option)
-    say(_about(data, len(files)), quiet=quiet)
     use_compilation_cache()
     _check_device(config.run.device)
+    say(_about(data, len(files)), quiet=quiet)
     if not resume:
         with writing_to(run):
             unfinished.write(config, files)
