@@ -147,7 +147,7 @@ def test_the_split_follows_its_seed(rows):
 
 
 def test_the_table_holds_every_reading_exactly(rows, tmp_path):
-    """Read back by the reader that a fit uses: times to the second, readings to the digit, outages missing."""
+    """Read back as a fit reads it: times to the second, readings to the digit, outages missing."""
     path = tmp_path / "s.csv"
     path.write_bytes(demo.as_csv(rows, client="station", time="time", output="no2"))
     columns = Columns("station", (InputColumn("time", "datetime"),), ("no2",))
