@@ -1,4 +1,4 @@
-"""Fit sites that lie in one pandas table, and predict for one of them with its uncertainty, layer by layer."""
+"""Fit sites that lie in one pandas table; predict for one of them, with uncertainty and layer by layer."""
 
 import numpy as np
 import pandas as pd
