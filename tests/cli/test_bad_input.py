@@ -102,9 +102,12 @@ def test_bad_tables_are_refused(case, run, tmp_path):
     content, said = REFUSED[case]
     path = tmp_path / "d.csv"
     path.write_bytes(content.encode() if isinstance(content, str) else content)
-    line = run("fit", path, *OPTIONS, "--out", tmp_path / "RUN").complaint
+    done = run("fit", path, *OPTIONS, "--out", tmp_path / "RUN")
+    line = done.complaint
     for words in said:
         assert words in line
+    if case == "header only":
+        assert done.err.count("\n") == 1
     assert not any(value in line for value in ("many", "soon", "8,765", "12,345", "1e400", "03/04"))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["d.csv"]
 
@@ -179,12 +182,13 @@ def test_bad_options_are_refused(arguments, said, run, tmp_path):
 def test_places_where_no_folder_can_be_are_refused(run, tmp_path):
     path = tmp_path / "d.csv"
     path.write_text(GOOD)
-    line = run("fit", path, *OPTIONS, "--out", "/proc/nowhere", "--quiet").complaint
+    line = run("fit", path, *OPTIONS, "--out", "/proc/nowhere").complaint
     assert "/proc/nowhere: nothing can be written there" in line
     assert (
         "d.csv is a file, not a folder"
         in run("fit", path, *OPTIONS, "--out", path / "RUN").complaint
     )
+    assert "File name too long" in run("fit", path, *OPTIONS, "--out", "z" * 300).complaint
     line = run("fit", path, *OPTIONS, "--out", "RUN", "--write-config", tmp_path).complaint
     assert "is a folder" in line
     assert [p.name for p in tmp_path.iterdir()] == ["d.csv"]

@@ -137,10 +137,10 @@ def fit(
             kernel_words.check_inputs(kernel_words.parse(text, option), data.columns.inputs, option)
     use_compilation_cache()
     _check_device(config.run.device)
-    say(_about(data, len(files)), quiet=quiet)
     if not resume:
         with writing_to(run):
             unfinished.write(config, files)
+    say(_about(data, len(files)), quiet=quiet)
     try:
         with _progress(config, quiet=quiet) as show:
             model = _train(config, data, unfinished.folder, show, resume=resume)

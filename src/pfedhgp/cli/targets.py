@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pfedhgp.errors import InputError
@@ -19,11 +19,11 @@ NO_SUCH_PLACE = (
 
 def check_file(path: Path, *, overwrite: bool) -> None:
     """A file that may be written: not a folder, and not there already unless it may be replaced."""
+    check_parent(path)
     if path.is_dir():
         raise InputError(f"{path} is a folder: name a file to write to")
     if os.path.lexists(path) and not overwrite:
         raise InputError(f"{path} already exists: choose another file, or give --overwrite")
-    check_parent(path)
 
 
 def check_parent(path: Path) -> None:
@@ -32,7 +32,9 @@ def check_parent(path: Path) -> None:
         if os.path.lexists(parent):
             if not parent.is_dir():
                 raise InputError(f"{path}: {parent} is a file, not a folder: choose another place")
-            return
+            break
+    with writing_to(path), suppress(FileNotFoundError):
+        os.lstat(path)  # a name that is too long, a loop of links
 
 
 @contextmanager
