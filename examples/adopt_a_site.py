@@ -1,4 +1,4 @@
-"""A site that was not there gets the population's prediction; with some rows of its own it can be adopted."""
+"""A site that was not there gets the population's prediction; with a day of its own it can be adopted."""
 
 import warnings
 
@@ -29,8 +29,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", PFedHGPWarning)  # it would say that the site is not known
     stranger = model.predict("new site", hours)
 
-few = np.arange(1.0, 24.0, 2.0)
-model.adopt("new site", few, readings(6.0, few))  # the shared layer stays as it is; nothing is sent
+day = np.arange(0.5, 24.0, 1.0)
+model.adopt("new site", day, readings(6.0, day))  # the shared layer stays as it is; nothing is sent
 adopted = model.predict("new site", hours)
 
 for name, p in (("stranger", stranger), ("adopted", adopted)):

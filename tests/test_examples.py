@@ -50,6 +50,8 @@ def test_adopt_a_site():
     assert (stranger, adopted) == ("False", "True")
     assert float(less) < 0.4 * float(error)
     assert float(narrower) < 0.7 * float(sd)
+    p = names["adopted"]
+    assert np.mean(np.abs(p.mean[:, 0] - names["truth"]) < 2 * p.sd[:, 0]) > 0.9
     assert float(less) == pytest.approx(
         np.sqrt(np.mean((names["adopted"].mean[:, 0] - names["truth"]) ** 2)), abs=0.05
     )
