@@ -85,12 +85,12 @@ def client_panels(
             plain_legend(axes[0], ncols=3, columnspacing=1.2, handletextpad=0.4)
         for strip, layer in zip(axes[tops:], layers, strict=True):
             _layer(strip, x, p.layers[layer], layer, output, span)
+        labelled = {id(each) for each in (*axes[: tops if closer else 0], axes[-1])}
         for each in axes:
-            each.set_xlim(x[0], x[-1])
-            each.tick_params(labelbottom=closer and each in axes[:tops])
-        axes[-1].tick_params(labelbottom=True)
-        for each in (*axes[: tops if closer else 0], axes[-1]):
             _x_axis(each, view.axis, width)
+            each.set_xlim(x[0], x[-1])
+            each.tick_params(labelbottom=id(each) in labelled)
+            each.xaxis.offsetText.set_visible(id(each) in labelled)
             if each is not axes[-1]:
                 each.set_xlabel("")
         if closer:

@@ -188,7 +188,7 @@ def _name_offsets(figure: Figure) -> None:
             words = offset if offset.startswith(("+", "-", "−")) else f"× {offset}"
             if label := axis.get_label_text():
                 axis.set_label_text(f"{label} ({words})")
-            else:
+            elif axis is axes.yaxis:  # panels above another share its x-axis, and its label
                 axes.set_title(f"{axes.get_title(loc='left')} ({words})".strip())
 
 
