@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -90,7 +91,31 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def unnumbered(text: str) -> list[str]:
-    """Lines with every number replaced: those depend on the machine, and on how long a fit ran."""
-    plain = re.sub(r"(?<![\w.])-?\d+(\.\d+)?(e[+-]?\d+)?", "#", text)
-    return [line.rstrip() for line in plain.splitlines() if line.strip()]
+NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+OF_THE_MACHINE = re.compile(r"\b\d+ s\b")
+"""How long something took: the one kind of number that a reader's machine may print otherwise."""
+TOLERANCE = 0.02
+"""For numbers with decimals, relative: rounding differs between processors, and training carries it on."""
+
+
+def lines_of(text: str) -> list[str]:
+    """Lines that say something, with what depends on the machine replaced."""
+    plain = OF_THE_MACHINE.sub("# s", text)
+    return [" ".join(line.split()) for line in plain.splitlines() if line.strip()]
+
+
+def agree(printed: str, expected: str) -> bool:
+    """Whether two lines have the same words, the same whole numbers, and decimals within `TOLERANCE`."""
+    if NUMBER.sub("#", printed) != NUMBER.sub("#", expected):
+        return False
+    pairs = zip(NUMBER.findall(printed), NUMBER.findall(expected), strict=True)
+    return all(_near(a, b) for a, b in pairs)
+
+
+def _near(a: str, b: str) -> bool:
+    if not {".", "e"} & {*a, *b}:
+        return a == b
+    gap = Decimal(a) - Decimal(b)
+    last = max(Decimal(1).scaleb(int(Decimal(v).as_tuple().exponent)) for v in (a, b))
+    size = max(abs(Decimal(a)), abs(Decimal(b)))
+    return abs(gap) <= Decimal(str(TOLERANCE)) * size + last  # a unit of the last digit printed

@@ -40,17 +40,19 @@ SCORES = {
     "ece": 0.03,
 }
 LEVELS = [round(0.05 * k, 2) for k in range(1, 20)]
+BOTH = {"pooled": {**SCORES, "rmse": 0.35}, "client_mean": SCORES}
+BY_CLIENT = {f"client {i}": {**SCORES, "rmse": 0.3 + i} for i in range(3)}
 METRICS: dict[str, Any] = {
     "holdout": {"kind": "random", "fraction": 0.2, "seed": 7},
-    "overall": SCORES,
-    "outputs": {},
-    "clients": {f"client {i}": {**SCORES, "rmse": 0.3 + i} for i in range(3)},
+    "overall": BOTH,
+    "outputs": {"y0": {**BOTH, "clients": BY_CLIENT}},
+    "clients": BY_CLIENT,
     "calibration": {
         "levels": LEVELS,
         "coverage": [min(1.03 * level, 1.0) for level in LEVELS],
         "pit": {"edges": [0.0, 0.25, 0.5, 0.75, 1.0], "counts": [4, 6, 7, 3]},
     },
-    "baselines": {"pooled GP": {**SCORES, "rmse": 0.9, "crps": 0.5}},
+    "baselines": {"pooled GP": {"client_mean": {**SCORES, "rmse": 0.9, "crps": 0.5}}},
     "seconds": 12.5,
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 
@@ -11,6 +13,7 @@ import typer
 import pfedhgp
 from pfedhgp import errors
 from pfedhgp.cli import main as cli
+from pfedhgp.cli.signals import Terminated
 
 HEAVY = {"jax", "jaxlib", "numpy", "scipy", "equinox", "optax", "pandas", "polars", "narwhals"}
 
@@ -95,6 +98,17 @@ def test_other_errors_are_exit_code_1_with_a_traceback_without_values(error, fai
     assert "41.25" not in err
 
 
+def test_sigterm_is_exit_code_143_and_unwinds(failing, capsys):
+    assert failing(Terminated()) == 143
+    assert capsys.readouterr().err == ""
+
+
+def test_the_handler_of_sigterm_is_put_back(failing):
+    before = signal.getsignal(signal.SIGTERM)
+    failing(typer.Exit(0))
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_a_commands_own_exit_code_is_kept(failing):
     assert failing(typer.Exit(2)) == 2
     assert failing(typer.Exit(0)) == 0
@@ -176,8 +190,6 @@ print(before, jax.config.jax_compilation_cache_dir)
 
 @pytest.mark.parametrize("case", ["chosen", "usual", "off", "jax has one"])
 def test_compiled_code_is_kept_where_the_user_keeps_caches(case, tmp_path):
-    import os
-
     names = ("PFEDHGP_CACHE", "XDG_CACHE_HOME", "JAX_COMPILATION_CACHE_DIR")
     environment = {k: v for k, v in os.environ.items() if k not in names}
     environment |= {"XDG_CACHE_HOME": str(tmp_path / "xdg")}
@@ -196,3 +208,22 @@ def test_compiled_code_is_kept_where_the_user_keeps_caches(case, tmp_path):
     assert before == "None"
     assert after.startswith(f"{folder}/")
     assert [str(p) for p in folder.iterdir()] == [after]
+
+
+@pytest.mark.parametrize(
+    "case", [{"JAX_COMPILATION_CACHE_DIR": "elsewhere"}, {"PFEDHGP_CACHE": ""}], ids=["jax", "off"]
+)
+def test_xla_is_asked_to_be_quiet_whoever_chose_the_cache(case, monkeypatch):
+    """Before JAX is imported, and so before the function returns; a level that the user set stays."""
+    from pfedhgp.cli.terminal import use_compilation_cache
+
+    for name in ("JAX_COMPILATION_CACHE_DIR", "PFEDHGP_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in case.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+    use_compilation_cache()
+    assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == "3"
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")
+    use_compilation_cache()
+    assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == "0"

@@ -31,21 +31,78 @@ def _cells(case: Scored, q: int) -> tuple[np.ndarray, np.ndarray]:
     return (y - np.asarray(case.mean)[:, q])[seen], sd[seen]
 
 
-def test_scores_by_output_client_and_overall():
+def _by_hand(cells: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, float]:
+    """The scores of errors and sds of one output, written out: the mean over the given parts."""
+    z = 1.959963984540054
+    return {
+        "rmse": np.mean([np.sqrt(np.mean(e**2)) for e, _ in cells]),
+        "nll": np.mean([np.mean(-norm.logpdf(e, scale=s)) for e, s in cells]),
+        "coverage": np.mean([np.mean(np.abs(e) <= z * s) for e, s in cells]),
+        "width": np.mean([np.mean(2 * z * s) for _, s in cells]),
+        "crps": np.mean([np.mean(_crps(e, s)) for e, s in cells]),
+    }
+
+
+def _crps(error: np.ndarray, sd: np.ndarray) -> np.ndarray:
+    """E|Y − y| − ½ E|Y − Y'| of a Gaussian"""
+    z = error / sd
+    return sd * (z * (2 * norm.cdf(z) - 1) + 2 * norm.pdf(z) - 1 / np.sqrt(np.pi))
+
+
+@pytest.mark.parametrize("q", [0, 1])
+def test_each_output_has_scores_of_its_own_by_client_pooled_and_averaged(q):
+    found = summarise(CASES, ["u", "v"])["outputs"]["uv"[q]]
+    each = {name: _cells(case, q) for name, case in CASES.items()}
+    whole = tuple(np.concatenate(parts) for parts in zip(*each.values(), strict=True))
+    for scores, expected in (
+        (found["client_mean"], _by_hand(list(each.values()))),
+        (found["pooled"], _by_hand([whole])),
+        *((found["clients"][name], _by_hand([cells])) for name, cells in each.items()),
+    ):
+        for metric, value in expected.items():
+            assert scores[metric] == pytest.approx(value, rel=1e-12), metric
+    assert found["pooled"]["rows"] == found["client_mean"]["rows"] == len(whole[0])
+    assert found["pooled"]["rmse"] != pytest.approx(found["client_mean"]["rmse"], rel=1e-3)
+
+
+def test_units_are_never_mixed():
+    """Another unit of one output changes no score of the other, and there is no sum of the two."""
     found = summarise(CASES, ["u", "v"])
-    assert found["overall"]["rows"] == 13
-    assert {name: each["rows"] for name, each in found["clients"].items()} == {"a": 9, "b": 4}
-    assert found["outputs"]["v"]["rows"] == 11
-    for q, name in enumerate(["u", "v"]):
-        each = [_cells(case, q) for case in CASES.values()]
-        rmse = np.mean([np.sqrt(np.mean(e**2)) for e, _ in each])
-        nll = np.mean([np.mean(-norm.logpdf(e, scale=s)) for e, s in each])
-        inside = np.mean([np.mean(np.abs(e) <= 1.959963984540054 * s) for e, s in each])
-        assert found["outputs"][name]["rmse"] == pytest.approx(rmse, rel=1e-12)
-        assert found["outputs"][name]["nll"] == pytest.approx(nll, rel=1e-12)
-        assert found["outputs"][name]["coverage"] == pytest.approx(inside)
-    mean = np.mean([found["clients"][name]["nll"] for name in CASES])
-    assert found["overall"]["nll"] == pytest.approx(mean, rel=1e-12)
+    scale = np.array([1.0, 1e6])
+    scaled = {
+        name: Scored(y=c.y * scale, mean=c.mean * scale, cov=c.cov * np.outer(scale, scale))
+        for name, c in CASES.items()
+    }
+    other = summarise(scaled, ["u", "v"])
+    assert other["outputs"]["u"] == found["outputs"]["u"]
+    for tables in (found["overall"], found["clients"]):
+        for table in tables.values():
+            assert table.keys() == {"rows", "nll", "coverage", "ece"}
+    for name in ("pooled", "client_mean"):
+        assert other["overall"][name]["coverage"] == found["overall"][name]["coverage"]
+        ratio = other["outputs"]["v"][name]["rmse"] / found["outputs"]["v"][name]["rmse"]
+        assert ratio == pytest.approx(1e6)
+
+
+def test_overall_is_pooled_over_rows_and_averaged_over_clients_each_by_name():
+    found = summarise(CASES, ["u", "v"])
+    assert found["averages"].keys() == found["overall"].keys() == {"pooled", "client_mean"}
+    assert found["overall"]["pooled"]["rows"] == 13
+    each = {name: table["nll"] for name, table in found["clients"].items()}
+    assert {name: table["rows"] for name, table in found["clients"].items()} == {"a": 9, "b": 4}
+    assert found["overall"]["client_mean"]["nll"] == pytest.approx(np.mean(list(each.values())))
+    pooled = (9 * each["a"] + 4 * each["b"]) / 13
+    assert found["overall"]["pooled"]["nll"] == pytest.approx(pooled, rel=1e-12)
+
+
+def test_with_one_output_overall_is_that_outputs():
+    one = {
+        name: Scored(y=c.y[:, :1], mean=c.mean[:, :1], cov=c.cov[:, :1, :1])
+        for name, c in CASES.items()
+    }
+    found = summarise(one, ["u"])
+    assert found["overall"] == {k: v for k, v in found["outputs"]["u"].items() if k != "clients"}
+    assert found["clients"] == found["outputs"]["u"]["clients"]
 
 
 def test_calibration_counts_every_observed_cell():
@@ -71,4 +128,4 @@ def test_an_output_that_was_never_observed_has_no_scores():
     case = Scored(y=y, mean=np.zeros((2, 2)), cov=np.tile(np.eye(2), (2, 1, 1)))
     found = summarise({"a": case}, ["u", "v"])
     assert list(found["outputs"]) == ["u"]
-    assert found["overall"]["rmse"] == pytest.approx(np.sqrt(2.5))
+    assert found["outputs"]["u"]["pooled"]["rmse"] == pytest.approx(np.sqrt(2.5))

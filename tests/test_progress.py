@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from io import StringIO
+from types import SimpleNamespace
 
 import pytest
 
@@ -39,9 +40,9 @@ def test_lines_count_rounds_and_the_time_left(clock):
     left = [line.split(", ")[-1] for line in lines]
     assert left == [
         *["time left unknown"] * 2,
-        "at most 40 s left",
-        "at most 20 s left",
-        "at most 0 s left",
+        "rounds for at most 40 s more",
+        "rounds for at most 20 s more",
+        "rounds for at most 0 s more",
     ]
 
 
@@ -66,14 +67,68 @@ def test_a_terminal_gets_a_bar():
     with progress(rounds=4, stream=out) as show:
         for record in _records(3):
             show(record)
-    assert "compiling" in out.getvalue()
+    assert "preparing" in out.getvalue()
     assert "round 3 of at most 4" in out.getvalue()
     assert "bound -97.0" in out.getvalue()
+
+
+def _a_fit(show) -> None:
+    for kind in ("census", "extent", "start"):
+        show.phase(kind)
+    for record in _records(2):
+        show.phase("round")
+        show(record)
+    show.phase("finish")
+    show.phase("scoring 7 held-out rows")
+
+
+def test_phases_are_lines_each_once():
+    out = StringIO()
+    with progress(rounds=2, stream=out) as show:
+        _a_fit(show)
+    assert [line.partition(",")[0] for line in out.getvalue().splitlines()] == [
+        "preparing: scales",
+        *(f"round {i} of at most 2" for i in range(3)),
+        "averaging over clients' parameters",
+        "scoring 7 held-out rows",
+    ]
+    out = StringIO()
+    with progress(rounds=2, finishing="finishing", stream=out) as show:
+        _a_fit(show)
+    assert "finishing" in out.getvalue()
+    assert "averaging" not in out.getvalue()
+
+
+def test_phases_are_the_bars_description():
+    out = Terminal()
+    with progress(rounds=2, stream=out) as show:
+        _a_fit(show)
+    assert "scoring 7 held-out rows" in out.getvalue()
+    assert "bound -98.0" in out.getvalue()
+
+
+def test_a_fit_tells_its_phases():
+    """The engine's kinds of requests, in their order, to callbacks that listen."""
+    from pfedhgp.federation import inprocess
+
+    class Server:
+        phase, kinds = None, iter(["census", "round", "finish"])
+
+        def request(self):
+            kind = next(self.kinds, None)
+            return kind and SimpleNamespace(kind=kind)
+
+        def gather(self, replies):
+            assert list(replies) == []
+
+    heard = []
+    listening = SimpleNamespace(phase=heard.append)
+    inprocess.run(Server(), [], callbacks=[lambda record: None, listening])
+    assert heard == ["census", "round", "finish"]
 
 
 @pytest.mark.parametrize("out", [StringIO(), Terminal()])
 def test_quiet_is_quiet(out):
     with progress(rounds=4, stream=out, quiet=True) as show:
-        for record in _records(4):
-            show(record)
+        _a_fit(show)
     assert out.getvalue() == ""

@@ -1,6 +1,10 @@
-"""Scores on held-out rows as one JSON table: overall, by output, by client, and calibration.
+"""Scores on held-out rows as one JSON table: by output, by client, overall, and calibration.
 
-All numbers are in the data's own units. No JAX: predictions come as `Scored` arrays.
+Every score is given for each output, in that output's own units. Scores that have a unit (RMSE, CRPS,
+width) are never averaged over outputs: `overall` and `clients` have them only where there is one output.
+"Overall" is said twice, by name: `pooled` (every held-out row counts alike) and `client_mean` (the mean of
+the clients' scores: every client counts alike, as in the paper's metrics). No JAX: predictions come as
+`Scored` arrays.
 """
 
 from __future__ import annotations
@@ -14,16 +18,27 @@ from scipy.special import ndtr
 from pfedhgp.metrics import ECE_LEVELS, Scored, coverage, evaluate
 
 PIT_EDGES = tuple(round(0.1 * k, 1) for k in range(11))
+WITH_UNITS = ("rmse", "crps", "width")
+"""Scores in an output's units: of several outputs they have no sum."""
+AVERAGES = {
+    "pooled": "over rows: every held-out row counts alike",
+    "client_mean": "over clients: the mean of the clients' scores, every client counts alike",
+}
+"""What the two kinds of "overall" are."""
 
 
 def summarise(scored: Mapping[str, Scored], outputs: Sequence[str]) -> dict[str, Any]:
-    """`overall`, `outputs`, `clients` and `calibration` of test rows by client.
+    """`averages`, `overall`, `outputs`, `clients` and `calibration` of test rows by client.
 
-    In `overall` and in `outputs` each client counts alike, as in the paper's metrics.
+    `outputs[name]` has `pooled`, `client_mean` and `clients`, each a table of scores; so has `overall`, but
+    for `clients`, which is a table beside it. With several outputs, NLL in `overall` and `clients` is that of
+    a row's outputs together, and coverage and ECE count the cells of all of them.
 
     >>> one = Scored(y=[[0.0], [1.0]], mean=[[0.0], [0.0]], cov=[[[1.0]], [[1.0]]])
-    >>> summarise({"a": one}, ["y"])["overall"]["rows"]
-    2
+    >>> two = Scored(y=[[2.0]], mean=[[0.0]], cov=[[[1.0]]])
+    >>> found = summarise({"a": one, "b": two}, ["y"])["overall"]
+    >>> round(found["pooled"]["rmse"], 4), round(found["client_mean"]["rmse"], 4)
+    (1.291, 1.3536)
     """
     cases = {name: _arrays(case) for name, case in scored.items()}
     by_output = {}
@@ -31,18 +46,47 @@ def summarise(scored: Mapping[str, Scored], outputs: Sequence[str]) -> dict[str,
         seen = {client: _one_output(case, q) for client, case in cases.items()}
         kept = {client: case for client, case in seen.items() if len(np.asarray(case.y))}
         if kept:
-            by_output[name] = _scores(kept)
+            by_output[name] = {**_both_averages(kept), "clients": _by_client(kept)}
+    kept = {client: case for client, case in cases.items() if np.isfinite(case.y).any()}
+    together = {"overall": _both_averages(kept), "clients": _by_client(kept)}
+    if len(outputs) > 1:
+        together = _without_units(together)
     return {
-        "overall": _scores(cases),
+        "averages": AVERAGES,
+        **together,
         "outputs": by_output,
-        "clients": {name: _scores({name: case}) for name, case in cases.items()},
-        "calibration": _calibration(cases),
+        "calibration": _calibration(kept),
     }
+
+
+def _both_averages(cases: Mapping[str, Scored]) -> dict[str, dict[str, Any]]:
+    return {"pooled": _scores({"all": _pooled(cases)}), "client_mean": _scores(cases)}
+
+
+def _by_client(cases: Mapping[str, Scored]) -> dict[str, dict[str, Any]]:
+    return {name: _scores({name: case}) for name, case in cases.items()}
+
+
+def _without_units(tree: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_units(value) if isinstance(value, Mapping) else value
+        for key, value in tree.items()
+        if key not in WITH_UNITS or isinstance(value, Mapping)
+    }
+
+
+def _pooled(cases: Mapping[str, Scored]) -> Scored:
+    """All clients' rows as if they were one client's."""
+    y, mean, cov = (
+        np.concatenate([np.asarray(getattr(case, part)) for case in cases.values()])
+        for part in ("y", "mean", "cov")
+    )
+    return Scored(y=y, mean=mean, cov=cov)
 
 
 def _arrays(case: Scored) -> Scored:
     y, mean, cov = (np.asarray(v, np.float64) for v in (case.y, case.mean, case.cov))
-    return Scored(y=y, mean=mean, cov=cov, clean=case.clean, noise=case.noise)
+    return Scored(y=y, mean=mean, cov=cov)
 
 
 def _one_output(case: Scored, q: int) -> Scored:

@@ -1,7 +1,10 @@
-"""A callback that shows rounds, bound and time left: a bar on a terminal or in a notebook, else lines.
+"""What a fit is doing: phases, rounds, bound, time left. A bar on a terminal or in a notebook, else lines.
 
-with progress(rounds=10) as show:
-    FederatedGP(rounds=10, callbacks=[show]).fit(sites)
+    with progress(rounds=10) as show:
+        FederatedGP(rounds=10, callbacks=[show]).fit(sites)
+
+A fit tells the callback its phases too (`show.phase`): census, start, round, finish. Who does more, such as
+scoring, says so with `show.phase("scoring")`.
 """
 
 from __future__ import annotations
@@ -12,7 +15,35 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-Callback = Callable[[dict[str, Any]], None]
+PREPARING = "preparing: scales, starting values, compilation"
+AVERAGING = "averaging over clients' parameters"
+"""What `finish` is for `structured`; the other inference just finishes."""
+
+
+class Progress:
+    """A callback of `FederatedGP` that shows records and phases by two functions."""
+
+    def __init__(
+        self,
+        show_record: Callable[[dict[str, Any]], None],
+        show_phase: Callable[[str], None],
+        finishing: str,
+    ) -> None:
+        self._record, self._show, self._finishing = show_record, show_phase, finishing
+        self._last: str | None = None
+
+    def __call__(self, record: dict[str, Any]) -> None:
+        self._last = None  # with restarts the same phase comes again
+        self._record(record)
+
+    def phase(self, name: str) -> None:
+        """What begins now: a kind of request of the server's, or words of the caller's."""
+        text = {"finish": self._finishing, "round": None}.get(name, name)
+        if name in ("census", "extent", "cycles", "start"):
+            text = PREPARING
+        if text is not None and text != self._last:
+            self._last = text
+            self._show(text)
 
 
 @contextmanager
@@ -21,17 +52,18 @@ def progress(
     rounds: int,
     restarts: int = 1,
     start_is_round: bool = False,
+    finishing: str = AVERAGING,
     quiet: bool = False,
     stream: TextIO | None = None,
-) -> Iterator[Callback]:
+) -> Iterator[Progress]:
     """A callback of `FederatedGP`; `rounds` is the most that one training can take."""
     out = sys.stderr if stream is None else stream
     clock = _Clock(rounds * restarts, start_is_round)
     if quiet:
-        yield lambda record: None
+        yield Progress(lambda record: None, lambda text: None, finishing)
     elif out.isatty() or _in_notebook():
-        with _bar(clock, out) as callback:
-            yield callback
+        with _bar(clock, out) as (record, phase):
+            yield Progress(record, phase, finishing)
     else:
 
         def line(record: dict[str, Any]) -> None:
@@ -43,11 +75,11 @@ def progress(
                 flush=True,
             )
 
-        yield line
+        yield Progress(line, lambda text: print(text, file=out, flush=True), finishing)
 
 
 class _Clock:
-    """Rounds done and seconds left; the first record came after compilation, and is no measure."""
+    """Rounds done and seconds left for rounds; the first record came after compilation, and is no measure."""
 
     def __init__(self, total: int, start_is_round: bool) -> None:
         self.total, self.start_is_round = total, start_is_round
@@ -74,7 +106,9 @@ class _Clock:
 
 
 @contextmanager
-def _bar(clock: _Clock, out: TextIO) -> Iterator[Callback]:
+def _bar(
+    clock: _Clock, out: TextIO
+) -> Iterator[tuple[Callable[[dict[str, Any]], None], Callable[[str], None]]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -89,7 +123,10 @@ def _bar(clock: _Clock, out: TextIO) -> Iterator[Callback]:
     # No file= in a notebook: rich has its own way to show things there.
     console = Console(file=out) if out.isatty() else Console()
     with Progress(*columns, console=console, transient=True) as bars:
-        task = bars.add_task("compiling", total=clock.total, bound="…", left="")
+        task = bars.add_task("preparing", total=clock.total, bound="…", left="")
+
+        def phase(text: str) -> None:
+            bars.update(task, description=text.partition(":")[0], left="")
 
         def callback(record: dict[str, Any]) -> None:
             done, left = clock.tick(record)
@@ -101,7 +138,7 @@ def _bar(clock: _Clock, out: TextIO) -> Iterator[Callback]:
                 left=_left(left),
             )
 
-        yield callback
+        yield callback, phase
 
 
 def _bound(record: dict[str, Any]) -> str:
@@ -109,7 +146,10 @@ def _bound(record: dict[str, Any]) -> str:
 
 
 def _left(seconds: float | None) -> str:
-    return "time left unknown" if seconds is None else f"at most {seconds:.0f} s left"
+    """Of the rounds alone: what comes after them has no measure."""
+    if seconds is None:
+        return "time left unknown"
+    return f"rounds for at most {seconds:.0f} s more"
 
 
 def _in_notebook() -> bool:

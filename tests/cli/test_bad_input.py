@@ -66,7 +66,7 @@ REFUSED = {
     ),
     "text in an input": (
         HEADER + "a,0,1\na,soon,2\n",
-        ["d.csv", "row 2 (line 3)", "'time'", "text instead of a number"],
+        ["d.csv", "row 2 (line 3)", "'time'", "text instead of a number", "an input must be"],
     ),
     "NaN in an input": (HEADER + "a,0,1\na,NaN,2\n", ["row 2 (line 3)", "'time'", "missing"]),
     "empty input": (HEADER + "a,0,1\na,,2\n", ["row 2 (line 3)", "'time'", "missing"]),
@@ -102,9 +102,12 @@ def test_bad_tables_are_refused(case, run, tmp_path):
     content, said = REFUSED[case]
     path = tmp_path / "d.csv"
     path.write_bytes(content.encode() if isinstance(content, str) else content)
-    line = run("fit", path, *OPTIONS, "--out", tmp_path / "RUN").complaint
+    done = run("fit", path, *OPTIONS, "--out", tmp_path / "RUN")
+    line = done.complaint
     for words in said:
         assert words in line
+    if case == "header only":
+        assert done.err.count("\n") == 1
     assert not any(value in line for value in ("many", "soon", "8,765", "12,345", "1e400", "03/04"))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["d.csv"]
 
@@ -154,7 +157,12 @@ def test_columns_of_other_types_are_refused(run, tmp_path):
         (["--inference", "magic"], ["--inference", "mean-field"]),
         (["--device", "tpu"], ["--device", "'gpu'"]),
         (["--delimiter", "ab"], ["--delimiter", "one character"]),
-        (["--domain", "1"], ["--domain", "0..10"]),
+        (["--domain", "1"], ["--domain 1", "'time'", "0..10"]),
+        (["--domain", "0..nan"], ["--domain 0..nan", "0..10"]),
+        (["--domain", "1..0"], ["--domain 1..0", "'time'", "LOW must be below HIGH"]),
+        (["--domain", "0..0.5"], ["--domain 0..0.5", "client 'a'", "'time'", "widen it"]),
+        (["--device", "gpu"], ["--device gpu", "leave --device out"]),
+        (["--holdout", "last:0.99"], ["--holdout last:0.99", "'time' does not vary", "less"]),
         (["--input", "y"], ["'y' is used twice"]),
         (["--seed", "-1"], ["--seed"]),
         (["--config", "none.toml"], ["none.toml", "cannot be read"]),
@@ -166,7 +174,24 @@ def test_bad_options_are_refused(arguments, said, run, tmp_path):
     path.write_text(GOOD)
     line = run("fit", path, *OPTIONS, "--out", tmp_path / "RUN", *arguments).complaint
     assert all(words in line for words in said), line
+    assert "device=" not in line
+    assert "`domain`" not in line
     assert not (tmp_path / "RUN").exists()
+
+
+def test_places_where_no_folder_can_be_are_refused(run, tmp_path):
+    path = tmp_path / "d.csv"
+    path.write_text(GOOD)
+    line = run("fit", path, *OPTIONS, "--out", "/proc/nowhere").complaint
+    assert "/proc/nowhere: nothing can be written there" in line
+    assert (
+        "d.csv is a file, not a folder"
+        in run("fit", path, *OPTIONS, "--out", path / "RUN").complaint
+    )
+    assert "File name too long" in run("fit", path, *OPTIONS, "--out", "z" * 300).complaint
+    line = run("fit", path, *OPTIONS, "--out", "RUN", "--write-config", tmp_path).complaint
+    assert "is a folder" in line
+    assert [p.name for p in tmp_path.iterdir()] == ["d.csv"]
 
 
 @pytest.mark.parametrize("leave", ["DATA", "--input", "--output", "--out"])

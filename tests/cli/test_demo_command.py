@@ -7,6 +7,8 @@ import io
 import json
 import os
 import re
+import shlex
+import shutil
 
 import numpy as np
 import pytest
@@ -14,8 +16,9 @@ import pytest
 from pfedhgp.cli import demo
 from pfedhgp.cli.main import main
 from pfedhgp.data import demo as town
+from pfedhgp.errors import InputError
 from pfedhgp.estimator import FederatedGP
-from reported import case_of, estimator_of
+from reported import Svg, case_of, estimator_of
 
 SCORES = {"rmse": 3.0, "crps": 2.0, "nll": 2.5, "coverage": 0.93, "width": 14.0, "ece": 0.02}
 
@@ -40,7 +43,11 @@ def test_it_prints_a_table_a_reading_and_the_path(ran):
     for name in ("federated", "per-station GP", "pooled GP"):
         assert re.search(rf"{name}( +[\d.]+){{3}} +[\d.]+% +[\d.]+ +[\d.]+", out)
     assert "On days that a station missed" in out
-    assert out.rstrip().endswith(f"The report: {folder / 'report.html'}")
+    *_, report, readings, _, command = out.rstrip().splitlines()
+    assert report == f"The report: {folder / 'report.html'}"
+    assert readings == f"The readings: {folder / 'stations.csv'}"
+    assert command.strip() == demo.NEXT.format(table=folder / "stations.csv")
+    assert "mean over stations" in out
     assert "3 made-up stations" in err
     assert err.count("round 2 of at most 2, bound") == 3
     assert "warning" not in err
@@ -49,21 +56,19 @@ def test_it_prints_a_table_a_reading_and_the_path(ran):
 @pytest.mark.slow
 def test_the_folder_is_a_run_that_loads(ran):
     folder, _, _ = ran
-    assert sorted(os.listdir(folder)) == [
-        "clients", "global.safetensors", "messages.jsonl", "metrics.json", "report.html", "spec.json",
-    ]  # fmt: skip
-    model = FederatedGP.load(folder)
-    assert model.model_.settings["demo"] == {"seed": 0}
+    assert sorted(os.listdir(folder)) == ["RUN", "report.html", "stations.csv"]
+    model = FederatedGP.load(folder / "RUN")
+    assert model.model_.settings["demo"] == {"seed": 0, "tiny": True}
     assert len(model.clients_) == 3
-    metrics = json.loads((folder / "metrics.json").read_text())
+    metrics = json.loads((folder / "RUN" / "metrics.json").read_text())
     assert set(metrics["baselines"]) == {"per-station GP", "pooled GP"}
-    assert metrics["holdout"] == {"kind": "blocks", "fraction": 0.2, "seed": 0}
+    assert metrics["holdout"] == {"kind": "blocks", "fraction": 0.2, "seed": 0, "block_days": 1.0}
 
 
 @pytest.mark.slow
 def test_scores_are_of_held_out_readings_in_the_datas_units(ran):
     folder, out, _ = ran
-    model = FederatedGP.load(folder)
+    model = FederatedGP.load(folder / "RUN")
     rows = town.simulate(
         seed=0, town=town.Town(days=8, stations=3, newcomer_days=4.0, outage_days=1.0)
     )
@@ -73,7 +78,7 @@ def test_scores_are_of_held_out_readings_in_the_datas_units(ran):
         if len(client.X):
             gap = client.Y - model.predict(client.name, client.X).mean
             errors.append(np.sqrt(np.mean(gap**2)))
-    overall = model.model_.metrics["overall"]
+    overall = model.model_.metrics["overall"]["client_mean"]
     assert overall["rmse"] == pytest.approx(np.mean(errors), rel=1e-9)
     assert overall["rows"] == sum(len(client.X) for client in test)
     assert f"{overall['rmse']:.2f}" in out
@@ -90,9 +95,44 @@ def test_the_report_shows_dates_rows_and_baselines(ran):
     assert "period 24 hours" in page or "period 1 day" in page
 
 
+def places(page: str) -> dict[tuple[str, str], np.ndarray]:
+    """Where rows and held-out rows were drawn, by figure."""
+    found = {}
+    for text in re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL):
+        for name, kind in re.findall(r'id="(client-[\d-]+\d)-(rows|held-out)"', text):
+            found[name, kind] = Svg(text, name).places(kind)
+    return found
+
+
 @pytest.mark.slow
-def test_its_own_folder_may_be_used_again(ran):
+def test_the_readings_are_a_table_that_can_be_fitted_to_and_reported(ran, run, tmp_path):
+    """The split is the demo's, found again from its own table; the command to try next is understood."""
+    folder, _, _ = ran
+    given = ("--data", folder / "stations.csv", "--out", tmp_path / "again.html")
+    done = run("report", folder / "RUN", *given)
+    assert (done.code, done.err) == (0, "")
+    again, first = (
+        places(path.read_text("utf-8"))
+        for path in (tmp_path / "again.html", folder / "report.html")
+    )
+    assert again.keys() == first.keys()
+    assert sum(len(drawn) for (_, kind), drawn in first.items() if kind == "held-out") > 0
+    for key, drawn in first.items():
+        np.testing.assert_array_equal(again[key], drawn)
+    _, *words = shlex.split(demo.NEXT.format(table=folder / "stations.csv"))
+    words[words.index("--out") + 1] = str(tmp_path / "RUN")
+    assert run(*words, "--write-config", tmp_path / "fit.toml").code == 0
+
+
+@pytest.mark.slow
+def test_its_own_folder_may_be_used_again_while_the_readings_are_its_own(ran, tmp_path):
     demo.check_folder(ran[0], overwrite=False)
+    mine = tmp_path / "mine"
+    shutil.copytree(ran[0], mine)
+    (mine / "stations.csv").write_text("station,time,no2\n")
+    with pytest.raises(InputError, match=r"stations\.csv was changed"):
+        demo.check_folder(mine, overwrite=False)
+    demo.check_folder(mine, overwrite=True)
 
 
 def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path, capsys):
@@ -108,11 +148,11 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path, capsys):
 
 def test_another_model_is_replaced_only_when_told_so(tmp_path, capsys):
     target = tmp_path / "run"
-    estimator_of(case_of()).save(target)
-    before = (target / "spec.json").read_bytes()
+    estimator_of(case_of()).save(target / "RUN")
+    before = (target / "RUN" / "spec.json").read_bytes()
     assert main(["demo", "--tiny", "--out", str(target)]) == 2
-    assert "is not a demo's" in capsys.readouterr().err
-    assert (target / "spec.json").read_bytes() == before
+    assert "is not a whole demo" in capsys.readouterr().err
+    assert (target / "RUN" / "spec.json").read_bytes() == before
     demo.check_folder(target, overwrite=True)  # does not raise
 
 

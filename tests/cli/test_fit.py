@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 
@@ -73,7 +75,10 @@ def test_a_fit_writes_a_model_that_knows_its_columns(fitted):
     lines = told.splitlines()
     assert lines[0].startswith("3 clients, 46 rows, 12 of them held out, from 1 file: y by x")
     assert [line.split(",")[0] for line in lines[1:]] == [
-        f"round {i} of at most 3" for i in range(4)
+        "preparing: scales",
+        *(f"round {i} of at most 3" for i in range(4)),
+        "averaging over clients' parameters",
+        "scoring 12 held-out rows",
     ]
     assert not any(str(v) in told for v in SITES["007"][1])
 
@@ -99,23 +104,95 @@ def test_metrics_are_those_of_the_held_out_rows(fitted):
     assert metrics["holdout"] == {"kind": "blocks", "fraction": 0.25, "seed": 0}
     model = FederatedGP.load(folder / "RUN")
     assert model.model_.metrics == {k: v for k, v in metrics.items() if k != "history"}
-    errors = {}
+    errors, scored = {}, metrics["outputs"]["y"]
     clients = [Observations(name, x[:, None], y[:, None]) for name, (x, y) in SITES.items()]
     for test in split(clients, Holdout("blocks", 0.25, 0))[1]:
         name = test.name
         p = model.predict(name, test.X)
         errors[name] = test.Y[:, 0] - p.mean[:, 0]
-        found = metrics["clients"][name]
+        found = scored["clients"][name]
         assert found["rows"] == len(test.X) == ROWS[name] - TRAINED[name]
         assert found["rmse"] == pytest.approx(np.sqrt(np.mean(errors[name] ** 2)), rel=1e-9)
         nll = 0.5 * np.log(2 * np.pi * p.sd[:, 0] ** 2) + 0.5 * (errors[name] / p.sd[:, 0]) ** 2
         assert found["nll"] == pytest.approx(np.mean(nll), rel=1e-9)
     each = [np.sqrt(np.mean(e**2)) for e in errors.values()]
-    assert summary["overall"]["rmse"] == pytest.approx(np.mean(each), rel=1e-9)
-    assert metrics["outputs"]["y"] == metrics["overall"]
-    assert sum(metrics["calibration"]["pit"]["counts"]) == metrics["overall"]["rows"] == 12
+    assert scored["client_mean"]["rmse"] == pytest.approx(np.mean(each), rel=1e-9)
+    every = np.concatenate(list(errors.values()))
+    assert scored["pooled"]["rmse"] == pytest.approx(np.sqrt(np.mean(every**2)), rel=1e-9)
+    averages = {name: scored[name] for name in ("pooled", "client_mean")}
+    assert metrics["overall"] == summary["overall"] == summary["by_output"]["y"] == averages
+    assert sum(metrics["calibration"]["pit"]["counts"]) == len(every) == 12
     assert len(metrics["calibration"]["levels"]) == len(metrics["calibration"]["coverage"])
     assert metrics["seconds"] > 0.0
+
+
+def test_the_model_keeps_counts_from_which_the_split_can_be_made_again(fitted):
+    folder, _, _ = fitted
+    kept = json.loads((folder / "RUN" / "metrics.json").read_text())["data"]
+    assert {n: (e["rows"], e["cells"], e["held_out"]) for n, e in kept.items()} == {
+        name: (n, TRAINED[name], n - TRAINED[name]) for name, n in ROWS.items()
+    }
+
+
+def test_people_are_told_what_is_averaged_over_what(fitted):
+    from pfedhgp.cli.fit import _score_lines
+
+    _, summary, _ = fitted
+    lines = _score_lines(summary)
+    s = summary["by_output"]["y"]
+    assert lines[0] == "on 12 held-out rows (blocks), in each output's own units:"
+    assert (
+        f"y  over rows     RMSE {s['pooled']['rmse']:.4g}, NLL {s['pooled']['nll']:.4g}" in lines[1]
+    )
+    assert f"y  over clients  RMSE {s['client_mean']['rmse']:.4g}" in lines[2]
+    assert "the mean of clients' scores" in lines[3]
+
+
+@pytest.mark.parametrize("reordered", [False, True])
+def test_a_report_with_the_same_data_marks_the_same_held_out_rows(
+    reordered, fitted, written, run, tmp_path
+):
+    """By value: what the fit trained on and tested on, found again from a table and no stored row."""
+    folder, _, _ = fitted
+    header, *lines = TABLE.splitlines()
+    (tmp_path / "d.csv").write_text(
+        "\n".join([header, *(lines[::-1] if reordered else lines)]) + "\n"
+    )
+    out = ("--out", tmp_path / "r.html")
+    done = run("report", folder / "RUN", "--data", tmp_path / "d.csv", *out)
+    assert (done.code, done.err) == (0, "")
+    ((_, rows, _, held_out),) = written
+    clients = [Observations(name, x[:, None], y[:, None]) for name, (x, y) in SITES.items()]
+    for found, expected in zip(
+        (rows, held_out), split(clients, Holdout("blocks", 0.25, 0)), strict=True
+    ):
+        assert {r.name: sorted(r.Y[:, 0]) for r in found} == {
+            c.name: sorted(c.Y[:, 0]) for c in expected
+        }
+
+
+def test_other_data_are_neither_called_fitted_nor_held_out(fitted, run, tmp_path, monkeypatch):
+    import pfedhgp.report
+
+    calls = []
+    monkeypatch.setattr(
+        pfedhgp.report,
+        "write",
+        lambda path, model, **more: (path.write_text("x"), calls.append(more)),
+    )
+    lines = TABLE.splitlines()
+    changed = [line + "5" if line.startswith("NA,") else line for line in lines]
+    (tmp_path / "d.csv").write_text("\n".join([*changed, "new,1,2", "new,2,3"]) + "\n")
+    data, out = ("--data", tmp_path / "d.csv"), ("--out", tmp_path / "r.html")
+    done = run("report", fitted[0] / "RUN", *data, *out, "--json")
+    (given,) = calls
+    assert [r.name for r in given["rows"]] == ["a/b", "007"]
+    assert {r.name for r in given["held_out"]} <= {"a/b", "007"}
+    assert [(r.name, len(r.X)) for r in given["others"]] == [("NA", ROWS["NA"])]
+    assert json.loads(done.out)["warnings"] == [
+        "client new: not in the model, and not shown",
+        "client NA: not the rows of the fit: drawn apart, as neither fitted nor held out",
+    ]
 
 
 def test_an_existing_run_stays_unless_it_may_be_replaced(fitted, run):
@@ -141,7 +218,7 @@ def test_a_report_shows_training_and_held_out_rows_apart(written, run, tmp_path)
     assert (tmp_path / "RUN" / "report.html").read_text() == "<html>"
     ((model, rows, metrics, held_out),) = written
     assert {each.name: len(each.X) for each in rows} == TRAINED
-    assert sum(len(each.X) for each in held_out) == metrics["overall"]["rows"] == 12
+    assert sum(len(each.X) for each in held_out) == metrics["overall"]["pooled"]["rows"] == 12
     assert model.model_.metrics == metrics
 
 
@@ -218,7 +295,7 @@ def _again(folder) -> tuple:
 def test_a_run_that_cannot_begin_leaves_nothing(run, tmp_path):
     (tmp_path / "d.csv").write_text(TABLE)
     line = run("fit", *_again(tmp_path), "--domain", "0..1", "--quiet").complaint
-    assert "outside `domain`" in line
+    assert "--domain 0..1: client 'a/b' has rows with input 'x' outside it" in line
     assert [p.name for p in tmp_path.iterdir()] == ["d.csv"]
 
 
@@ -227,8 +304,8 @@ def test_a_run_that_cannot_begin_leaves_nothing(run, tmp_path):
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(OSError(28, "No space left on device"), 1), (KeyboardInterrupt(), 130)],
-    ids=["disk full", "Ctrl-C"],
+    [(OSError(28, "No space left on device"), 1), (KeyboardInterrupt(), 130), (None, 143)],
+    ids=["disk full", "Ctrl-C", "SIGTERM"],
 )
 def test_a_write_that_fails_leaves_the_old_model(error, code, run, tmp_path, monkeypatch):
     (tmp_path / "d.csv").write_text(TABLE)
@@ -240,7 +317,10 @@ def test_a_write_that_fails_leaves_the_old_model(error, code, run, tmp_path, mon
         calls.append(path)
         if len(calls) == 3:
             path.write_bytes(content[:10])
-            raise error
+            if error is None:
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(5)  # the handler ends it
+            raise error or AssertionError("SIGTERM did not come")
         real(path, content)
 
     monkeypatch.setattr(run_folder, "_write", fail)
@@ -333,7 +413,8 @@ def test_what_is_accepted_all_at_once(run, tmp_path):
         assert sum(words in warning for warning in summary["warnings"]) == 1, words
     model = FederatedGP.load(tmp_path / "RUN")
     assert model.clients_ == ("NA", "1e5", "one")
-    assert model.model_.metrics.keys() == {"holdout", "seconds"}
+    assert model.model_.metrics.keys() == {"holdout", "data", "seconds"}
+    assert model.model_.metrics["data"]["one"] == {"rows": 1, "cells": 3, "held_out": 0}
     assert model.model_.metrics["holdout"] is None
     moment = 1709251200.0 + 3600.0 * np.array([[2.0], [4.5]])
     for name in (*model.clients_, "new"):

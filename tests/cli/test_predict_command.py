@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -15,7 +20,8 @@ from pfedhgp.data.columns import Columns, InputColumn
 RNG = np.random.default_rng(5)
 HOURS = np.arange(14.0)
 START = 1709251200.0  # 2024-03-01T00:00:00Z
-LONG = ["client", "time", "output", "mean", "sd", "lower", "upper", "global", "deviation", "local"]
+LAYERS = ["global", "deviation", "local"]
+LONG = ["client", "time", "output", "mean", "sd", "lower", "upper", *LAYERS, "known"]
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +70,7 @@ def _check(table: pl.DataFrame, model: FederatedGP, level: float = 0.95) -> None
             assert row[key] == pytest.approx(value[0, 0], rel=1e-12), key
         assert row["global"] + row["deviation"] + row["local"] == pytest.approx(row["mean"])
         assert row["output"] == "y"
+        assert row["known"] is True
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet", ".feather"])
@@ -107,6 +114,9 @@ def test_unknown_clients_get_the_populations_prediction_and_are_named(
     assert json.loads(done.out)["unknown_clients"] == ["who", "else"]
     table = pl.read_csv(tmp_path / "p.csv")
     unknown = table.filter(pl.col("client") == "who")
+    assert dict(zip(table["client"], table["known"], strict=True)) == {
+        **{"b": True, "who": False, "else": False}
+    }
     assert unknown["deviation"].to_list() == unknown["local"].to_list() == [0.0]
     assert unknown["sd"][0] > table.filter(pl.col("client") == "b")["sd"].max()
 
@@ -157,21 +167,92 @@ def test_far_outside_the_data_is_said(model_and_run, run, tmp_path):
     assert "client 'b': 1 of 1 rows are far outside the data" in done.err
 
 
-def test_a_full_disk_leaves_the_old_table(model_and_run, data, run, tmp_path, monkeypatch):
-    import pfedhgp.atomic as atomic
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet", ".feather"])
+def test_a_full_disk_leaves_the_old_table(suffix, model_and_run, data, run, tmp_path, monkeypatch):
+    """Half of the content is on the disk when it is full."""
 
-    def full(path):
+    def full(path, content):
+        with open(path, "wb") as file:
+            file.write(bytes(content)[:40])
         raise OSError(28, "No space left on device", str(path))
 
-    out = tmp_path / "p.csv"
+    out = tmp_path / f"p{suffix}"
     out.write_text("old")
-    monkeypatch.setattr(atomic, "sync", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     done = run("predict", model_and_run[1], data, "--out", out, "--overwrite")
     assert done.code == 1
     assert done.err.endswith("No space left on device\n")
     assert "Traceback" not in done.err
     assert out.read_text() == "old"
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["new.csv", "p.csv"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["new.csv", out.name]
+
+
+def test_sigterm_in_mid_write_leaves_the_old_table(model_and_run, data, run, tmp_path, monkeypatch):
+    def ended(path, content):
+        with open(path, "wb") as file:
+            file.write(bytes(content)[:40])
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)  # the handler ends it
+        raise AssertionError("SIGTERM did not come")
+
+    out = tmp_path / "p.parquet"
+    out.write_text("old")
+    monkeypatch.setattr(Path, "write_bytes", ended)
+    done = run("predict", model_and_run[1], data, "--out", out, "--overwrite")
+    assert (done.code, done.err) == (143, "")
+    assert out.read_text() == "old"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["new.csv", "p.parquet"]
+
+
+LIMITED = """
+import resource, sys
+import polars as pl
+import typer
+from pfedhgp.cli import main as cli
+from pfedhgp.cli.predict import write_table
+
+app = typer.Typer()
+
+@app.callback()
+def root() -> None: ...
+
+@app.command()
+def write(out: str) -> None:
+    table = pl.DataFrame({"mean": [i * 0.1 for i in range(5000)]})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+    write_table(table, out)
+
+cli.app = app
+sys.exit(cli.main(["write", sys.argv[1]]))
+"""
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".feather"])
+def test_a_disk_that_takes_no_more_is_one_line(suffix, tmp_path):
+    """The system itself says no, in the middle of a real file."""
+    out = tmp_path / f"p{suffix}"
+    out.write_text("old")
+    done = subprocess.run([sys.executable, "-c", LIMITED, str(out)], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.endswith("File too large\n")
+    assert done.stderr.count("\n") == 1
+    assert out.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == [out.name]
+
+
+@pytest.mark.parametrize("command", ["predict", "report"])
+def test_places_that_cannot_be_written_to_are_refused(command, model_and_run, data, run, tmp_path):
+    _, path = model_and_run
+    given = ("predict", path, data) if command == "predict" else ("report", path)
+    name = "p.csv" if command == "predict" else "r.html"
+    (tmp_path / name).mkdir()
+    for more in ([], ["--overwrite"]):
+        line = run(*given, "--out", tmp_path / name, *more).complaint
+        assert f"{tmp_path / name} is a folder" in line
+    assert "new.csv is a file, not a folder" in run(*given, "--out", data / name).complaint
+    line = run(*given, "--out", Path("/proc/nowhere") / name).complaint
+    assert "nothing can be written there" in line
+    assert list((tmp_path / name).iterdir()) == []
 
 
 # ------------------------------------------------------------------------------------------- report
@@ -182,21 +263,32 @@ def test_report_hands_over_model_rows_and_metrics(written, model_and_run, run, t
     (tmp_path / "d.csv").write_text("site,time,y\nb,2024-03-01T02:30Z,1\nnew,2024-03-01T03:00Z,\n")
     out = tmp_path / "r.html"
     done = run("report", path, "--data", tmp_path / "d.csv", "--out", out, "--json")
-    assert json.loads(done.out) == {"run": str(path), "report": str(out)}
+    assert json.loads(done.out) == {
+        **{"run": str(path), "report": str(out)},
+        "warnings": ["client new: not in the model, and not shown"],
+    }
     assert out.read_text() == "<html>"
     ((model, rows, metrics, held_out),) = written
     assert held_out is None
     assert model.clients_ == ("a", "b", "a/b")
-    assert [(r.name, r.X[0, 0] - START) for r in rows] == [("b", 9000.0), ("new", 10800.0)]
+    assert [(r.name, r.X[0, 0] - START) for r in rows] == [("b", 9000.0)]
     assert metrics == {"holdout": None, "seconds": 1.0}
     assert "already exists" in run("report", path, "--out", out).complaint
 
 
 def test_report_goes_into_the_run_folder(written, model_and_run, run):
     _, path = model_and_run
-    for _ in range(2):  # the second replaces the first
-        done = run("report", path)
-        assert (done.code, done.out) == (0, f"{path / 'report.html'}\n")
+    done = run("report", path)
+    assert (done.code, done.out) == (0, f"{path / 'report.html'}\n")
+    (path / "report.html").write_text(
+        "precious"
+    )  # RUN's own report is an existing file like any other
+    line = run("report", path).complaint
+    assert f"{path / 'report.html'} already exists" in line
+    assert "--overwrite" in line
+    assert (path / "report.html").read_text() == "precious"
+    assert run("report", path, "--overwrite").code == 0
+    assert (path / "report.html").read_text() == "<html>"
     assert FederatedGP.load(path).clients_ == ("a", "b", "a/b")
     assert [rows for _, rows, _, _ in written] == [None, None]
     (path / "report.html").unlink()
@@ -232,9 +324,10 @@ def test_several_outputs_and_inputs_named_like_ours_keep_their_places():
 
     def predict(client, X):
         mean = X[:, [0]] * 10 + np.array([[1.0, 2.0]])
-        layers = {n: SimpleNamespace(mean=mean + k) for k, n in enumerate(LONG[-3:], 1)}
+        layers = {n: SimpleNamespace(mean=mean + k) for k, n in enumerate(LAYERS, 1)}
         return SimpleNamespace(
-            mean=mean, sd=mean + 4, layers=layers, interval=lambda level: (mean - 5, mean + level)
+            **{"mean": mean, "sd": mean + 4, "layers": layers, "known": client == "b"},
+            interval=lambda level: (mean - 5, mean + level),
         )
 
     columns = Columns("site", (InputColumn("mean"), InputColumn("t", "datetime")), ("u", "v"))
@@ -251,5 +344,6 @@ def test_several_outputs_and_inputs_named_like_ours_keep_their_places():
     assert table["output"].to_list() == ["u", "v"] * 3
     assert table["mean"].to_list() == [11.0, 12.0, 21.0, 22.0, 31.0, 32.0]
     assert table["t"].dt.epoch("ms").to_list() == [60_000, 60_000, 1500, 1500, 0, 0]
-    for name, added in zip(LONG[4:], [4, -5, 0.5, 1, 2, 3], strict=True):
+    assert table["known"].to_list() == [True, True, False, False, True, True]
+    for name, added in zip(LONG[4:-1], [4, -5, 0.5, 1, 2, 3], strict=True):
         assert (table[name] - table["mean"]).to_list() == [added] * 6, name

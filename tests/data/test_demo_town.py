@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from pfedhgp.data import demo
+from pfedhgp.data.columns import Columns, InputColumn
 from pfedhgp.data.demo import DAY, NEWCOMER, RUSH, START, ZONES, Town
+from pfedhgp.data.readers import read_clients
 
 
 @pytest.fixture(scope="module")
@@ -142,3 +144,19 @@ def test_the_split_follows_its_seed(rows):
     a, b, c = (demo.hold_out_blocks(rows, seed=s) for s in (0, 0, 1))
     np.testing.assert_array_equal(a.test[0].X, b.test[0].X)
     assert not np.array_equal(a.test[0].X, c.test[0].X)
+
+
+def test_the_table_holds_every_reading_exactly(rows, tmp_path):
+    """Read back as a fit reads it: times to the second, readings to the digit, outages missing."""
+    path = tmp_path / "s.csv"
+    path.write_bytes(demo.as_csv(rows, client="station", time="time", output="no2"))
+    columns = Columns("station", (InputColumn("time", "datetime"),), ("no2",))
+    found = read_clients([path], columns)
+    handed = demo.since_the_first_reading(rows)
+    for back, one, whole in zip(found, handed, rows, strict=True):
+        assert back.name == one.name
+        np.testing.assert_array_equal(back.X, one.X)
+        np.testing.assert_array_equal(back.Y, one.Y)
+        assert np.isfinite(one.Y).sum() == np.isfinite(whole.Y).sum()
+        assert np.isfinite(one.Y[0, 0])
+    assert len(handed[-1].X) < 25 < len(rows[-1].X)

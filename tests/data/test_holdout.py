@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pfedhgp.data.holdout import KINDS, Holdout, split
+from pfedhgp.data.holdout import KINDS, Holdout, checksum, is_the_same, ledger, split
 from pfedhgp.data.readers import Observations
 from pfedhgp.errors import InputError
 
@@ -74,6 +74,45 @@ def test_seeds_choose_rows_and_clients_differ():
     assert first == again
     assert first != other
     assert first[0] != first[1]
+
+
+@given(st.permutations(range(30)), st.sampled_from(KINDS))
+@settings(max_examples=30, deadline=None)
+def test_a_clients_split_depends_on_its_rows_and_its_name_alone(order, kind):
+    """Not on their order, nor on who else is there: that is what lets a report make it again."""
+    client, holdout = _client(30, 3), Holdout(kind, 0.3, 5)
+    (_, alone), (_, (test,)) = (
+        split([_client(9, 1, "z"), client], holdout),
+        split([client.take(np.array(order))], holdout),
+    )
+    assert {tuple(row) for row in test.Y} == {tuple(row) for row in alone[-1].Y}
+
+
+def test_the_ledger_knows_rows_again_and_holds_none():
+    clients = [_client(30, 3), _client(1, 4, "one")]
+    holdout = Holdout("random", 0.3, 5)
+    kept = ledger(clients, *split(clients, holdout))
+    assert kept["a"].keys() == {"rows", "cells", "held_out", "check"}
+    assert {k: v for k, v in kept["a"].items() if k != "check"} == {
+        **{"rows": 30, "cells": 21, "held_out": 9}
+    }
+    assert len(kept["a"]["check"]) == 4
+    assert kept["one"] == {"rows": 1, "cells": 1, "held_out": 0}  # of one row not even a checksum
+    assert is_the_same(clients[0].take(np.arange(30)[::-1]), kept["a"])
+    assert not is_the_same(clients[0].take(np.arange(29)), kept["a"])
+    assert not is_the_same(clients[0], None)
+    changed = Observations("a", clients[0].X, clients[0].Y.copy())
+    changed.Y[7, 0] += 1e-6
+    assert not is_the_same(changed, kept["a"])
+
+
+def test_checksums_do_not_mind_the_kind_of_nan_or_zero():
+    X = np.array([[0.0], [1.0]])
+    one = Observations("a", X, np.array([[0.0], [np.nan]]))
+    other = Observations("a", X, np.array([[-0.0], [np.float64(-np.nan)]]))
+    assert checksum(one) == checksum(other)
+    cycles = [Observations("a", X, X, np.array(names)) for names in (["u", "v"], ["v", "u"])]
+    assert checksum(cycles[0]) != checksum(cycles[1])
 
 
 def test_rows_without_an_observed_output_are_not_tested_on():

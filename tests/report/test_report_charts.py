@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from importlib import resources
+
 import numpy as np
 import pytest
 
@@ -102,5 +105,30 @@ def test_a_heatmap_shows_sign_and_size():
         if value:
             assert ("var(--global)" if value > 0 else "var(--deviation)") in style
         opacity = float(style.split("opacity: ")[1].split(";")[0]) if "opacity" in style else 1.0
-        assert opacity == pytest.approx(0.85 * abs(value), abs=0.005)
+        assert opacity == pytest.approx(0.5 * abs(value), abs=0.005)
         assert f"{value:.2f}".replace("-", "−") in svg.text()
+
+
+def _luminance(colour: tuple[float, ...]) -> float:
+    """WCAG 2's relative luminance of sRGB in 0..255"""
+    parts = [c / 255.0 for c in colour]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_numbers_on_a_heatmap_are_readable_on_light_and_dark_pages():
+    """A contrast of 4.5, WCAG's level AA, between ink and the strongest cell over its card."""
+    css = (resources.files("pfedhgp.report") / "style.css").read_text("utf-8")
+    light, dark = css.split("@media (prefers-color-scheme: dark)")
+    for scheme in (light, dark.split("@media")[0]):
+        colours = {
+            name: tuple(int(value[i : i + 2], 16) for i in (0, 2, 4))
+            for name, value in re.findall(r"--(\w+): #([0-9a-f]{6})", scheme)
+        }
+        for role in ("global", "deviation"):
+            cell = tuple(
+                charts.STRONGEST * a + (1 - charts.STRONGEST) * b
+                for a, b in zip(colours[role], colours["card"], strict=True)
+            )
+            levels = sorted((_luminance(cell), _luminance(colours["ink"])))
+            assert (levels[1] + 0.05) / (levels[0] + 0.05) > 4.5, role

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -90,12 +93,54 @@ def test_without_rows_no_point_is_drawn(case):
     assert not Svg(svg, "p").has("held-out")
 
 
-def test_a_narrow_figure_may_show_the_last_part_only(view):
+def test_a_narrow_figure_shows_the_whole_and_then_the_last_part_larger(view):
     along = view.slices[0]
-    text = figures.client_panels(along, 0, output_name="y", width=NARROW, name="p", since=0.75)
-    line = Svg(text, "p").vertices("mean")
-    kept = along.x >= along.x[0] + 0.75 * np.ptp(along.x)
-    pixels_of(line, along.x[kept], along.prediction.mean[kept, 0])
+    text = figures.client_panels(
+        along, 0, output_name="y", width=NARROW, name="p", since=0.75, last="1.00"
+    )
+    svg = Svg(text, "p")
+    whole, closer = svg.vertices("mean"), svg.vertices("mean-closer")
+    pixels_of(whole, along.x, along.prediction.mean[:, 0])
+    assert "Prediction, the last 1.00" in svg.text()
+    # The last quarter is as wide as the whole: what is drawn of it is four times as far apart.
+    per_unit = np.ptp(whole[:, 0]) / (0.25 * np.ptp(along.x))
+    x = along.x[-1] - (closer[-1, 0] - closer[:, 0]) / per_unit
+    assert closer[-1, 0] == pytest.approx(whole[-1, 0], abs=0.2)
+    last = along.x >= along.x[0] + 0.75 * np.ptp(along.x)
+    mean, drawn = along.prediction.mean[last, 0], np.interp(along.x[last], x, closer[:, 1])
+    assert np.abs(np.polyval(np.polyfit(mean, drawn, 1), mean) - drawn).max() < 0.3
+    assert svg.has("rows-closer")
+    assert svg.has("held-out-closer")
+
+
+@pytest.mark.parametrize("size", [1e12, 1e-7])
+def test_a_factor_of_an_axis_is_in_its_label_and_not_over_the_title(view, size):
+    along = view.slices[0]
+    p = along.prediction
+    scaled = replace(p, mean=size * p.mean, sd=size * p.sd)
+    text = figures.client_panels(
+        replace(along, prediction=scaled, points=None, held_out=None),
+        *(0,),
+        **{"output_name": "y", "width": WIDE, "name": "p"},
+    )
+    (label,) = re.findall(r"y \(× 1e(−?\d+)\)", Svg(text, "p").text())
+    assert abs(int(label.replace("−", "-")) - np.log10(50 * size)) < 1.5
+    assert "Prediction, noise included" in Svg(text, "p").text()
+
+
+def test_a_constant_has_a_plain_axis():
+    assert figures.wide_enough(7.0 - 1e-9, 7.0 + 1e-9) == pytest.approx((6.3, 7.7))
+    assert figures.wide_enough(0.0, 0.0) == (-1.0, 1.0)
+    assert figures.wide_enough(1e6, 1e6 + 0.5) == (1e6, 1e6 + 0.5)  # this is not constant
+
+
+def test_other_rows_are_squares_apart_from_rows_and_held_out_rows(case):
+    rows = rows_of(case)[0]
+    view = view_client(case.model, "client 0", points=[40], others=rows)
+    svg = Svg(figures.client_panels(view.slices[0], 0, output_name="y", width=WIDE, name="p"), "p")
+    assert len(svg.places("others")) == len(rows.X)
+    assert not svg.has("rows")
+    assert "other rows" in svg.text()
 
 
 def test_the_overview_has_a_line_for_each_client_and_the_shared_layer(case):

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from conftest import require_part
 from pfedhgp import report
+from pfedhgp.cli.main import main
 from reported import METRICS, case_of, estimator_of, rows_of
 
 CHROMIUM = next(
@@ -39,6 +42,12 @@ frame.addEventListener('load', () => {{
   }});
   const sizes = [...inside.querySelectorAll('svg text')].filter(t => t.getBoundingClientRect().width)
     .map(t => t.getBoundingClientRect()).map(b => Math.max(b.width, b.height));  // some is upright
+  const titled = [...inside.querySelectorAll('svg')].filter(s => s.getBoundingClientRect().width).map(s => {{
+    const boxes = [...s.querySelectorAll('text')].map(t => [t.textContent.trim(), t.getBoundingClientRect()]);
+    return boxes.flatMap(([a, p], i) => boxes.slice(i + 1).filter(([b, q]) => a && b &&
+      Math.min(p.right, q.right) - Math.max(p.left, q.left) > 2 &&
+      Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top) > 3).map(([b, q]) => a + ' | ' + b));
+  }}).flat();
   const style = view.getComputedStyle(inside.body);
   const line = view.getComputedStyle(inside.querySelector('svg [id$="-mean"] path'));
   const result = document.createElement('pre');
@@ -46,7 +55,7 @@ frame.addEventListener('load', () => {{
   result.textContent = JSON.stringify({{
     figures: figures, smallest: Math.min(...sizes), nav: inside.querySelector('nav').offsetWidth,
     page: inside.documentElement.scrollWidth, screen: inside.documentElement.clientWidth,
-    ink: style.color, paper: style.backgroundColor, line: line.stroke,
+    overlaps: titled, ink: style.color, paper: style.backgroundColor, line: line.stroke,
   }});
   document.body.appendChild(result);
 }});
@@ -85,9 +94,17 @@ def look(page: str, folder: Path, width: int, scheme: str) -> tuple[dict, list[s
     return json.loads(html.unescape(found.group(1))), logged(done.stderr)
 
 
-@pytest.fixture(scope="module", params=["one output", "several"])
-def page(request) -> tuple[str, int]:
+REAL = "a fit"  # of two outputs, one of them of 1e12, and a third that is constant
+
+
+@pytest.fixture(
+    scope="module",
+    params=["one output", "several", pytest.param(REAL, marks=pytest.mark.slow)],
+)
+def page(request, tmp_path_factory) -> tuple[str, int]:
     """A page and how many figures it has."""
+    if request.param == REAL:
+        return fitted_page(tmp_path_factory.mktemp("real")), 1 + 2 + 3 * 3 + 1 + 2 + 1
     if request.param == "one output":
         case = case_of()
         rows = rows_of(case)
@@ -102,6 +119,25 @@ def page(request) -> tuple[str, int]:
     return report.render(estimator_of(case, **names)), 1 + 6 + 1 + 2 + 1
 
 
+def fitted_page(folder: Path) -> str:
+    """The report that `pfedhgp fit` writes, of three sites with dates, held-out rows and odd outputs."""
+    rng = np.random.default_rng(0)
+    lines = ["site,time,y,big,flat"]
+    for i, site in enumerate(("north", "east", "south")):
+        for hour in range(14):
+            y = 50 + 8 * np.sin(hour / 2) + 3 * i * np.cos(hour / 3) + rng.normal()
+            big = 1e12 * (3 + np.sin(hour / 2) + 0.1 * rng.normal())
+            lines.append(f"{site},2024-03-01T{hour:02d}:00Z,{y:.2f},{big:.6e},7")
+    (folder / "d.csv").write_text("\n".join(lines) + "\n")
+    outputs = [word for name in ("y", "big", "flat") for word in ("--output", name)]
+    given = ["--client", "site", "--input", "time", *outputs, "--holdout", "random:0.2"]
+    out = ["--rounds", "2", "--inducing", "6", "--quiet", "--out", str(folder / "RUN")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PFEDHGP_CACHE", "")
+        assert main(["fit", str(folder / "d.csv"), *given, *out]) == 0
+    return (folder / "RUN" / "report.html").read_text("utf-8")
+
+
 @pytest.mark.parametrize("width", [DESKTOP, PHONE])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_browser_shows_every_figure(page, width, scheme, tmp_path):
@@ -114,6 +150,7 @@ def test_a_browser_shows_every_figure(page, width, scheme, tmp_path):
     for boxes in seen["figures"]:
         assert len(boxes) == 1  # the wide or the narrow drawing, not both
         assert 0 <= boxes[0][0] < boxes[0][1] <= width
+    assert seen["overlaps"] == []  # no text of a figure lies on another
     assert seen["smallest"] > 8.5  # pixels, of the smallest text in a figure
     assert (seen["nav"] > 0) == (width == DESKTOP)
 
@@ -140,9 +177,12 @@ def test_an_error_would_be_noticed(tmp_path):
 
 @pytest.mark.parametrize("width", [DESKTOP, PHONE])
 def test_screenshots_can_be_taken(page, width, tmp_path):
+    """Kept in $PFEDHGP_SCREENSHOTS where that is set, to be looked at."""
     around = tmp_path / "around.html"
     around.write_text(AROUND.format(width=width, page=html.escape(page[0])), "utf-8")
-    picture = tmp_path / "page.png"
+    picture = tmp_path / f"report-{width}.png"
     chromium(around, f"--window-size={max(width, 500)},900", f"--screenshot={picture}")
     assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert picture.stat().st_size > 20_000
+    if kept := os.environ.get("PFEDHGP_SCREENSHOTS"):
+        shutil.copy(picture, kept)

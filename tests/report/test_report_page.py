@@ -13,7 +13,7 @@ from pfedhgp import report
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError, NotFittedError
 from pfedhgp.estimator import FederatedGP
-from pfedhgp.report import page as page_module
+from pfedhgp.report import gathered
 from pfedhgp.report.words import number
 from reported import METRICS, case_of, estimator_of, rows_of
 
@@ -48,7 +48,7 @@ def test_the_summary_has_four_numbers(full, bare):
         (bare, ["uncertainty", "noise", "shared", "traffic"]),
     ):
         assert re.findall(r'<div class="tile"><i>(\w+)</i>', page) == keys
-    assert "<i>error</i><b>0.310</b>" in full
+    assert "<i>error</i><b>0.310</b><span>RMSE of y0 on held-out rows, mean over clients" in full
     assert "<i>coverage</i><b>93.0\u202f%</b>" in full
 
 
@@ -132,7 +132,8 @@ def test_names_are_never_markup(case):
         output_names=(EVIL,),
         messages=[{"round": 0, "kind": EVIL, "from": "server", "to": EVIL, "arrays": {EVIL: [1]}}],
     )
-    metrics = {**METRICS, "clients": {EVIL: {"rmse": 1.0}}, "baselines": {EVIL: METRICS["overall"]}}
+    by_output = {EVIL: {**METRICS["overall"], "clients": {EVIL: METRICS["clients"]["client 0"]}}}
+    metrics = {**METRICS, "outputs": by_output, "baselines": {EVIL: METRICS["overall"]}}
     page = report.render(model, metrics={**metrics, "holdout": {"kind": EVIL, "fraction": 0.5}})
     assert "<img" not in page
     assert "&lt;img src=x onerror=" in page
@@ -159,6 +160,66 @@ def test_the_caveat_names_the_signs_that_hold(case):
     assert "unbalanced" in text_of(report.render(estimator_of(case), rows=rows))
 
 
+def test_balance_is_known_from_the_fits_own_counts_when_no_rows_are_given(case):
+    counts = {f"client {i}": {"rows": n, "cells": n} for i, n in enumerate((200, 9, 14))}
+    text = text_of(report.render(estimator_of(case), metrics={"data": counts}))
+    assert "the largest has 200 observed cells, the smallest 9" in text
+    assert "It holds no data points" in text
+
+
+def test_scores_are_by_output_and_say_what_they_are_averaged_over(full):
+    errors = full[full.index('id="errors"') : full.index('id="clients"')]
+    lines = [re.findall(r"<t[hd]>(.*?)</t[hd]>", row) for row in errors.split("<tr>")[1:]]
+    assert lines[0][:4] == ["output", "averaged over", "rows", "RMSE"]
+    assert lines[1][:4] == ["this model", "rows", "20", "0.350"]
+    assert lines[2][:3] == ["this model", "clients", "20"]
+    assert lines[2][3] == "<b>0.310</b>"  # the best of the averages over clients
+    assert lines[3][:4] == ["pooled GP", "clients", "20", "0.900"]
+    assert "every held-out row counts alike" in text_of(errors)
+    assert "the mean of the clients' own scores" in text_of(errors).replace("&#39;", "'")
+
+
+def test_scores_of_several_outputs_are_apart():
+    case = case_of(outputs=2, tied=False, latents=1, local_latents=2, noise="output")
+    from pfedhgp.evaluation import summarise
+    from pfedhgp.metrics import Scored
+
+    model, scored = estimator_of(case), {}
+    for r in rows_of(case):
+        p = model.predict(r.name, r.X)
+        scored[r.name] = Scored(y=r.Y, mean=p.mean, cov=p.covariance())
+    metrics = {"holdout": None, **summarise(scored, ["y0", "y1"])}
+    page = report.render(model, metrics=metrics)
+    errors = page[page.index('id="errors"') : page.index('id="clients"')]
+    lines = [re.findall(r"<t[hd]>(.*?)</t[hd]>", row) for row in errors.split("<tr>")[1:]]
+    assert [line[:2] for line in lines[1:]] == [
+        [name, over] for name in ("y0", "y1", "all outputs") for over in ("rows", "clients")
+    ]
+    assert lines[1][3] == number(metrics["outputs"]["y0"]["pooled"]["rmse"])
+    assert lines[4][3] == number(metrics["outputs"]["y1"]["client_mean"]["rmse"])
+    assert lines[5][3:5] == lines[5][7:8] * 2 == ["–", "–"]  # no RMSE, CRPS or width of all outputs
+    table = page[page.index('id="clients"') : page.index('id="shares"')]
+    for client in model.clients_:
+        for output in ("y0", "y1"):
+            score = metrics["outputs"][output]["clients"][client]
+            row = re.search(rf"<tr><th>{client}</th><td>{output}</td>(.*?)</tr>", table)[1]
+            assert re.findall(r"<td>(.*?)</td>", row)[2:5] == [
+                number(score[metric]) for metric in ("rmse", "nll", "crps")
+            ]
+    assert re.search(r"Local kernels of latent 1: Mat\S+ 3/2 .*?; of latent 2: Mat", text_of(table))
+    fitted = text_of(page[page.index('id="model"') :])
+    assert "Local kernel of client 0, latent 1" in fitted
+    assert "Local kernel of client 0, latent 2" in fitted
+
+
+def test_rows_of_which_nothing_is_known_are_apart(case):
+    page = report.render(estimator_of(case), others=rows_of(case))
+    assert "Squares are rows that are not the fit" in page
+    assert re.search(r'id="[^"]*-others"', page)
+    assert not re.search(r'id="[^"]*-(rows|held-out)"', page)
+    assert "It holds no data points" not in page
+
+
 def test_a_model_without_deviation_has_no_caveat_about_it():
     page = report.render(estimator_of(case_of(deviation=False)))
     assert "How far to trust this" not in page
@@ -178,7 +239,7 @@ def test_many_clients_are_a_selection_and_a_whole_table(case):
     errors = {name: {"rmse": float(i)} for i, name in enumerate(clients)}
     page = report.render(
         estimator_of(case, clients=clients, client_jitter={}),
-        metrics={"overall": {"rmse": 1.0, "coverage": 0.9}, "clients": errors},
+        metrics={"outputs": {"y0": {"pooled": {"rows": 9, "rmse": 1.0}, "clients": errors}}},
     )
     text = text_of(page)
     assert (
@@ -208,12 +269,13 @@ def test_slices_along_different_inputs_may_differ_in_length(monkeypatch):
         outputs=2, tied=False, latents=1, local_latents=1, noise="output", d=2, sizes=(9, 8)
     )
     lengths = iter([30, 50])
-    monkeypatch.setattr(page_module, "grid_size", lambda finest: next(lengths))
+    monkeypatch.setattr(gathered, "grid_size", lambda finest: next(lengths))
     model = estimator_of(case)
     page = report.render(model)
     along = [np.full((30, 2), 12.0), np.full((50, 2), 12.0)]
     along[0][:, 0], along[1][:, 1] = np.linspace(10, 14, 30), np.linspace(10, 14, 50)
-    sd = np.mean([model.predict(name, X).sd.mean() for name in model.clients_ for X in along])
+    each = [model.predict(name, X).sd[:, 0].mean() for name in model.clients_ for X in along]
+    sd = np.mean(each)  # of the first output: another's may be in other units
     assert f"<i>uncertainty</i><b>{number(sd)}</b>" in page
 
 

@@ -12,9 +12,11 @@ from reported import case_of, estimator_of
 
 SOUND = Evidence(
     clients=8,
-    rows={"a": 100, "b": 90},
+    rows=dict.fromkeys("abcdefgh", 100),
     deviation_share=0.2,
+    local_share=0.1,
     deviation_uncertainty=0.1,
+    heterogeneity=0.3,
     correlation=-0.5,
 )
 X = np.linspace(10.0, 14.0, 25)[:, None]
@@ -46,11 +48,12 @@ def test_shares_add_up_to_one_and_are_projections(predictions):
 
 def test_evidence_is_computed_from_the_layers(predictions):
     found = {name: shares(several, np.full(2, 50.0)) for name, several in predictions.items()}
-    e = evidence(predictions, found, clients=3, rows={"client 0": 5})
+    e = evidence(predictions, found, clients=3, rows={"client 0": 5}, heterogeneity=0.7)
     square = np.mean([p.layers["deviation"].mean ** 2 for (p,) in predictions.values()])
     variance = np.mean([p.layers["deviation"].sd ** 2 for (p,) in predictions.values()])
     assert e.deviation_uncertainty == pytest.approx(variance / square)
-    assert e.deviation_share == pytest.approx(np.mean([f[:, 1] for f in found.values()]))
+    assert e.deviation_share == pytest.approx(np.mean([np.abs(f[:, 1]) for f in found.values()]))
+    assert e.local_share == pytest.approx(np.mean([np.abs(f[:, 2]) for f in found.values()]))
     assert -1.0 <= e.correlation <= 1.0
     (p,) = predictions["client 0"]
     cross = p.cross_covariance("global", "deviation")[3, 1, 1]
@@ -62,13 +65,21 @@ def test_nothing_is_said_where_nothing_is_wrong():
     assert signs_of_shakiness(SOUND) == []
 
 
+UNEVEN = {"a": 1001, **dict.fromkeys("bcdefgh", 100)}
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"clients": 3}, "only 3 clients"),
         ({"clients": 1}, "only one client"),
-        ({"rows": {"a": 101, "b": 10}}, "unbalanced"),
-        ({"deviation_share": 0.019}, "nearly identical"),
+        ({"rows": UNEVEN}, "the largest has 1001 observed cells, the smallest 100"),
+        # (Σn)²/Σn² = 1600²/(900² + 7 · 100²) = 2.9, though no client has more than nine times another's
+        ({"rows": {**UNEVEN, "a": 900}}, "8 clients say as much as 2.9 of equal size"),
+        # 1/√(1 + φ/T) = .9 at φ = .2346 T
+        ({"heterogeneity": 0.24 * 8}, "the global layer correlates 0.89 with what all share"),
+        ({"deviation_share": 0.019, "local_share": 0.019}, "Clients are nearly identical"),
+        ({"deviation_share": 0.019}, "local layers 10\u202f%: clients differ"),
         ({"deviation_uncertainty": 1.01}, "no larger than their own uncertainty"),
     ],
 )
@@ -77,13 +88,25 @@ def test_each_sign_is_said(change, words):
     assert words in sign
 
 
+@pytest.mark.parametrize("change", [{"clients": 3}, {"rows": UNEVEN}])
+def test_few_or_unbalanced_clients_are_not_called_identical(change):
+    """A deviation that is not seen may be one that could not be seen."""
+    small = replace(SOUND, deviation_share=0.001, local_share=0.001)
+    assert "nearly identical:" in " ".join(signs_of_shakiness(small))
+    signs = signs_of_shakiness(replace(small, **change))
+    assert len(signs) == 2
+    assert "These data cannot tell" in signs[1]
+    assert "Clients are nearly identical" not in " ".join(signs)
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"clients": 4},
-        {"rows": {"a": 100, "b": 10}},
+        {"rows": {**UNEVEN, "a": 500}},
         {"rows": {}},
-        {"rows": {"a": 100, "b": 0}},
+        {"rows": {**SOUND.rows, "z": 0}},
+        {"heterogeneity": 0.23 * 8},
         {"deviation_share": 0.02},
         {"deviation_uncertainty": 1.0},
     ],

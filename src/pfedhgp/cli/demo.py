@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pfedhgp.cli.options import AsJson, Quiet
 from pfedhgp.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -20,10 +21,18 @@ if TYPE_CHECKING:
     from pfedhgp.data.rows import ClientRows
     from pfedhgp.estimator import FederatedGP
 
-INPUT, OUTPUT = "time", "NO2 (µg/m³)"
+CLIENT, INPUT, OUTPUT = "station", "time", "no2"
 FEDERATED, ALONE, POOLED = "federated", "per-station GP", "pooled GP"
 FRACTION = 0.2
 DEFAULT = Path("pfedhgp-demo")
+MODEL, REPORT, TABLE = "RUN", "report.html", "stations.csv"
+"""What lies in a demo's folder."""
+BLOCK_DAYS = 4.0
+NEXT = (
+    "pfedhgp fit {table} --client station --input time --output no2 --holdout blocks:0.2 "
+    '--kernel "rbf(3 days) + periodic(1 day)" --inducing 48 --local-inducing 32 --out RUN'
+)
+"""The command to try next."""
 
 
 @dataclass(frozen=True)
@@ -36,35 +45,37 @@ class Size:
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", help="The folder for model and report.")] = DEFAULT,
+    out: Annotated[
+        Path, typer.Option("--out", help="The folder for the model, the readings and the report.")
+    ] = DEFAULT,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the model in --out, whatever it is of.")
+        bool, typer.Option("--overwrite", help="Replace what a demo wrote, changed or not.")
     ] = False,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the made-up town.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing on the way.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
     tiny: Annotated[bool, typer.Option("--tiny", hidden=True)] = False,
 ) -> None:
     """Fit twelve made-up air-quality stations, compare with simple baselines, and write a report.
 
-    Takes about a minute, most of it compilation. Model files hold no readings; report.html shows them.
+    Takes one to two minutes, most of it compilation.
+
+    The folder gets report.html, stations.csv (the readings) and RUN, the model, which holds no readings.
     """
-    check_folder(out, overwrite=overwrite)
-    # XLA's notes on cached machine code are not for people who try a demo.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    from pfedhgp import report
     from pfedhgp.cli.terminal import result, use_compilation_cache, warnings_as_lines
+
+    check_folder(out, overwrite=overwrite)
+    use_compilation_cache()  # before JAX is imported, or XLA talks
+    from pfedhgp import atomic, report
+    from pfedhgp.cli.targets import writing_to
     from pfedhgp.data import demo as town
 
     size = Size(rounds=2, inducing=12, local_inducing=6) if tiny else Size()
-    sizes = town.Town(days=8, stations=3, newcomer_days=4.0, outage_days=1.0) if tiny else None
-    rows = town.simulate(seed=seed, town=sizes)
-    split = town.hold_out_blocks(
-        rows, fraction=FRACTION, seed=seed, block_days=1.0 if tiny else 4.0
-    )
+    rows = made_up(seed=seed, tiny=tiny)
+    block_days = 1.0 if tiny else BLOCK_DAYS
+    split = town.hold_out_blocks(rows, fraction=FRACTION, seed=seed, block_days=block_days)
     say(about(rows, split), quiet=quiet)
-    use_compilation_cache()
-    with warnings_as_lines():
+    with warnings_as_lines(), writing_to(out):
         fitted, scores, seconds = {}, {}, {}
         for i, name in enumerate((FEDERATED, ALONE, POOLED)):
             say(f"{i + 1} of 3: {name}", quiet=quiet)
@@ -74,41 +85,88 @@ def demo(
             scores[name] = judge(fitted[name], split.test)
         model = fitted[FEDERATED]
         metrics = {
-            "holdout": {"kind": "blocks", "fraction": FRACTION, "seed": seed},
+            "holdout": {
+                **{"kind": "blocks", "fraction": FRACTION, "seed": seed, "block_days": block_days}
+            },
+            "data": ledger_of(rows, split),
             **scores[FEDERATED],
             "baselines": {name: scores[name]["overall"] for name in (ALONE, POOLED)},
             "seconds": seconds[FEDERATED],
         }
-        keep(model, metrics, seed)
-        model.save(out, overwrite=True)  # `check_folder` has asked already
+        keep(model, metrics, seed=seed, tiny=tiny)
+        atomic.write_bytes(out / TABLE, table_of(rows))
+        model.save(out / MODEL, overwrite=True)  # `check_folder` has asked already
         say("writing the report", quiet=quiet)
-        page = out / "report.html"
+        page = out / REPORT
         report.write(page, model, rows=split.train, held_out=split.test, metrics=metrics)
-    overall = {name: scores[name]["overall"] for name in scores}
+    overall = {name: scores[name]["overall"]["client_mean"] for name in scores}
+    command = NEXT.format(table=out / TABLE)
     if as_json:
-        result({"run": str(out), "report": str(page), "scores": overall, "seconds": seconds})
+        files = {"run": str(out / MODEL), "report": str(page), "data": str(out / TABLE)}
+        result({**files, "scores": overall, "seconds": seconds, "next": command})
         return
     show_table(overall)
     print(textwrap.fill(reading(overall), min(shutil.get_terminal_size().columns, 100)))
-    print(f"\nThe report: {page}")
+    print(f"\nThe report: {page}\nThe readings: {out / TABLE}\nTo try it yourself:\n  {command}")
+
+
+def made_up(*, seed: int, tiny: bool) -> list[ClientRows]:
+    """The town's rows."""
+    from pfedhgp.data.demo import Town, simulate
+
+    small = Town(days=8, stations=3, newcomer_days=4.0, outage_days=1.0)
+    return simulate(seed=seed, town=small if tiny else None)
+
+
+def table_of(rows: Sequence[ClientRows]) -> bytes:
+    from pfedhgp.data.demo import as_csv
+
+    return as_csv(rows, client=CLIENT, time=INPUT, output=OUTPUT)
+
+
+def ledger_of(rows: Sequence[ClientRows], split: Split) -> dict[str, dict[str, Any]]:
+    """Counts and checksums of stations.csv, as a fit keeps them."""
+    from pfedhgp.data.demo import since_the_first_reading
+    from pfedhgp.data.holdout import ledger
+    from pfedhgp.data.readers import Observations
+
+    parts = (since_the_first_reading(rows), split.train, split.test)
+    everything, training, test = (
+        [Observations(client.name, client.X, client.Y) for client in part if len(client.X)]
+        for part in parts
+    )
+    return ledger(everything, training, test)
 
 
 def check_folder(out: Path, *, overwrite: bool) -> None:
-    """Only a demo's own folder is used again without asking."""
+    """Only what a demo wrote is replaced without asking, and only while it is as the demo wrote it."""
+    from pfedhgp.cli.targets import check_parent
     from pfedhgp.errors import InputError
     from pfedhgp.model.run_folder import RunFolder, check_target
 
-    if not overwrite and out.is_dir() and any(out.iterdir()):
-        try:
-            spec = RunFolder.open(out).spec
-            ours = bool(spec["settings"].get("demo"))
-        except (InputError, KeyError, AttributeError):
-            ours = False
-        if not ours:
-            raise InputError(
-                f"{out} exists and is not a demo's: choose another folder with --out, or --overwrite"
-            )
-    check_target(out, overwrite=True)
+    check_parent(out)
+    if os.path.lexists(out) and not out.is_dir():
+        raise InputError(f"{out} is a file: choose a folder with --out")
+    there = {p.name for p in out.iterdir()} if out.is_dir() else set()
+    there = {name for name in there if not name.startswith(".pfedhgp-")}
+    if strange := sorted(there - {MODEL, REPORT, TABLE}):
+        raise InputError(
+            f"{out} holds {strange[0]!r}, which is not a demo's: choose another folder with --out"
+        )
+    check_target(out / MODEL, overwrite=True)
+    if overwrite or not there:
+        return
+    try:
+        kept = RunFolder.open(out / MODEL).spec["settings"]["demo"]
+        before = table_of(made_up(seed=int(kept["seed"]), tiny=bool(kept["tiny"])))
+    except (InputError, KeyError, TypeError, ValueError):
+        raise InputError(
+            f"{out} exists and is not a whole demo: choose another folder with --out, or --overwrite"
+        ) from None
+    if (out / TABLE).is_file() and (out / TABLE).read_bytes() != before:
+        raise InputError(
+            f"{out / TABLE} was changed: choose another folder with --out, or --overwrite"
+        )
 
 
 def about(rows: Sequence[ClientRows], split: Split) -> str:
@@ -163,15 +221,15 @@ def judge(model: FederatedGP, test: Sequence[ClientRows]) -> dict[str, Any]:
     return summarise(scored, [OUTPUT])
 
 
-def keep(model: FederatedGP, metrics: Mapping[str, Any], seed: int) -> None:
+def keep(model: FederatedGP, metrics: Mapping[str, Any], *, seed: int, tiny: bool) -> None:
     """Puts scores, columns and the mark of a demo into what `save` writes."""
     columns = {
-        "client": "station",
+        "client": CLIENT,
         "inputs": [{"name": INPUT, "kind": "datetime", "format": None}],
         "outputs": [OUTPUT],
         "cycle": None,
     }
-    settings = {**model.model_.settings, "columns": columns, "demo": {"seed": seed}}
+    settings = {**model.model_.settings, "columns": columns, "demo": {"seed": seed, "tiny": tiny}}
     model.model_ = replace(model.model_, settings=settings, metrics=metrics)
 
 
@@ -181,7 +239,11 @@ def show_table(scores: Mapping[str, Mapping[str, float]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, title="Held-out readings, µg/m³", title_justify="left")
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title="Held-out readings, µg/m³, mean over stations",
+        title_justify="left",
+    )
     table.add_column("model")
     for column in ("RMSE", "CRPS", "NLL", "95% coverage", "95% width", "ECE"):
         table.add_column(column, justify="right")

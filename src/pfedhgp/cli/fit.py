@@ -315,10 +315,9 @@ def _anchor_files(tree: dict[str, Any], folder: Path) -> None:
 def _write_settings(path: Path, settings: Config, overwrite: bool) -> None:
     from pfedhgp.atomic import write_bytes
     from pfedhgp.cli.config import to_toml
-    from pfedhgp.errors import InputError
+    from pfedhgp.cli.targets import check_file, writing_to
 
-    if path.exists() and not overwrite:
-        raise InputError(f"{path} already exists: choose another file, or give --overwrite")
+    check_file(path, overwrite=overwrite)
     folder = path.resolve().parent
     files = [os.path.relpath(name, folder) for name in settings.data.files]
     out = settings.run.out and os.path.relpath(Path(settings.run.out).resolve(), folder)
@@ -328,7 +327,8 @@ def _write_settings(path: Path, settings: Config, overwrite: bool) -> None:
             "run": settings.run.model_copy(update={"out": out}),
         }
     )
-    write_bytes(path, to_toml(moved).encode("utf-8"))
+    with writing_to(path):
+        write_bytes(path, to_toml(moved).encode("utf-8"))
 
 
 def _print(summary: dict[str, Any]) -> None:
@@ -338,15 +338,29 @@ def _print(summary: dict[str, Any]) -> None:
         f"fitted {summary['clients']} clients in {summary['seconds']:.0f} s: "
         f"{summary['rounds']} rounds, {summary['exchanges']} exchanges, bound {bound}"
     )
-    scores = summary["overall"]
-    if scores is not None:
-        holdout = summary["holdout"]
-        print(
-            f"on {scores['rows']} held-out rows ({holdout['kind']}): RMSE {scores['rmse']:.4g}, "
-            f"NLL {scores['nll']:.4g}, CRPS {scores['crps']:.4g}, "
-            f"95% coverage {scores['coverage']:.3f}, width {scores['width']:.4g}"
-        )
+    if summary["overall"] is not None:
+        for line in _score_lines(summary):
+            print(line)
     print(f"model   {summary['run']}")
     if summary["report"] is not None:
         print(f"report  {summary['report']}")
     sys.stdout.flush()
+
+
+def _score_lines(summary: dict[str, Any]) -> list[str]:
+    """A line for each output and average; what the averages are is said in words."""
+    from pfedhgp.data.table import short
+
+    holdout, rows = summary["holdout"], summary["overall"]["pooled"]["rows"]
+    lines = [f"on {rows} held-out rows ({holdout['kind']}), in each output's own units:"]
+    names = {"pooled": "over rows", "client_mean": "over clients"}
+    widest = max(len(short(name, 24)) for name in summary["by_output"])
+    for output, table in summary["by_output"].items():
+        for average, words in names.items():
+            s = table[average]
+            lines.append(
+                f"  {short(output, 24):{widest}}  {words:12}  RMSE {s['rmse']:.4g}, NLL {s['nll']:.4g}, "
+                f"CRPS {s['crps']:.4g}, 95% coverage {s['coverage']:.3f}, width {s['width']:.4g}"
+            )
+    lines.append("  (over rows: every row counts alike; over clients: the mean of clients' scores)")
+    return lines

@@ -7,6 +7,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ from pfedhgp import atomic
 from pfedhgp.cli import kernel_words
 from pfedhgp.cli.config import Config, option_of
 from pfedhgp.cli.ingest import Ingested, fingerprints, ingest
+from pfedhgp.cli.signals import Terminated
+from pfedhgp.cli.targets import check_parent, writing_to
 from pfedhgp.cli.terminal import say, use_compilation_cache
 from pfedhgp.data.readers import client_rows
 from pfedhgp.errors import ExtrapolationWarning, InputError, ModelFileError
@@ -102,6 +105,7 @@ def check_settings(config: Config, *, overwrite: bool, resume: bool) -> Path:
     if config.inference.restarts > 1 and config.inference.name == "mean-field":
         raise InputError("--restarts needs a bound to choose by, which mean-field does not send")
     run = Path(config.run.out)
+    check_parent(run)
     if resume:
         return run
     unfinished = Unfinished(run / "checkpoint")
@@ -131,71 +135,105 @@ def fit(
         if text is not None:
             option = option_of("model", name)
             kernel_words.check_inputs(kernel_words.parse(text, option), data.columns.inputs, option)
-    say(_about(data, len(files)), quiet=quiet)
     use_compilation_cache()
+    _check_device(config.run.device)
     if not resume:
-        unfinished.write(config, files)
+        with writing_to(run):
+            unfinished.write(config, files)
+    say(_about(data, len(files)), quiet=quiet)
     try:
-        model = _train(config, data, unfinished.folder, resume=resume, quiet=quiet)
-        _keep_metrics(model, data, began)
-        model.save(run, overwrite=True)  # `check_settings` has asked already
-    except KeyboardInterrupt:
+        with _progress(config, quiet=quiet) as show:
+            model = _train(config, data, unfinished.folder, show, resume=resume)
+            _tell(show, f"scoring {_held_out(data)} held-out rows" if data.test else None)
+            _keep_metrics(model, data, began)
+            with writing_to(run):
+                model.save(run, overwrite=True)  # `check_settings` has asked already
+            _tell(show, "writing the report" if config.run.report else None)
+            report = _report(model, run, data, quiet=quiet) if config.run.report else None
+    except (KeyboardInterrupt, Terminated):
         if unfinished.there:
             say(f"pfedhgp: stopped; `pfedhgp fit --resume --out {run}` goes on from here")
         raise
     finally:
         unfinished.tidy()
-    report = _report(model, run, data, quiet=quiet) if config.run.report else None
     return _summary(model, run, data, report, time.monotonic() - began)
 
 
-def _train(
-    config: Config, data: Ingested, checkpoint: Path, *, resume: bool, quiet: bool
-) -> FederatedGP:
-    from pfedhgp.estimator import FederatedGP
+def _progress(config: Config, *, quiet: bool) -> AbstractContextManager[Any]:
+    """What is shown on the way, from preparing to the report."""
+    from pfedhgp import progress
     from pfedhgp.inference.registry import inference_named
-    from pfedhgp.progress import progress
 
-    model, how = config.model, config.inference
+    how = config.inference
     settings = inference_named(how.name, rounds=how.rounds, learn_inducing=None)
-    with progress(
+    averages = how.averaging and how.name == "structured"
+    return progress.progress(
         rounds=settings.rounds,
         restarts=how.restarts,
         start_is_round=settings.start_is_round,
+        finishing=progress.AVERAGING if averages else "finishing",
         quiet=quiet,
-    ) as show:
-        fitted = FederatedGP(
-            kernel=_kernel(model.kernel, "kernel", data),
-            local_kernel=_kernel(model.local_kernel, "local_kernel", data),
-            layers=tuple(model.layers),
-            latents=model.latents,
-            local_latents=model.local_latents,
-            noise=model.noise,
-            inducing=model.inducing,
-            local_inducing=model.local_inducing,
-            learn_inducing=model.learn_inducing,
-            largest_inducing=model.largest_inducing,
-            largest_local_inducing=model.largest_local_inducing,
-            domain=data.domain,
-            cycles=model.cycles,
-            cycle_sharing=model.cycle_sharing,
-            cycle_basis=model.cycle_basis,
-            inference=how.name,
-            rounds=how.rounds,
-            tolerance=how.tolerance,
-            restarts=how.restarts,
-            batch=how.batch,
-            averaging=how.averaging,
-            device=config.run.device,
-            seed=config.run.seed,
-            callbacks=[show],
-        ).fit(
-            client_rows(data.training, data.columns, whole_cycles=model.cycles != "white"),
-            inputs=data.columns.input_names,
-            outputs=data.columns.outputs,
-            checkpoint=checkpoint,
-            resume=resume,
-        )
+    )
+
+
+def _tell(show: Any, phase: str | None) -> None:
+    if phase is not None and hasattr(show, "phase"):
+        show.phase(phase)
+
+
+def _check_device(device: str) -> None:
+    """Says what is wrong in the command line's words, and before the work begins."""
+    if device == "cpu":
+        return
+    import jax
+
+    try:
+        jax.devices(device)
+    except RuntimeError:
+        raise InputError(
+            f"--device {device}: JAX finds none on this machine: leave --device out to use the CPU, "
+            "or install JAX's build for it"
+        ) from None
+
+
+def _train(
+    config: Config, data: Ingested, checkpoint: Path, show: Any, *, resume: bool
+) -> FederatedGP:
+    from pfedhgp.estimator import FederatedGP
+
+    model, how = config.model, config.inference
+    fitted = FederatedGP(
+        kernel=_kernel(model.kernel, "kernel", data),
+        local_kernel=_kernel(model.local_kernel, "local_kernel", data),
+        layers=tuple(model.layers),
+        latents=model.latents,
+        local_latents=model.local_latents,
+        noise=model.noise,
+        inducing=model.inducing,
+        local_inducing=model.local_inducing,
+        learn_inducing=model.learn_inducing,
+        largest_inducing=model.largest_inducing,
+        largest_local_inducing=model.largest_local_inducing,
+        domain=data.domain,
+        cycles=model.cycles,
+        cycle_sharing=model.cycle_sharing,
+        cycle_basis=model.cycle_basis,
+        inference=how.name,
+        rounds=how.rounds,
+        tolerance=how.tolerance,
+        restarts=how.restarts,
+        batch=how.batch,
+        averaging=how.averaging,
+        device=config.run.device,
+        seed=config.run.seed,
+        callbacks=[show],
+    ).fit(
+        client_rows(data.training, data.columns, whole_cycles=model.cycles != "white"),
+        inputs=data.columns.input_names,
+        outputs=data.columns.outputs,
+        checkpoint=checkpoint,
+        resume=resume,
+    )
     words = {"kernel": model.kernel, "local_kernel": model.local_kernel}
     columns = {**data.columns.to_json(), "dropped": list(data.dropped)}
     settings_kept = {**fitted.model_.settings, **words, "columns": columns}
@@ -219,7 +257,7 @@ def _keep_metrics(model: FederatedGP, data: Ingested, began: float) -> None:
     from pfedhgp.evaluation import summarise
     from pfedhgp.metrics import Scored
 
-    metrics: dict[str, Any] = {"holdout": None}
+    metrics: dict[str, Any] = {"holdout": None, "data": data.ledger}
     if data.holdout is not None:
         metrics["holdout"] = data.holdout.to_json()
         with (
@@ -245,8 +283,12 @@ def _report(model: FederatedGP, run: Path, data: Ingested, *, quiet: bool) -> Pa
     return write_report(run / "report.html", model, rows=rows, held_out=held_out, quiet=quiet)
 
 
+def _held_out(data: Ingested) -> int:
+    return sum(len(part.X) for part in data.test)
+
+
 def _about(data: Ingested, files: int) -> str:
-    held = sum(len(part.X) for part in data.test)
+    held = _held_out(data)
     test = f", {held} of them held out" if held else ""
     kinds = ", ".join(
         f"{c.name} (datetime)" if c.kind == "datetime" else c.name for c in data.columns.inputs
@@ -266,7 +308,7 @@ def _summary(
         "run": str(run),
         "clients": len(model.clients_),
         "rows": data.rows,
-        "held_out": sum(len(part.X) for part in data.test),
+        "held_out": _held_out(data),
         "missing": data.missing,
         "inputs": list(data.columns.input_names),
         "dropped": list(data.dropped),
@@ -277,5 +319,9 @@ def _summary(
         "seconds": seconds,
         "holdout": metrics["holdout"],
         "overall": metrics.get("overall"),
+        "by_output": {
+            name: {average: table[average] for average in ("pooled", "client_mean")}
+            for name, table in metrics.get("outputs", {}).items()
+        },
         "report": None if report is None else str(report),
     }

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from pfedhgp.cli.config import Config, Data
 from pfedhgp.data.columns import Columns, InputColumn
-from pfedhgp.data.holdout import Holdout, split
+from pfedhgp.data.holdout import Holdout, ledger, split
 from pfedhgp.data.readers import (
     Observations,
     find_files,
@@ -38,6 +39,11 @@ class Ingested:
     test: list[Observations]
     holdout: Holdout | None
     domain: list[tuple[float, float]] | None
+
+    @property
+    def ledger(self) -> dict[str, dict[str, Any]]:
+        """Counts and checksums by client, from which a report can make the split again."""
+        return ledger(self.everything, self.training, self.test)
 
     @property
     def rows(self) -> int:
@@ -77,21 +83,46 @@ def ingest(config: Config) -> Ingested:
             PFedHGPWarning,
             stacklevel=2,
         )
-    training, test = split(clients, holdout) if holdout is not None else (clients, [])
-    if holdout is not None and not test:
-        raise InputError("--holdout leaves no row to test on: every client has only one")
     _tell(clients, columns)
-    domain = _domain(config.model.domain, columns)
-    kept = _varying(training, columns)
+    domain = _domain(config.model.domain, columns, clients)
+    # First drop, then split: the split can then be made again from the columns that a model knows.
+    kept = _varying(clients, columns)
+    clients = [replace(client, X=client.X[:, kept]) for client in clients]
+    dropped = tuple(c.name for j, c in enumerate(columns.inputs) if j not in kept)
+    columns = replace(columns, inputs=tuple(columns.inputs[j] for j in kept))
+    training: list[Observations] = clients
+    test: list[Observations] = []
+    if holdout is not None:
+        training, test = split(clients, holdout)
+        _check_split(training, test, columns, config.run.holdout)
     return Ingested(
-        columns=replace(columns, inputs=tuple(columns.inputs[j] for j in kept)),
-        dropped=tuple(c.name for j, c in enumerate(columns.inputs) if j not in kept),
-        everything=[replace(client, X=client.X[:, kept]) for client in clients],
-        training=[replace(client, X=client.X[:, kept]) for client in training],
-        test=[replace(client, X=client.X[:, kept]) for client in test],
+        columns=columns,
+        dropped=dropped,
+        everything=clients,
+        training=training,
+        test=test,
         holdout=holdout,
         domain=None if domain is None else [domain[j] for j in kept],
     )
+
+
+def _check_split(
+    training: list[Observations], test: list[Observations], columns: Columns, given: str | None
+) -> None:
+    """What is left must be enough to fit to, and what is held out enough to test on."""
+    if not test:
+        raise InputError(f"--holdout {given} leaves no row to test on: every client has only one")
+    X, Y = (np.concatenate([getattr(client, part) for client in training]) for part in "XY")
+    problem = None
+    for j, column in enumerate(columns.inputs):
+        if X[:, j].max() == X[:, j].min():
+            problem = f"in which input {short(column.name)!r} does not vary"
+    for q, name in enumerate(columns.outputs):
+        if not np.isfinite(Y[:, q]).any():
+            problem = f"in which output {short(name)!r} was never observed"
+    if problem:
+        rows = f"{len(X)} row{'s' if len(X) > 1 else ''}"
+        raise InputError(f"--holdout {given} leaves {rows} to fit to, {problem}: hold out less")
 
 
 def delimiter_of(data: Data) -> str | None:
@@ -152,9 +183,9 @@ def _tell(clients: list[Observations], columns: Columns) -> None:
             )
 
 
-def _varying(training: list[Observations], columns: Columns) -> list[int]:
+def _varying(clients: list[Observations], columns: Columns) -> list[int]:
     """Which inputs vary; the others are dropped, and named."""
-    X = np.concatenate([client.X for client in training])
+    X = np.concatenate([client.X for client in clients])
     varies = X.max(axis=0) > X.min(axis=0)
     if not varies.any():
         names = ", ".join(columns.input_names)
@@ -166,15 +197,28 @@ def _varying(training: list[Observations], columns: Columns) -> list[int]:
     return [int(j) for j in np.flatnonzero(varies)]
 
 
-def _domain(given: list[str] | None, columns: Columns) -> list[tuple[float, float]] | None:
-    """Pairs from "LOW..HIGH", one for each input; dates where the input is one."""
+def _domain(
+    given: list[str] | None, columns: Columns, clients: list[Observations]
+) -> list[tuple[float, float]] | None:
+    """Pairs from "LOW..HIGH", one for each input; dates where the input is one. They hold every row."""
     if given is None:
         return None
     if len(given) != len(columns.inputs):
         raise InputError(
             f"--domain is given {len(given)} times for {len(columns.inputs)} inputs: once for each"
         )
-    return [_pair(text, column) for text, column in zip(given, columns.inputs, strict=True)]
+    pairs = [_pair(text, column) for text, column in zip(given, columns.inputs, strict=True)]
+    for j, (text, (low, high)) in enumerate(zip(given, pairs, strict=True)):
+        column = short(columns.inputs[j].name)
+        if not low < high:
+            raise InputError(f"--domain {text} of input {column!r}: LOW must be below HIGH")
+        for client in clients:
+            if (client.X[:, j] < low).any() or (client.X[:, j] > high).any():
+                raise InputError(
+                    f"--domain {text}: client {short(client.name)!r} has rows with input {column!r} "
+                    "outside it: widen it, or leave --domain out"
+                )
+    return pairs
 
 
 def _pair(text: str, column: InputColumn) -> tuple[float, float]:
@@ -183,10 +227,12 @@ def _pair(text: str, column: InputColumn) -> tuple[float, float]:
         if not dots:
             raise ValueError
         pair = (_position(low.strip(), column), _position(high.strip(), column))
+        if not np.isfinite(pair).all():
+            raise ValueError
     except ValueError:
         shape = "2013-01-01..2013-12-31" if column.kind == "datetime" else "0..10"
         raise InputError(
-            f"--domain of {column.name!r} must look like {shape}, got {text!r}"
+            f"--domain {text}: for input {short(column.name)!r} it must look like {shape}"
         ) from None
     return pair
 

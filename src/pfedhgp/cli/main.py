@@ -1,7 +1,7 @@
 """Entry point of the `pfedhgp` command: its options, and how errors become exit codes.
 
-0 fine; 2 the user's input is wrong (one line, no traceback); 130 Ctrl-C; 1 our fault or the
-machine's. Nothing heavy is imported here: `pfedhgp --help` must not wait for JAX.
+0 fine; 2 the user's input is wrong (one line, no traceback); 130 Ctrl-C; 143 SIGTERM; 1 our fault or
+the machine's. Nothing heavy is imported here: `pfedhgp --help` must not wait for JAX.
 """
 
 from __future__ import annotations
@@ -21,10 +21,14 @@ from pfedhgp.cli.demo import demo
 from pfedhgp.cli.fit import fit
 from pfedhgp.cli.predict import predict
 from pfedhgp.cli.report import report
+from pfedhgp.cli.signals import Terminated, terminable
 from pfedhgp.errors import InputError
 
-OK, FAILURE, USAGE, INTERRUPTED = 0, 1, 2, 130
-MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
+OK, FAILURE, USAGE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
+MACHINE = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS),
+    *(errno.EACCES, errno.EPERM, errno.EIO),
+)
 """What the disk refuses: said in one line, because no traceback mends it."""
 
 app = typer.Typer(
@@ -65,15 +69,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line on `arguments` (default: the program's own); returns the exit code."""
     try:
         # Not `app()`: that installs an exception hook and ends the process by itself.
-        code = typer.main.get_command(app).main(
-            args=arguments, prog_name="pfedhgp", standalone_mode=False
-        )
+        with terminable():
+            code = typer.main.get_command(app).main(
+                args=arguments, prog_name="pfedhgp", standalone_mode=False
+            )
     except click.ClickException as error:
         return _complain(f"{error.format_message().rstrip('.')} (see `pfedhgp --help`)")
     except InputError as error:
         return _complain(str(error))
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
+    except Terminated:
+        return TERMINATED
     except BrokenPipeError:
         # Who read our output has gone; Python would complain once more when it flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

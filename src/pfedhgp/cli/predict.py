@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pfedhgp.cli.options import AsJson, Delimiter, Overwrite, Quiet, RunFolder
+
 if TYPE_CHECKING:
     import polars as pl
 
@@ -18,10 +20,12 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet", ".feather")
 OURS = ("client", "output", "mean", "sd", "lower", "upper", "global", "deviation", "local")
+FLAG = "known"
+"""The last column: whether the model knows the client, or predicts for it from the population."""
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that fit wrote.")],
+    run: RunFolder,
     files: Annotated[
         list[Path],
         typer.Argument(
@@ -43,26 +47,22 @@ def predict(
             metavar="NAME", help="The client of all rows, for data without a client column."
         ),
     ] = None,
-    delimiter: Annotated[
-        str | None, typer.Option(help="Of CSV files, where it is not a comma: ';' or tab.")
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace --out where it exists.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but warnings.")] = False,
+    delimiter: Delimiter = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Predict for the rows of tables, with uncertainty and layer by layer.
 
     RUN is a folder that fit wrote, DATA are tables with its inputs.
 
-    Columns: client, inputs, output, mean, sd, lower, upper, and layers.
+    Columns: client, inputs, output, mean, sd, lower, upper, layers, known.
 
     sd, lower and upper are those of an observation, noise included.
 
     global, deviation and local are means, and add up to mean.
 
-    A client that is not known gets the population's prediction.
+    A client that is not known gets the population's prediction; known is then false.
     """
     from pfedhgp.cli.config import Data
     from pfedhgp.cli.ingest import delimiter_of
@@ -97,6 +97,7 @@ def predict(
 
 
 def _check_options(out: str, level: float, overwrite: bool, as_json: bool) -> None:
+    from pfedhgp.cli.targets import check_file
     from pfedhgp.errors import InputError
 
     if not 0.0 < level < 1.0:
@@ -107,8 +108,7 @@ def _check_options(out: str, level: float, overwrite: bool, as_json: bool) -> No
         return
     if not out.lower().endswith(SUFFIXES):
         raise InputError(f"--out {out}: the name must end in {', '.join(SUFFIXES)}, or be -")
-    if Path(out).exists() and not overwrite:
-        raise InputError(f"{out} already exists: choose another file, or give --overwrite")
+    check_file(Path(out), overwrite=overwrite)
 
 
 def read_inputs(
@@ -170,7 +170,7 @@ def _warn_of(unknown: list[str]) -> None:
 def long_table(
     model: FederatedGP, rows: Sequence[Observations], columns: Columns, level: float
 ) -> pl.DataFrame:
-    """client, the inputs, output, mean, sd, lower, upper, global, deviation, local; in the data's order."""
+    """client, the inputs, output, mean, sd, lower, upper, layers, known; in the data's order."""
     import numpy as np
     import polars as pl
 
@@ -186,19 +186,21 @@ def long_table(
     series = [pl.Series("client", [names[n] for n in row], dtype=pl.String)]
     for j, column in enumerate(columns.inputs):
         # An input that is called like a column of ours keeps its name behind "input".
-        name = f"input {column.name}" if column.name in OURS else column.name
+        name = f"input {column.name}" if column.name in (*OURS, FLAG) else column.name
         shown = pl.Series(name, column.shown(X[row, j]))
         dated = column.kind == "datetime"
         series.append(shown.dt.replace_time_zone("UTC") if dated else shown)
     series.append(pl.Series("output", [columns.outputs[q] for q in output], dtype=pl.String))
-    for name in OURS[2:]:
+    for name in (*OURS[2:], FLAG):
         series.append(pl.Series(name, np.concatenate([part[name] for part in parts])[take]))
     return pl.DataFrame(series)
 
 
 def _of_client(model: FederatedGP, rows: Observations, level: float) -> Mapping[str, Any]:
-    """Each of OURS behind `output` as one array, outputs of a row side by side."""
+    """Each of OURS behind `output`, and FLAG, as one array, outputs of a row side by side."""
     import warnings
+
+    import numpy as np
 
     from pfedhgp.errors import ExtrapolationWarning, PFedHGPWarning
 
@@ -211,25 +213,31 @@ def _of_client(model: FederatedGP, rows: Observations, level: float) -> Mapping[
     lower, upper = p.interval(level)
     arrays = {"mean": p.mean, "sd": p.sd, "lower": lower, "upper": upper}
     arrays |= {layer: p.layers[layer].mean for layer in ("global", "deviation", "local")}
+    arrays[FLAG] = np.full(p.mean.shape, p.known)
     return {name: array.reshape(-1) for name, array in arrays.items()}
 
 
 def write_table(table: pl.DataFrame, out: str) -> None:
     """Whole or not at all, by the file's suffix."""
     import gzip
+    import io
 
     from pfedhgp.atomic import replacing
+    from pfedhgp.cli.targets import writing_to
 
     text = "%Y-%m-%dT%H:%M:%S%.fZ"
     if out == "-":
         sys.stdout.write(table.write_csv(datetime_format=text))
         sys.stdout.flush()
         return
-    with replacing(Path(out)) as beside:
-        if out.lower().endswith(".parquet"):
-            table.write_parquet(beside)
-        elif out.lower().endswith(".feather"):
-            table.write_ipc(beside)
-        else:
-            content = table.write_csv(datetime_format=text).encode("utf-8")
-            beside.write_bytes(gzip.compress(content) if out.lower().endswith(".gz") else content)
+    # Made in memory and written by Python: polars' own errors do not say that a disk is full.
+    content = io.BytesIO()
+    if out.lower().endswith(".parquet"):
+        table.write_parquet(content)
+    elif out.lower().endswith(".feather"):
+        table.write_ipc(content)
+    else:
+        text_of = table.write_csv(datetime_format=text).encode("utf-8")
+        content.write(gzip.compress(text_of) if out.lower().endswith(".gz") else text_of)
+    with writing_to(Path(out)), replacing(Path(out)) as beside:
+        beside.write_bytes(content.getbuffer())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pfedhgp.cli.options import AsJson, Delimiter, Overwrite, Quiet, RunFolder
 from pfedhgp.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that fit wrote.")],
+    run: RunFolder,
     data: Annotated[
         list[Path] | None,
         typer.Option("--data", help="Data to show beside the predictions; may be repeated."),
@@ -25,46 +26,59 @@ def report(
     out: Annotated[
         Path | None, typer.Option("--out", help="The file to write; by default RUN/report.html.")
     ] = None,
-    delimiter: Annotated[
-        str | None, typer.Option(help="Of CSV files, where it is not a comma: ';' or tab.")
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace --out where it exists.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but warnings.")] = False,
+    delimiter: Delimiter = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Write a report of a fitted model: one HTML file, no network.
 
     RUN is a folder that fit wrote; it holds no rows.
 
     Give --data to see rows beside the predictions.
+
+    Rows that the fit held out are marked; other data are shown apart.
+
+    An existing report, RUN's own too, is replaced with --overwrite only.
     """
     from pfedhgp.cli.config import Data
     from pfedhgp.cli.ingest import delimiter_of
     from pfedhgp.cli.saved import columns_of, open_run
+    from pfedhgp.cli.targets import check_file
     from pfedhgp.cli.terminal import result, use_compilation_cache, warnings_as_lines
-    from pfedhgp.errors import InputError
 
-    with warnings_as_lines():
+    with warnings_as_lines() as told:
         columns = columns_of(open_run(run))
-        if out is not None and out.exists() and not overwrite:
-            raise InputError(f"{out} already exists: choose another file, or give --overwrite")
-        rows = None
+        target = run / "report.html" if out is None else out
+        check_file(target, overwrite=overwrite)
+        given = None
         if data:
-            from pfedhgp.data.readers import read_clients
+            from pfedhgp.data.readers import observations_of, read_tables, wanted_names
 
-            rows = read_clients(data, columns, delimiter=delimiter_of(Data(delimiter=delimiter)))
+            tables = read_tables(
+                data,
+                wanted=wanted_names(columns),
+                delimiter=delimiter_of(Data(delimiter=delimiter)),
+            )
+            given = observations_of(tables, columns)
         use_compilation_cache()
+        from pfedhgp.cli.resplit import Shown, parts_of
         from pfedhgp.estimator import FederatedGP
 
         model = FederatedGP.load(run)
-        target = run / "report.html" if out is None else out
-        written = write_report(target, model, rows=rows, quiet=quiet)
+        parts = Shown() if given is None else parts_of(given, columns, model.model_)
+        written = write_report(
+            target,
+            model,
+            rows=None if given is None else parts.rows,
+            held_out=parts.held_out,
+            others=parts.others,
+            quiet=quiet,
+        )
         if written is None:
             raise typer.Exit(1)
     if as_json:
-        result({"run": str(run), "report": str(written)})
+        result({"run": str(run), "report": str(written), "warnings": told})
     elif not quiet:
         print(written)
 
@@ -75,13 +89,15 @@ def write_report(
     *,
     rows: Sequence[ClientRows] | None,
     held_out: Sequence[ClientRows] = (),
+    others: Sequence[ClientRows] = (),
     quiet: bool,
 ) -> Path | None:
     """Writes the report whole or not at all; None, and a line, where this build has none.
 
-    Rows that were fitted to and rows that were held out are shown apart.
+    Rows that were fitted to, rows that were held out and rows of which this is not known are shown apart.
     """
     from pfedhgp.atomic import replacing
+    from pfedhgp.cli.targets import writing_to
 
     try:
         package = importlib.import_module("pfedhgp.report")
@@ -90,7 +106,8 @@ def write_report(
             raise
         say("pfedhgp: no report was written: this build has no pfedhgp.report", quiet=quiet)
         return None
-    apart = {"held_out": held_out} if held_out else {}
-    with replacing(path) as beside:
+    apart = {"held_out": held_out, "others": others}
+    apart = {name: part for name, part in apart.items() if part}
+    with writing_to(path), replacing(path) as beside:
         package.write(beside, model, rows=rows, metrics=model.model_.metrics, **apart)
     return path

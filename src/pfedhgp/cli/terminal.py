@@ -54,6 +54,8 @@ def use_compilation_cache() -> None:
     $PFEDHGP_CACHE says where, and "" switches it off; by default $XDG_CACHE_HOME/pfedhgp. JAX's own
     setting, where there is one, stays. Only commands do this: the library leaves a program's JAX alone.
     """
+    # XLA remarks on every piece of code that it loads again, to stderr; it reads this when it is imported.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     chosen = os.environ.get("PFEDHGP_CACHE")
     if chosen == "" or os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return
@@ -65,8 +67,6 @@ def use_compilation_cache() -> None:
         return  # a cache is a convenience
     if not os.access(folder, os.W_OK):
         return
-    # XLA remarks on every piece of code that it loads again, to stderr; it reads this when it is imported.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import jax
 
     settings: Any = jax.config

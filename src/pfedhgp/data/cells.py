@@ -49,7 +49,7 @@ def numbers(table: Table, column: str, *, missing: bool) -> np.ndarray:
     """The column as float64; cells that are missing are NaN where that is allowed."""
     series = table.column(column)
     if series.dtype == pl.String:
-        values = _parsed(table, column, series.str.strip_chars())
+        values = _parsed(table, column, series.str.strip_chars(), is_output=missing)
     elif series.dtype.is_numeric() or series.dtype in (pl.Boolean, pl.Null):
         values = series.cast(pl.Float64).fill_null(float("nan")).to_numpy().astype(np.float64)
     else:
@@ -73,23 +73,30 @@ def numbers(table: Table, column: str, *, missing: bool) -> np.ndarray:
     return values
 
 
-def _parsed(table: Table, column: str, text: pl.Series) -> np.ndarray:
+def _parsed(table: Table, column: str, text: pl.Series, *, is_output: bool) -> np.ndarray:
     absent = text.str.to_lowercase().is_in(list(MISSING)) | text.is_null()
     values = text.cast(pl.Float64, strict=False)
     wrong = (values.is_null() & ~absent).to_numpy()
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
-        raise table.refuse(row, column, _problem(text.filter(pl.Series(wrong))))
+        raise table.refuse(row, column, _problem(text.filter(pl.Series(wrong)), is_output))
     return np.where(absent.to_numpy(), np.nan, values.fill_null(float("nan")).to_numpy())
 
 
-def _problem(wrong: pl.Series) -> str:
+def _problem(wrong: pl.Series, is_output: bool) -> str:
     """What is the matter with text that should be numbers."""
     if wrong.str.contains(THOUSANDS).all():
         return "a number with thousands separators: write 1234.5, not 1,234.5"
     if wrong.str.contains(DECIMAL_COMMA).all():
         return "a decimal comma: write 1.5, not 1,5"
-    return "text instead of a number: mend it, or leave the cell of an output empty"
+    if is_output:
+        return (
+            "text instead of a number: mend it, or leave the cell empty, which means not observed"
+        )
+    return (
+        "text instead of a number: an input must be a number in every row, or a datetime such as "
+        "2024-03-01T14:00:00Z in every row; mend or remove that row"
+    )
 
 
 # ---------------------------------------------------------------------------------------- datetimes

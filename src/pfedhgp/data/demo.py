@@ -70,11 +70,31 @@ def simulate(*, seed: int = 0, town: Town | None = None) -> list[ClientRows]:
         y = _season(t) + weather(t) + LEVEL[zone] + RUSH[zone] * rush_hours(hours % 24)
         y += drift[zone](t) + own + street(t) + rng.normal(0.0, town.noise, len(t))
         y = np.maximum(y, 0.5)  # what the instrument can tell from zero
+        y = np.round(y, 1)
         y[_outages(rng, t, town)] = np.nan
         if name == NEWCOMER:
             y[t < town.days - town.newcomer_days] = np.nan
-        rows.append(ClientRows(name, (START + DAY * t)[:, None], y[:, None]))
+        rows.append(ClientRows(name, (START + 3600.0 * hours)[:, None], y[:, None]))
     return rows
+
+
+def since_the_first_reading(rows: Sequence[ClientRows]) -> list[ClientRows]:
+    """What a station would hand over: nothing from before it was set up, and outages as missing readings."""
+    kept = []
+    for client in rows:
+        first = int(np.flatnonzero(np.isfinite(client.Y[:, 0]))[0])
+        kept.append(ClientRows(client.name, client.X[first:], client.Y[first:]))
+    return kept
+
+
+def as_csv(rows: Sequence[ClientRows], *, client: str, time: str, output: str) -> bytes:
+    """The readings as a long table; an outage is an empty cell."""
+    lines = [f"{client},{time},{output}"]
+    for each in since_the_first_reading(rows):
+        stamps = np.datetime_as_string(each.X[:, 0].astype("datetime64[s]"), unit="m")
+        for stamp, y in zip(stamps, each.Y[:, 0], strict=True):
+            lines.append(f"{each.name},{stamp}Z,{'' if np.isnan(y) else y}")
+    return ("\n".join(lines) + "\n").encode("utf-8")
 
 
 def stations(count: int = 12) -> list[tuple[str, str]]:

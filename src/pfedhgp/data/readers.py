@@ -208,14 +208,14 @@ def observations_of(tables: Sequence[Table], columns: Columns) -> list[Observati
     """Every client's rows, in the order in which clients first appear."""
     if columns.client is None:
         _refuse_same_names(tables)
+    if not any(len(table) for table in tables):
+        raise InputError(f"{tables[0].path}: a header and no rows")
     parts: dict[str, list[Observations]] = {}
     start = 0
     for table in tables:
         for part in _clients_in(table, columns, start):
             parts.setdefault(part.name, []).append(part)
         start += len(table)
-    if not start:
-        raise InputError(f"{tables[0].path}: a header and no rows")
     return [_joined(name, pieces) for name, pieces in parts.items()]
 
 

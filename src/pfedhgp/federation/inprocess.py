@@ -22,9 +22,13 @@ def run(
 ) -> None:
     """Carries messages until the server is done. A callback that returns True ends training early.
 
-    `keep` is called between exchanges, when all parties' states belong together.
+    A callback that has a function `phase` is told the kind of each request before it goes out. `keep` is
+    called between exchanges, when all parties' states belong together.
     """
     while (request := server.request()) is not None:
+        for callback in callbacks:
+            if (phase := getattr(callback, "phase", None)) is not None:
+                phase(request.kind)
         replies = answers(request, cohorts, record)
         entry = server.gather(replies)
         if entry is not None and any([callback(entry) is True for callback in callbacks]):

@@ -22,6 +22,9 @@ __all__ = [
     "variance_shares",
 ]
 
+STRONGEST = 0.5
+"""Opacity of a heat map's strongest cell: the numbers on it stay readable, on light pages and on dark."""
+
 
 def convergence(history: Sequence[Mapping[str, Any]], *, width: int, name: str) -> str:
     """The bound, and the bytes that a client has exchanged so far, by round; a line for each restart."""
@@ -218,7 +221,7 @@ def heatmap(
                     0.96,
                     0.94,
                     color=COLOURS[role],
-                    alpha=0.85 * alpha,
+                    alpha=STRONGEST * alpha,
                     lw=0,
                     gid=f"cell-{i}-{j}",
                 )

@@ -19,7 +19,7 @@ from pfedhgp.predict import Prediction
 __all__ = ["PARTS", "Evidence", "evidence", "shares", "signs_of_shakiness"]
 
 PARTS = ("global", "deviation", "local", "noise")
-FEW_CLIENTS, UNBALANCED, ALIKE, UNCERTAIN = 4, 10.0, 0.02, 1.0
+FEW_CLIENTS, UNBALANCED, ALIKE, UNCERTAIN, RECOVERED = 4, 10.0, 0.02, 1.0, 0.9
 
 
 def shares(predictions: Sequence[Prediction], centre: np.ndarray) -> np.ndarray:
@@ -47,9 +47,14 @@ class Evidence:
 
     clients: int
     rows: Mapping[str, int]
+    """Observed cells by client; empty where nobody knows."""
     deviation_share: float
+    """Of the variation, in size: a deviation that works against the sum is there, too."""
+    local_share: float
     deviation_uncertainty: float
     """Mean posterior variance of the deviations over the mean square of their means."""
+    heterogeneity: float
+    """φ: the deviations' prior variance over the global layer's."""
     correlation: float
     """Posterior correlation of the global layer and a deviation at one input, on average."""
 
@@ -60,16 +65,20 @@ def evidence(
     *,
     clients: int,
     rows: Mapping[str, int],
+    heterogeneity: float,
 ) -> Evidence:
     """From the clients that the report shows."""
     every = [p for several in predictions.values() for p in several]
     variance = np.mean([np.mean(p.layers["deviation"].sd ** 2) for p in every])
     square = np.mean([np.mean(p.layers["deviation"].mean ** 2) for p in every])
+    sizes = np.mean([np.abs(s).mean(axis=0) for s in client_shares.values()], axis=0)
     return Evidence(
         clients=clients,
         rows=rows,
-        deviation_share=float(np.mean([s[:, 1] for s in client_shares.values()])),
+        deviation_share=float(sizes[1]),
+        local_share=float(sizes[2]),
         deviation_uncertainty=float(variance / square) if square > 0 else np.inf,
+        heterogeneity=heterogeneity,
         correlation=float(np.mean([_correlation(p) for p in every])),
     )
 
@@ -83,27 +92,72 @@ def _correlation(p: Prediction) -> float:
 
 def signs_of_shakiness(e: Evidence) -> list[str]:
     """Reasons, in words, to distrust the split between global and deviation; none is no guarantee."""
-    signs = []
-    if e.clients < FEW_CLIENTS:
-        word = "one client" if e.clients == 1 else f"{e.clients} clients"
-        signs.append(
-            f"There {'is' if e.clients == 1 else 'are'} only {word}: what they share and what is "
-            "one's own can hardly be told apart."
-        )
     counts = [n for n in e.rows.values() if n > 0]
-    if len(counts) > 1 and max(counts) > UNBALANCED * min(counts):
-        signs.append(
-            f"Clients are unbalanced: the largest has {max(counts)} observed cells, the smallest "
-            f"{min(counts)}. The shared layer leans towards the large ones, and the split of a "
-            "small client rests mostly on the prior."
-        )
-    if e.deviation_share < ALIKE:
-        signs.append(
-            "Clients are nearly identical: deviations carry under 2\u202f% of the variation, so how "
-            "much of a departure is called global is arbitrary."
-        )
-    elif e.deviation_uncertainty > UNCERTAIN:
-        signs.append(
-            "Deviations are no larger than their own uncertainty: read their shapes with care."
-        )
-    return signs
+    of_numbers = [sign for sign in (_few(e), _unbalanced(counts)) if sign]
+    recovery = _recovery(e, counts)
+    return [
+        *of_numbers,
+        *([recovery] if recovery and not of_numbers else []),
+        *_deviations(e, too_few_to_tell=bool(of_numbers)),
+    ]
+
+
+def _few(e: Evidence) -> str | None:
+    if e.clients >= FEW_CLIENTS:
+        return None
+    word = "is only one client" if e.clients == 1 else f"are only {e.clients} clients"
+    return f"There {word}: what they share and what is one's own can hardly be told apart."
+
+
+def _unbalanced(counts: Sequence[int]) -> str | None:
+    if len(counts) < 2:
+        return None
+    from pfedhgp.studies.stability import effective_clients
+
+    worth = effective_clients(counts)
+    if max(counts) <= UNBALANCED * min(counts) and not worth < FEW_CLIENTS <= len(counts):
+        return None
+    return (
+        f"Clients are unbalanced: the largest has {max(counts)} observed cells, the smallest {min(counts)}, "
+        f"and about what all share {len(counts)} clients say as much as {worth:.1f} of equal size would. "
+        "The shared layer leans towards the large ones, and the split of a small client rests mostly "
+        "on the prior."
+    )
+
+
+def _recovery(e: Evidence, counts: Sequence[int]) -> str | None:
+    """The rule of thumb of `pfedhgp reproduce stability`."""
+    if not counts:
+        return None
+    from pfedhgp.studies.stability import expected_recovery
+
+    expected = expected_recovery(counts, e.heterogeneity)
+    if expected >= RECOVERED:
+        return None
+    return (
+        f"Deviations are large for {len(counts)} clients: by rule of thumb, the global layer correlates "
+        f"{np.floor(100 * expected) / 100:.2f} with what all share (0.9 would do)."
+    )
+
+
+def _deviations(e: Evidence, *, too_few_to_tell: bool) -> list[str]:
+    """A small deviation means near-identical clients only where there are enough of them to show it."""
+    if e.deviation_share >= ALIKE:
+        if e.deviation_uncertainty <= UNCERTAIN:
+            return []
+        return ["Deviations are no larger than their own uncertainty: read their shapes with care."]
+    small = "Deviations carry under 2\u202f% of the variation"
+    if too_few_to_tell:
+        return [
+            f"{small}: clients may be nearly identical, or too few or too unbalanced to show how they "
+            "differ. These data cannot tell."
+        ]
+    if e.local_share >= ALIKE:
+        return [
+            f"{small}, local layers {100 * e.local_share:.0f}\u202f%: clients differ, but not at the scale "
+            "of the shared kernel."
+        ]
+    return [
+        f"Clients are nearly identical: {small[0].lower()}{small[1:]}, and so do local layers, so how "
+        "much of a departure is called global is arbitrary."
+    ]

@@ -16,6 +16,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import ScalarFormatter
 
 __all__ = [
     "COLOURS",
@@ -145,6 +146,7 @@ def new_figure(
 
 def to_svg(figure: Figure, *, name: str, label: str) -> str:
     """The figure as an SVG element for a page: `name` keeps its ids apart, `label` stands in for it."""
+    _name_offsets(figure)
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
@@ -167,6 +169,27 @@ def to_svg(figure: Figure, *, name: str, label: str) -> str:
         f'{box.group()} role="img" aria-label="{html.escape(label)}">'
     )
     return start + body
+
+
+def _name_offsets(figure: Figure) -> None:
+    """An axis's factor or offset ("1e12", "+1e6") goes into its label, or into the title where it has none.
+
+    matplotlib writes it above the axes, where our titles are.
+    """
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            formatter = axis.get_major_formatter()
+            if not isinstance(formatter, ScalarFormatter):
+                continue
+            formatter.format_ticks(axis.get_majorticklocs().tolist())
+            if not (offset := formatter.get_offset()):
+                continue
+            axis.offsetText.set_visible(False)
+            words = offset if offset.startswith(("+", "-", "−")) else f"× {offset}"
+            if label := axis.get_label_text():
+                axis.set_label_text(f"{label} ({words})")
+            elif axis is axes.yaxis:  # panels above another share its x-axis, and its label
+                axes.set_title(f"{axes.get_title(loc='left')} ({words})".strip())
 
 
 def _short(match: re.Match[str]) -> str:

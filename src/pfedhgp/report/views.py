@@ -35,15 +35,16 @@ class Slice:
     """The other inputs, and where they are held."""
     points: tuple[np.ndarray, np.ndarray] | None = None
     held_out: tuple[np.ndarray, np.ndarray] | None = None
+    others: tuple[np.ndarray, np.ndarray] | None = None
+    """Rows of which it is not known whether they were fitted to."""
 
 
 @dataclass(frozen=True, eq=False)
 class ClientView:
-    """All slices of one client, and how many observed cells it has, where rows were given."""
+    """All slices of one client."""
 
     name: str
     slices: tuple[Slice, ...]
-    observed: int | None = None
 
 
 def choose(clients: Sequence[str], errors: Mapping[str, float], limit: int = LARGEST) -> list[str]:
@@ -75,6 +76,7 @@ def view_client(
     centre: np.ndarray | None = None,
     rows: ClientRows | None = None,
     held_out: ClientRows | None = None,
+    others: ClientRows | None = None,
 ) -> ClientView:
     """Predicts along every input, with `points[j]` points along input j, the others held at `centre`."""
     axes = axes_of(model)
@@ -86,11 +88,10 @@ def view_client(
         X = np.tile(centre, (points[j], 1))
         X[:, j] = np.linspace(lower[j], upper[j], points[j])
         p = predict(model, name, X)
-        near = [_near(r, centre, j, upper - lower) for r in (rows, held_out)]
-        others = tuple((axes[k], float(centre[k])) for k in range(len(axes)) if k != j)
-        slices.append(Slice(axis, X[:, j], p, others, *near))
-    observed = None if rows is None else int(np.isfinite(rows.Y).sum())
-    return ClientView(name, tuple(slices), observed)
+        near = [_near(r, centre, j, upper - lower) for r in (rows, held_out, others)]
+        held_at = tuple((axes[k], float(centre[k])) for k in range(len(axes)) if k != j)
+        slices.append(Slice(axis, X[:, j], p, held_at, *near))
+    return ClientView(name, tuple(slices))
 
 
 def _near(

@@ -1,0 +1,91 @@
+"""Which rows of a table a model was fitted to, and which were held out: the split, made again.
+
+A RUN folder has no rows. It has the split's kind, part and seed, and for each client numbers of rows and a
+four-digit checksum (`pfedhgp.data.holdout.ledger`). With the same rows at hand that is enough; rows that are
+not the fit's are neither called fitted nor held out.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pfedhgp.data.columns import Columns
+from pfedhgp.data.holdout import Holdout, is_the_same, split
+from pfedhgp.data.readers import Observations, client_rows
+from pfedhgp.data.rows import ClientRows
+from pfedhgp.data.table import listed
+from pfedhgp.errors import PFedHGPWarning
+from pfedhgp.model.fitted import FittedModel
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Rows to draw: fitted to, held out, and those of which neither is known."""
+
+    rows: Sequence[ClientRows] = ()
+    held_out: Sequence[ClientRows] = ()
+    others: Sequence[ClientRows] = ()
+
+
+def parts_of(given: Sequence[Observations], columns: Columns, model: FittedModel) -> Shown:
+    """Parts the rows as the fit did; warns of clients that the model does not have, and of other rows."""
+    known = [client for client in given if client.name in model.clients]
+    _warn(
+        [client.name for client in given if client.name not in model.clients],
+        "not in the model, and not shown",
+    )
+    ledger = model.metrics.get("data")
+    holdout = model.metrics.get("holdout")
+    if ledger is None and not holdout:  # saved by a program, which held out nothing that we know of
+        return Shown(rows=client_rows(known, columns))
+    entries = ledger or {}
+    same = [client for client in known if is_the_same(client, entries.get(client.name))]
+    found = {client.name for client in same}
+    others = [client for client in known if client.name not in found]
+    _warn(
+        [client.name for client in others],
+        "not the rows of the fit: drawn apart, as neither fitted nor held out",
+    )
+    training, test = _split(same, holdout, model)
+    return Shown(*(client_rows(part, columns) for part in (training, test, others)))
+
+
+def _split(
+    same: list[Observations], holdout: dict | None, model: FittedModel
+) -> tuple[list[Observations], list[Observations]]:
+    if not holdout:
+        return same, []
+    if model.settings.get("demo"):
+        return _split_of_the_demo(same, holdout)
+    return split(same, Holdout(holdout["kind"], holdout["fraction"], holdout["seed"]))
+
+
+def _split_of_the_demo(
+    same: list[Observations], holdout: dict
+) -> tuple[list[Observations], list[Observations]]:
+    from pfedhgp.data.demo import hold_out_blocks
+
+    parted = hold_out_blocks(
+        [ClientRows(client.name, client.X, client.Y) for client in same],
+        fraction=holdout["fraction"],
+        block_days=holdout["block_days"],
+        seed=holdout["seed"],
+    )
+    training, test = [], []
+    for client, left in zip(same, parted.train, strict=True):
+        kept = np.isfinite(left.Y).any(axis=1)
+        observed = np.isfinite(client.Y).any(axis=1)
+        training.append(client.take(kept | ~observed))
+        if (observed & ~kept).any():
+            test.append(client.take(observed & ~kept))
+    return training, test
+
+
+def _warn(names: list[str], what: str) -> None:
+    if names:
+        count = "client" if len(names) == 1 else f"{len(names)} clients:"
+        warnings.warn(f"{count} {listed(names, 3)}: {what}", PFedHGPWarning, stacklevel=3)

@@ -1,0 +1,50 @@
+"""Where a command may write: said before any work is done, and in one line when the system says no."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pfedhgp.errors import InputError
+
+NO_SUCH_PLACE = (
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
+    *(errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP),
+)
+"""What a path that cannot be is refused with; a full or broken disk is another matter."""
+
+
+def check_file(path: Path, *, overwrite: bool) -> None:
+    """A file that may be written: not a folder, and not there already unless it may be replaced."""
+    check_parent(path)
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: name a file to write to")
+    if os.path.lexists(path) and not overwrite:
+        raise InputError(f"{path} already exists: choose another file, or give --overwrite")
+
+
+def check_parent(path: Path) -> None:
+    """Folders on the way are made where they are missing; a file in their place is refused."""
+    for parent in path.absolute().parents:
+        if os.path.lexists(parent):
+            if not parent.is_dir():
+                raise InputError(f"{path}: {parent} is a file, not a folder: choose another place")
+            break
+    with writing_to(path), suppress(FileNotFoundError):
+        os.lstat(path)  # a name that is too long, a loop of links
+
+
+@contextmanager
+def writing_to(path: Path) -> Iterator[None]:
+    """Turns the system's "there is no such place" into a refusal that names the place."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_SUCH_PLACE:
+            raise
+        raise InputError(
+            f"{path}: nothing can be written there ({error.strerror}): choose another place"
+        ) from None

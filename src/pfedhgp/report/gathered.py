@@ -1,0 +1,104 @@
+"""What every section of the page draws on: the model, rows, scores, and predictions of the clients shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from markupsafe import Markup
+
+from pfedhgp.data.rows import ClientRows
+from pfedhgp.model.fitted import FittedModel
+from pfedhgp.report import facts, scores, words
+from pfedhgp.report.theme import NARROW, WIDE
+from pfedhgp.report.views import ClientView, choose, finest_scale, grid_size, view_client
+
+if TYPE_CHECKING:
+    from pfedhgp.estimator import FederatedGP
+
+__all__ = ["Gathered", "Rows", "both", "gather"]
+
+Rows = Sequence[ClientRows] | None
+
+CLEAR_SCALES = 18.0
+"""So many of the finest scale are clear to see in a narrow figure; of more it also shows the last larger."""
+
+
+@dataclass(frozen=True, eq=False)
+class Gathered:
+    """Rows by client are those fitted to, those held out, and those of which neither is known."""
+
+    exchanges: int
+    model: FittedModel
+    metrics: Mapping[str, Any]
+    axes: tuple[words.InputAxis, ...]
+    layers: tuple[str, ...]
+    rows: Mapping[str, ClientRows]
+    held_out: Mapping[str, ClientRows]
+    others: Mapping[str, ClientRows]
+    chosen: Sequence[str]
+    by_error: bool
+    views: Mapping[str, ClientView]
+    since: Sequence[float]
+    """For each input, where the part begins that a narrow figure shows larger, as a part of the domain."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Observed cells that each client was fitted to: as the fit counted them, or of the rows given."""
+        kept = self.metrics.get("data") or {}
+        if kept:
+            return {name: int(entry["cells"]) for name, entry in kept.items() if "cells" in entry}
+        return {name: int(np.isfinite(r.Y).sum()) for name, r in self.rows.items()}
+
+
+def gather(
+    estimator: FederatedGP,
+    *,
+    rows: Rows,
+    metrics: Mapping[str, Any],
+    held_out: Rows,
+    others: Rows,
+) -> Gathered:
+    """Chooses the clients to show, and predicts for them."""
+    model = estimator._fitted()
+    errors = scores.relative_errors(metrics)
+    chosen = choose(list(model.clients), errors)
+    given = [{r.name: r for r in part or ()} for part in (rows, held_out, others)]
+    finest = [finest_scale(model, chosen, j) for j in range(model.inputs)]
+    points = [grid_size(scale) for scale in finest]
+    every = [r.X for part in given for r in part.values() if len(r.X)]
+    centre = np.median(np.concatenate(every), axis=0) if every else None
+    views = {
+        name: view_client(
+            model,
+            name,
+            points=points,
+            centre=centre,
+            rows=given[0].get(name),
+            held_out=given[1].get(name),
+            others=given[2].get(name),
+        )
+        for name in chosen
+    }
+    return Gathered(
+        exchanges=estimator.exchanges_,
+        model=model,
+        metrics=metrics,
+        axes=words.axes_of(model),
+        layers=facts.layers_of(model),
+        rows=given[0],
+        held_out=given[1],
+        others=given[2],
+        chosen=chosen,
+        by_error=all(name in errors for name in model.clients),
+        views=views,
+        since=[max(1.0 - CLEAR_SCALES * scale, 0.0) for scale in finest],
+    )
+
+
+def both(draw: Callable[[int, str], str], key: str) -> Markup:
+    """The figure for desktops and the one for phones; the page shows one of them."""
+    wide, narrow = (Markup(draw(w, f"{key}-{w}")) for w in (WIDE, NARROW))
+    return Markup('<div class="wide">{}</div><div class="narrow">{}</div>').format(wide, narrow)

@@ -1,0 +1,183 @@
+"""The sections about the whole model: numbers at the top, overview, layers, outputs, fit, convergence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from pfedhgp.report import charts, facts, figures, scores, words
+from pfedhgp.report.gathered import Gathered, both
+from pfedhgp.report.shares import PARTS, evidence, shares, signs_of_shakiness
+
+__all__ = ["convergence", "fitted", "layer_shares", "outputs_together", "overview", "tiles"]
+
+
+def tiles(
+    found: Gathered, layer_shares: dict[str, Any], traffic: facts.Traffic
+) -> list[dict[str, str]]:
+    """The four numbers that matter, with what they mean; those with a unit are the first output's."""
+    first = found.model.output_names[0]
+    of_it = words.shown(first, 20)
+    score = scores.of_output(found.metrics, first, "client_mean")
+    tiles = []
+    if score.get("rmse") is not None:
+        label = f"RMSE of {of_it} on held-out rows, mean over clients"
+        tiles.append(_tile(words.number(score["rmse"]), "error", label))
+        label = f"held-out cells of {of_it} in their 95% intervals"
+        tiles.append(_tile(words.percent(score.get("coverage")), "coverage", label))
+    else:
+        each = [s.prediction.sd[:, 0].mean() for v in found.views.values() for s in v.slices]
+        sd = float(np.mean(each))  # slices along different inputs differ in length
+        noise = float(facts.layer_sizes(found.model)[0, 3])
+        tiles.append(_tile(words.number(sd), "uncertainty", f"typical predictive sd, {of_it}"))
+        tiles.append(_tile(words.number(noise), "noise", f"of it, sd of the noise, {of_it}"))
+    share = layer_shares["mean"]["global"] if "global" in found.layers else 0.0
+    tiles.append(_tile(words.percent(share), "shared", "of the variation, by the global layer"))
+    crossed = words.byte_size(traffic.per_client) if traffic.clients else words.DASH
+    tiles.append(_tile(crossed, "traffic", "to and from a client in all; no rows"))
+    return tiles
+
+
+def _tile(value: str, key: str, label: str) -> dict[str, str]:
+    return {"value": value, "key": key, "label": label}
+
+
+def overview(found: Gathered) -> Markup | None:
+    """All clients' predictions of the first output, and the global layer."""
+    if "global" not in found.layers:
+        return None
+    slices = {name: view.slices[0] for name, view in found.views.items()}
+    name = found.model.output_names[0]
+    return both(
+        lambda width, key: figures.overview(slices, 0, output_name=name, width=width, name=key),
+        "overview",
+    )
+
+
+def fitted(found: Gathered) -> list[tuple[str, Any]]:
+    """What was fitted, as terms and values."""
+    model = found.model
+    rounds = sum(h.get("kind") == "round" for h in model.history)
+    own = [int(np.asarray(c.block.active).sum()) for c in model.clients.values()]
+    facts_: list[tuple[str, Any]] = [
+        ("Layers", ", ".join(found.layers)),
+        ("Inference", model.inference),
+        ("Clients", f"{len(model.clients):,}".replace(",", "\u202f")),
+    ]
+    if found.counts:
+        observed = sum(found.counts.values())
+        facts_.append(("Observed cells fitted to", f"{observed:,}".replace(",", "\u202f")))
+    also = " and deviation" if "deviation" in found.layers else ""
+    facts_ += _by_latent(f"Kernel of global{also}", facts.shared_kernels(model))
+    if "deviation" in found.layers:
+        facts_.append(("φ, scale of the deviations", words.number(model.shared.block.phi)))
+    if "local" in found.layers:
+        name = found.chosen[0]
+        kernels = facts.local_kernel(model, name)
+        facts_ += _by_latent(f"Local kernel of {words.shown(name)}", kernels)
+        if len(model.clients) > 1:
+            facts_.append(("Local kernels of the others", "under each client's figures"))
+    if "global" in found.layers:
+        facts_.append(("Inducing inputs, global", str(len(model.shared.block.inputs))))
+    if "local" in found.layers:
+        facts_.append(("Inducing inputs, local", _range(own)))
+    if rounds:
+        facts_.append(("Rounds and exchanges", f"{rounds} and {found.exchanges}"))
+    if found.metrics.get("seconds") is not None:
+        facts_.append(("Time to fit", words.duration(float(found.metrics["seconds"]))))
+    return facts_
+
+
+def _by_latent(term: str, texts: Sequence[str]) -> list[tuple[str, Any]]:
+    several = len(texts) > 1
+    return [(f"{term}, latent {r + 1}" if several else term, text) for r, text in enumerate(texts)]
+
+
+def _range(values: Sequence[int]) -> str:
+    low, high = min(values, default=0), max(values, default=0)
+    return str(low) if low == high else f"{low} to {high} a client"
+
+
+def convergence(found: Gathered) -> dict[str, Any]:
+    """The bound and the bytes by round."""
+    history = found.model.history
+    known = any(h.get("bound") is not None for h in history)
+    if not history:
+        return {"figure": None, "known": known}
+    figure = both(lambda w, key: charts.convergence(history, width=w, name=key), "convergence")
+    return {"figure": figure, "known": known}
+
+
+def layer_shares(found: Gathered) -> dict[str, Any]:
+    """What each layer explains, and how far to trust it."""
+    model = found.model
+    centre = np.broadcast_to(model.scaling.centre, (model.outputs,))
+    predictions = {n: [s.prediction for s in v.slices] for n, v in found.views.items()}
+    each = {name: shares(several, centre) for name, several in predictions.items()}
+    drawn = np.stack([each[name].mean(axis=0) for name in found.chosen])
+    split = {"global", "deviation"} <= set(found.layers)
+    sizes = facts.layer_sizes(model)
+    known = evidence(
+        predictions,
+        each,
+        clients=len(model.clients),
+        rows=found.counts,
+        heterogeneity=float(np.mean(sizes[:, 1] ** 2 / np.maximum(sizes[:, 0] ** 2, 1e-300))),
+    )
+    return {
+        "figure": both(
+            lambda w, key: charts.variance_shares(found.chosen, drawn, width=w, name=key), "shares"
+        ),
+        "mean": dict(zip(PARTS, drawn.mean(axis=0).tolist(), strict=True)),
+        "signs": signs_of_shakiness(known) if split else [],
+        "correlation": known.correlation if split else None,
+        "counted": bool(found.counts),
+    }
+
+
+def outputs_together(found: Gathered) -> dict[str, Any] | None:
+    """Loadings and correlations, where there are several outputs."""
+    model = found.model
+    Q, names = model.outputs, model.output_names
+    if Q == 1:
+        return None
+    spread = np.broadcast_to(model.scaling.spread, (Q,))
+    # In units of each output's own spread, so that rows compare: the outputs' units may be 10¹² apart.
+    loadings = np.asarray(model.shared.block.loadings)
+    correlations = charts.heatmap(
+        _output_correlation(found),
+        rows=names,
+        columns=names,
+        title="Correlation of the outputs",
+        name="correlation",
+        largest=1.0,
+    )
+    drawn = None
+    if loadings.shape[1]:
+        drawn = charts.heatmap(
+            loadings,
+            rows=names,
+            columns=[f"latent {r + 1}" for r in range(loadings.shape[1])],
+            title="Loadings of the global layer",
+            name="loadings",
+        )
+    scales = [(name, float(s)) for name, s in zip(names, spread, strict=True)]
+    return {
+        "correlation": Markup(correlations),
+        "loadings": drawn and Markup(drawn),
+        "scales": scales,
+    }
+
+
+def _output_correlation(found: Gathered) -> np.ndarray:
+    """Correlations of Cov_x{mean} + mean_x Cov (noise included), averaged over the clients shown."""
+    every = []
+    for view in found.views.values():
+        mean = np.concatenate([s.prediction.mean for s in view.slices])
+        cov = np.concatenate([s.prediction.covariance("outputs") for s in view.slices])
+        every.append(np.cov(mean.T, bias=True) + cov.mean(axis=0))
+    sd = [np.sqrt(np.diagonal(c)) for c in every]
+    return np.mean([c / np.outer(s, s) for c, s in zip(every, sd, strict=True)], axis=0)
