@@ -53,7 +53,7 @@ def test_evidence_is_the_dense_one(fitted, other_grid):
     assert found.cells[1].tolist() == [len(grid), 0]
 
 
-@pytest.mark.parametrize("rank", [5, 200])
+@pytest.mark.parametrize("rank", [0, 5, 200])
 def test_both_branches_of_the_density_agree_with_the_dense_gaussian(rank):
     """Woodbury where the factor is narrow, a dense factor where it is not; noise correlated."""
     rng = np.random.default_rng(rank)

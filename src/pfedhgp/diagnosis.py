@@ -46,13 +46,17 @@ class Calibration:
     """Of the held-out cycles, at this temperature."""
 
     def to_json(self) -> dict[str, Any]:
-        return dict(vars(self))
+        limits = self.thresholds  # JSON has no infinity: a channel never seen has no threshold
+        plain = None if limits is None else [v if np.isfinite(v) else None for v in limits]
+        return {**vars(self), "thresholds": plain}
 
     @staticmethod
     def from_json(tree: Mapping[str, Any]) -> Calibration:
         known = {name: tree[name] for name in Calibration.__dataclass_fields__ if name in tree}
         limits = known.get("thresholds")
-        return Calibration(**{**known, "thresholds": None if limits is None else tuple(limits)})
+        if limits is not None:
+            known["thresholds"] = tuple(np.inf if v is None else float(v) for v in limits)
+        return Calibration(**known)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -92,9 +96,7 @@ def diagnose(
     best = np.argmax(log_posterior, axis=1)
     surprise = _excess(found, calibration.thresholds)
     none = (surprise > 0.0) & (calibration.thresholds is not None)
-    labels = tuple(
-        NONE if gone else found.classes[k] for gone, k in zip(none, best, strict=True)
-    )
+    labels = tuple(NONE if gone else found.classes[k] for gone, k in zip(none, best, strict=True))
     return Diagnosis(
         classes=found.classes,
         labels=labels,
@@ -159,9 +161,7 @@ def numbered(classes: Sequence[str], labels: Sequence[str]) -> npt.NDArray[np.in
     return np.asarray([place[str(label)] for label in labels], np.int64)
 
 
-def scores(
-    classes: Sequence[str], truth: Sequence[str], probability: FloatArray
-) -> dict[str, Any]:
+def scores(classes: Sequence[str], truth: Sequence[str], probability: FloatArray) -> dict[str, Any]:
     """Accuracy, log-loss, ECE, F1 by class and the confusion matrix (rows: truth) of class probabilities.
 
     ECE is that of the label's own probability, in ten bins of equal width.
@@ -254,7 +254,9 @@ def _log_priors(classes: Sequence[str], priors: Mapping[str, float] | None) -> F
     return np.log(values / values.sum())
 
 
-def _log_posterior(log_density: FloatArray, log_prior: FloatArray, temperature: float) -> FloatArray:
+def _log_posterior(
+    log_density: FloatArray, log_prior: FloatArray, temperature: float
+) -> FloatArray:
     joint = log_density / temperature + log_prior
     return joint - logsumexp(joint, axis=1, keepdims=True)
 

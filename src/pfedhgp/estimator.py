@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -30,6 +30,9 @@ from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.spec import build_spec
 from pfedhgp.runtime import with_numerics
 
+if TYPE_CHECKING:
+    from pfedhgp.diagnosis import Calibration, Diagnosis, Why
+
 KERNELS: dict[str, Callable[[], Kernel]] = {
     "rbf": RBF,
     "matern12": Matern12,
@@ -39,6 +42,7 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "rational_quadratic": RationalQuadratic,
 }
 LAYERS = ("global", "deviation", "local")
+SHARED_WHITE = "white-shared"
 
 
 class FederatedGP:
@@ -65,7 +69,8 @@ class FederatedGP:
             "white" (nothing: replicates with white noise), "stationary" (a smooth function each, of a kernel
             times a channel covariance), "free" (any covariance on a basis, shrunk towards the stationary
             one), or "auto": whichever lets one half of the cycles predict the other best. Noise is then
-            settled with it, before training, and predictions are those of a new cycle.
+            settled with it, before training, and predictions are those of a new cycle. "white-shared" is
+            "white" with noise that is settled so too, one for all clients.
         cycle_sharing: "shared" (one cycle layer for all clients), "client" (one each), or "mixed" (one each,
             shrunk towards the shared one). Clients with one cycle, and unseen ones, have the shared layer.
         cycle_basis: Basis functions of the cycle layer, a channel: "auto" or a number.
@@ -380,6 +385,74 @@ class FederatedGP:
             )
         return prediction.predict(model, name, array)
 
+    def classify(
+        self,
+        cycles: Any,
+        *,
+        grid: Any,
+        channels: Sequence[str] | None = None,
+        classes: Sequence[str] | None = None,
+        priors: Mapping[str, float] | None = None,
+        calibration: Calibration | None = None,
+    ) -> Diagnosis:
+        """Which client each cycle (C, Q, n) on the grid of n samples is of, by predictive log-likelihood.
+
+        Any grid will do; NaN is a missing sample. With `channels`, which outputs the cycles have, in their
+        order: others count as missing. `priors` are class weights, by default equal. Temperature and
+        thresholds of "none of these" are those that `train_diagnosis` left in the model, or `calibration`.
+        """
+        from pfedhgp import diagnosis
+        from pfedhgp.evidence import evidence
+
+        X, Y = self._cycles(cycles, grid, channels)
+        known = calibration or self.calibration_
+        found = evidence(self._fitted(), X, Y, classes, channels=known.thresholds is not None)
+        return diagnosis.diagnose(found, priors=priors, calibration=known)
+
+    def why(
+        self,
+        cycle: Any,
+        *,
+        grid: Any,
+        chosen: str,
+        other: str,
+        channels: Sequence[str] | None = None,
+    ) -> Why:
+        """What of one cycle (Q, n) speaks for `chosen` rather than `other`, by channel and along the axis."""
+        from pfedhgp import diagnosis
+        from pfedhgp.evidence import check_classes, law_of
+
+        model = self._fitted()
+        one, two = check_classes(model, (chosen, other))
+        X, Y = self._cycles(np.asarray(cycle)[None], grid, channels)
+        laws = (law_of(model, one, X), law_of(model, two, X))
+        return diagnosis.why(laws, (one, two), grid=X, channels=model.output_names, cycle=Y[0])
+
+    @property
+    def calibration_(self) -> Calibration:
+        """Temperature and thresholds of the model; neutral where it was not trained for diagnosis."""
+        from pfedhgp.diagnosis import Calibration
+
+        tree = self._fitted().settings.get("diagnosis")
+        return Calibration() if tree is None else Calibration.from_json(tree["calibration"])
+
+    def _cycles(
+        self, cycles: Any, grid: Any, channels: Sequence[str] | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The grid (n, d), and cycles (C, n, Q) of the model's outputs."""
+        from pfedhgp.data.cycles import as_cycles, on_outputs
+
+        model = self._fitted()
+        X = self._inputs(grid)
+        Y = on_outputs(as_cycles(cycles, len(X)), channels, model.output_names)
+        if prediction.outside(model.scaling.inputs(X)).all():
+            low, high = model.scaling.lower, model.scaling.upper
+            raise InputError(
+                "the cycles overlap no training input: their grid is "
+                f"{X.min(axis=0)} to {X.max(axis=0)}, the data were {low} to {high}"
+            )
+        return X, np.moveaxis(Y, 1, 2)
+
     @with_numerics
     def adopt(self, client: str, X: Any, y: Any) -> FederatedGP:
         """Adds a new client on the frozen global block: only its own block is fitted, nothing is sent.
@@ -504,7 +577,7 @@ def _kernel(given: Kernel | str, name: str) -> Kernel:
 def _cycle_choice(form: Any, sharing: Any, basis: Any) -> CycleChoice | None:
     """What was asked of the cycle layer; None for white cycles, which are plain replicates."""
     for name, value, known in (
-        ("cycles", form, (*FORMS, "auto")),
+        ("cycles", form, (*FORMS, "auto", SHARED_WHITE)),
         ("cycle_sharing", sharing, SHARINGS),
     ):
         if value not in known:
@@ -512,6 +585,8 @@ def _cycle_choice(form: Any, sharing: Any, basis: Any) -> CycleChoice | None:
     whole = isinstance(basis, int | np.integer) and not isinstance(basis, bool)
     if basis != "auto" and (not whole or basis < 2):
         raise InputError(f"`cycle_basis` must be 'auto' or a number of at least 2, got {basis!r}")
+    if form == SHARED_WHITE:
+        return CycleChoice("white", "shared", basis)
     return None if form == "white" else CycleChoice(form, sharing, basis)
 
 

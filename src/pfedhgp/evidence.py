@@ -71,7 +71,8 @@ class Law:
             return -0.5 * (distance + log_det + cells * LOG_2PI), distance
         # Rows in units of their noise: W_nᵀW_n = P_n, so that P never multiplies anything twice.
         W = _half_of(self.noise, there)
-        V = np.matmul(W, self.half.reshape(*there.shape, -1)).reshape(there.size, -1)
+        k = self.half.shape[1]
+        V = np.matmul(W, self.half.reshape(*there.shape, k)).reshape(there.size, k)
         D = np.matmul(W[None], gap[..., None]).reshape(len(gap), -1)
         factor = np.linalg.cholesky(np.eye(V.shape[1]) + V.T @ V)
         explained = solve_triangular(factor, (D @ V).T, lower=True)
@@ -83,7 +84,8 @@ class Law:
         """The law of the other channels alone."""
         kept = [q for q in range(self.mean.shape[1]) if q not in set(channels)]
         n, Q = self.mean.shape
-        half = self.half.reshape(n, Q, -1)[:, kept].reshape(n * len(kept), -1)
+        k = self.half.shape[1]
+        half = self.half.reshape(n, Q, k)[:, kept].reshape(n * len(kept), k)
         return Law(self.mean[:, kept], half, self.noise[np.ix_(kept, kept)])
 
     def given_the_rest(self, cycles: FloatArray) -> FloatArray:
@@ -136,7 +138,8 @@ def law_of(model: FittedModel, client: str, X: FloatArray) -> Law:
     for matrix, loadings in residuals:
         tolerance = LEFT_OUT / (precision * max(float(np.sum(loadings**2)), 1e-300))
         root = low_rank(matrix, tolerance)
-        columns.append(np.einsum("nk,qr->nqkr", root, loadings).reshape(len(half), -1))
+        outer = np.einsum("nk,qr->nqkr", root, loadings)
+        columns.append(outer.reshape(len(half), root.shape[1] * loadings.shape[1]))
     return Law(means["total"], np.concatenate(columns, axis=1), view.noise)
 
 
@@ -196,7 +199,9 @@ class Evidence:
 def stacked(parts: Sequence[Evidence]) -> Evidence:
     """The cycles of several batches in one, in their order."""
     rest = [part.given_the_rest for part in parts]
-    joined = None if any(r is None for r in rest) else np.concatenate([r for r in rest if r is not None])
+    joined = (
+        None if any(r is None for r in rest) else np.concatenate([r for r in rest if r is not None])
+    )
     return Evidence(
         parts[0].classes,
         np.concatenate([part.log_density for part in parts]),

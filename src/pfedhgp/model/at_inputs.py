@@ -151,7 +151,7 @@ class AtInputs:
         parts = list(self._halves(where, B))
         if self.averaged:
             parts.append(self._whole_tilt("total"))
-        cycle = [half.reshape(-1, half.shape[2]) for _, half in self._cycle_halves()]
+        cycle = [_flat(half) for _, half in self._cycle_halves()]
         if cycle:
             parts.append(np.concatenate(cycle))
         kinds, rows = np.asarray(self.predictor.kinds), len(self.X)
@@ -227,7 +227,7 @@ class AtInputs:
             return cov + self.noise
         each, blocks = np.arange(rows), cov.reshape(rows, outputs, rows, outputs)
         blocks[each, :, each, :] += self.noise
-        halves = [half.reshape(-1, half.shape[2]) for _, half in self._cycle_halves()]
+        halves = [_flat(half) for _, half in self._cycle_halves()]
         if halves:
             whole = np.concatenate(halves)
             cov += whole @ whole.T
@@ -264,6 +264,12 @@ class AtInputs:
 def _of_layer(slopes: FloatArray, name: str) -> FloatArray:
     """(n, Q, P) of one layer, or of their sum."""
     return slopes.sum(axis=1) if name == "total" else slopes[:, LAYERS.index(name)]
+
+
+def _flat(half: FloatArray) -> FloatArray:
+    """(n, Q, k) as (nQ, k), also where k is 0."""
+    rows, outputs, rank = half.shape
+    return half.reshape(rows * outputs, rank)
 
 
 def _power_of_two(n: int) -> int:
