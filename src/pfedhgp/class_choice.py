@@ -1,4 +1,4 @@
-"""Which cycle layer tells classes apart: chosen by the class evidence of held-out blocks of the training data.
+"""Which cycle layer tells classes apart: chosen by the class evidence of held-out blocks in training.
 
 The evidence of cycles around their own mean (`choose_form`) is about how cycles vary, not about what tells
 classes apart: a form can be far more probable and classify worse. So each candidate is judged by the log-loss

@@ -1,7 +1,8 @@
 """Other classifiers of whole cycles, on the same split: probabilities of each class for new cycles.
 
-They work on the cycles as flat rows of numbers, standardised by the training set. Long cycles are thinned
-to at most `MOST` samples a channel: a covariance of 4804 values would take minutes, and the curves are smooth.
+They work on the cycles as flat rows of numbers, standardised by the training set. Long cycles are
+thinned to at most `MOST` samples a channel: a covariance of 4804 values would take minutes, and the
+curves are smooth.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def _rocket(train: FloatArray, new: FloatArray) -> tuple[FloatArray, FloatArray]
         pad = dilation * (KERNEL // 2)
         padded = np.pad(both, ((0, 0), (0, 0), (pad, pad)))
         windows = [padded[:, :, j * dilation : j * dilation + n] for j in range(KERNEL)]
-        total = -sum(windows)  # weights −1 everywhere; three places get 3 more
+        total = -np.sum(windows, axis=0)  # weights −1 everywhere; three places get 3 more
         for places in combinations(range(KERNEL), 3):
             pair = rng.choice(both.shape[1], min(2, both.shape[1]), replace=False)
             seen = sum(3.0 * windows[j][:, pair] for j in places) + total[:, pair]

@@ -1,4 +1,4 @@
-"""A simulated press: four tonnage channels of 1201 samples, a normal class and four faults. Not the real data.
+"""A simulated press, not the real data: four tonnage channels of 1201 samples, normal and four faults.
 
 It has the shape of the press data as they are described (one pulse a channel with its peak near sample 750,
 ripples before it, an undershoot after it; 305 normal cycles and 69 of each fault). Cycles differ by smooth

@@ -1,4 +1,4 @@
-"""`pfedhgp reproduce tonnage`: fault diagnosis of whole cycles, beside other classifiers on the same split."""
+"""`pfedhgp reproduce tonnage`: fault diagnosis of cycles, beside other classifiers on the same split."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def none_of_these(
 ) -> dict[str, Any]:
     """One class is left out of training: how often is it flagged, and how often are known cycles?
 
-    Thresholds come from held-out blocks of the training cycles; both rates are of cycles that had no part in it.
+    Thresholds come from held-out blocks of the training cycles; both rates are of cycles not seen in it.
     """
     assert data.label is not None
     labels = np.asarray(data.label)

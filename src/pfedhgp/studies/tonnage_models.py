@@ -1,4 +1,4 @@
-"""The rows of the diagnosis study: ours, ours with white cycles, the paper's configuration, other classifiers."""
+"""The rows of the diagnosis study: ours, ours with white cycles, the paper's, and other classifiers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FOLDS = 2
 def settings_of(data: CycleSet) -> dict[str, Any]:
     """Ours, by the cycles' shape alone.
 
-    Long cycles have the paper's M = 81 and M_i = 41. Short ones are resolved at every sample, since transients
+    Long cycles have the paper's M = 81 and M_i = 41. Short ones are resolved at every sample: transients
     of one sample decide there. With many channels the basis of the cycle layer is kept at about 340 in all.
     """
     _, Q, n = data.cycles.shape

@@ -36,7 +36,7 @@ def write_tonnage(
     notes = [
         f"Data: {source.says}. Mean over {runs} runs, sd behind ±.",
         "pfedhgp: our default; the cycle layer is chosen by held-out blocks of the training data. "
-        "pfedhgp-white: the same with the cycle layer off. paper: the paper's configuration (white residuals, "
+        "pfedhgp-white: the same with the cycle layer off. paper: its configuration (white residuals, "
         "channels on one axis, Algorithm 1).",
         f"Rows marked{MARK} are figures that the paper prints for the real press data, from the papers it "
         "cites; they were not run here, and not on these data.",
