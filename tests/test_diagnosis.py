@@ -24,7 +24,9 @@ def gaussian_evidence(rng, count: int = 400, wild: float = 0.0) -> tuple[Evidenc
 
 def evidence_of(log_density, distance=None, cells=10) -> Evidence:
     log_density = np.asarray(log_density, float)
-    distance = np.full(log_density.shape, cells) if distance is None else np.asarray(distance, float)
+    distance = (
+        np.full(log_density.shape, cells) if distance is None else np.asarray(distance, float)
+    )
     return Evidence(CLASSES, log_density, distance, np.full((len(log_density), 1), cells))
 
 
@@ -76,7 +78,9 @@ def test_overconfident_evidence_is_tempered():
     found, truth = gaussian_evidence(rng)
     assert calibrate(found, truth).temperature < 1.5
     loud = Evidence(CLASSES, 50.0 * found.log_density, found.distance, found.cells)
-    labels = [truth[c] if c % 4 else CLASSES[1 - CLASSES.index(truth[c])] for c in range(len(truth))]
+    labels = [
+        truth[c] if c % 4 else CLASSES[1 - CLASSES.index(truth[c])] for c in range(len(truth))
+    ]
     tempered = calibrate(loud, labels)
     assert tempered.temperature > 20.0
     assert tempered.log_loss < 0.75

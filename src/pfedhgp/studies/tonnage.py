@@ -99,7 +99,8 @@ def _job(
         return none_of_these(data, source, seed, value)
     share = float(value) if part == "share" else study.share
     train = sources.training_mask(data, source, seed, share=share)
-    return run_model(model, data, train, seed)
+    explain = part == "main" and model == OURS and run == 0
+    return run_model(model, data, train, seed, explain=explain)
 
 
 def none_of_these(
@@ -166,6 +167,7 @@ def summarise(store: Store, study: Tonnage, *, runs: int) -> dict[str, Any]:
     tables["cycle layer chosen"] = [
         {"run": r["run"], "chosen": r["chosen"]} for r in main if r["model"] == OURS
     ]
+    tables["why"] = [r["why"] for r in main if "why" in r]
     tables["none of these"] = [
         {
             k: r[k]

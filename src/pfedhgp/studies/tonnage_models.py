@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pfedhgp.class_choice import USUAL, Candidate
 from pfedhgp.data.cycles import CycleSet
-from pfedhgp.diagnosis import scores
+from pfedhgp.diagnosis import Diagnosis, scores
 from pfedhgp.diagnosis_training import KEY, train_diagnosis
 from pfedhgp.estimator import FederatedGP
 from pfedhgp.inference.meanfield_training import MeanField
@@ -25,6 +25,7 @@ MODELS = (OURS, WHITE, PAPER, *BASELINES)
 LONG = 200
 """Samples from which on cycles count as long: inducing inputs as in the paper, few evaluations."""
 FOLDS = 2
+STRETCHES = 60
 
 
 def settings_of(data: CycleSet) -> dict[str, Any]:
@@ -60,8 +61,9 @@ def run_model(
     *,
     candidates: tuple[Candidate, ...] = USUAL,
     paper_rounds: int = 10,
+    explain: bool = False,
 ) -> dict[str, Any]:
-    """Metrics of one row on one split, and what it chose."""
+    """Metrics of one row on one split, and what it chose; with `explain`, why its closest call went so."""
     assert data.label is not None
     began = time.perf_counter()
     seen, new = data.take(train), data.take(~train)
@@ -85,6 +87,8 @@ def run_model(
         found = fitted.classify(new.cycles, grid=new.grid)
         extra["seconds_to_classify"] = time.perf_counter() - trained
         classes, probability = found.classes, found.probability
+        if explain:
+            extra["why"] = closest_call(fitted, new, found)
     assert new.label is not None
     metrics = scores(classes, new.label, probability)
     by_class, confusion = metrics.pop("f1"), metrics.pop("confusion")
@@ -98,6 +102,32 @@ def run_model(
         "training": int(train.sum()),
         "test": int((~train).sum()),
         **extra,
+    }
+
+
+def closest_call(model: FederatedGP, new: CycleSet, found: Diagnosis) -> dict[str, Any]:
+    """The cycle whose two best classes are nearest to each other, and what decided between them.
+
+    Only log-likelihood differences are kept, over at most `STRETCHES` stretches a channel: no samples.
+    """
+    ranked = np.sort(found.log_density, axis=1)
+    cycle = int(np.argmin(ranked[:, -1] - ranked[:, -2]))
+    one, two = (found.classes[k] for k in np.argsort(-found.log_density[cycle])[:2])
+    reason = model.why(new.cycles[cycle], grid=new.grid, chosen=one, other=two)
+    cuts = np.array_split(np.arange(len(new.grid)), min(STRETCHES, len(new.grid)))
+    assert new.label is not None
+    return {
+        "chosen": one,
+        "other": two,
+        "truth": new.label[cycle],
+        "total": reason.total,
+        "channels": list(new.channels),
+        "alone": [float(v) for v in reason.alone],
+        "places": [float(new.grid[rows].mean()) for rows in cuts],
+        "nats": [
+            [float(np.nansum(reason.along[rows, q])) for rows in cuts]
+            for q in range(len(new.channels))
+        ],
     }
 
 

@@ -53,6 +53,8 @@ def write_tonnage(
     if figures:
         data = sources.load(source, study.seed, subtlety=study.subtlety, small=study.small)
         pictures["waveforms.svg"] = waveforms(data)
+        for example in results["tables"]["why"][:1]:
+            pictures["why.svg"] = why_picture(example)
         for part in ("share", "subtlety"):
             if results["curves"][part]:
                 pictures[f"{part}.svg"] = curve(results["curves"][part], part)
@@ -122,6 +124,32 @@ def waveforms(data: CycleSet) -> str:
             )
         panel.set_title(data.channels[q], fontsize=10)
     panels.flat[0].legend(fontsize=7)
+    return to_svg(plt, figure)
+
+
+def why_picture(example: Mapping[str, Any]) -> str:
+    """Log-likelihood differences along the axis, channel by channel (the six strongest), and their sum."""
+    from pfedhgp.studies.figures import pyplot, to_svg
+
+    plt = pyplot()
+    nats = np.asarray(example["nats"])
+    shown = np.argsort(-np.abs(nats).sum(axis=1))[:6]
+    figure, (top, bottom) = plt.subplots(2, 1, figsize=(9, 5), sharex=True, constrained_layout=True)
+    for q in shown:
+        alone = example["alone"][q]
+        label = f"{example['channels'][q]} (alone {alone:+.1f})"
+        top.plot(example["places"], nats[q], lw=1.0, label=label)
+    top.axhline(0.0, color="black", lw=0.6)
+    top.set_ylabel("nats")
+    top.legend(fontsize=7)
+    top.set_title(
+        f"closest call: {example['chosen']} rather than {example['other']}, "
+        f"{example['total']:+.1f} nats (truth: {example['truth']})",
+        fontsize=10,
+    )
+    bottom.plot(example["places"], np.cumsum(nats.sum(axis=0)), color="black", lw=1.0)
+    bottom.axhline(0.0, color="black", lw=0.6)
+    bottom.set_ylabel("nats so far")
     return to_svg(plt, figure)
 
 
