@@ -23,6 +23,8 @@ from pfedhgp.model.cycles import FORMS, SHARINGS, CycleBasis, CycleLayer
 from pfedhgp.runtime import with_numerics
 
 FloatArray = npt.NDArray[np.float64]
+FINE = 3
+"""Samples a basis function beyond which a grid is far finer than the basis."""
 SIMPLER = 0.01
 """Nats of held-out log-loss a cycle that a richer candidate must bring."""
 
@@ -158,8 +160,18 @@ class _Fits:
 
 
 def plain_law(grid: FloatArray, cycles: FloatArray, layer: CycleLayer) -> Law:
-    """N(ȳ, (1 + 1/C) Σ_e): a new cycle when nothing is known of the mean but C cycles."""
-    more = 1.0 + 1.0 / len(cycles)
+    """N(ȳ, (1 + 1/C) Σ_e): a new cycle when nothing is known of the mean but C cycles.
+
+    On a grid far finer than the basis the mean is taken on the basis, and only there it is uncertain. Else
+    each of thousands of samples would cost a class with few cycles ½ log(1 + 1/C), and it would never win.
+    """
+    C, mean = len(cycles), cycles.mean(axis=0)
     half = layer.half(grid)
-    flat = np.sqrt(more) * half.reshape(half.shape[0] * half.shape[1], half.shape[2])
-    return Law(cycles.mean(axis=0), flat, more * layer.noise)
+    n, Q, k = half.shape
+    smooth = np.sqrt(1.0 + 1.0 / C) * half.reshape(n * Q, k)
+    if n <= FINE * len(layer.basis.inputs):
+        return Law(mean, smooth, (1.0 + 1.0 / C) * layer.noise)
+    span = np.linalg.qr(layer.basis.features(grid).T)[0]
+    root = np.linalg.cholesky(layer.noise / C)
+    own = np.einsum("nm,qp->nqmp", span, root).reshape(n * Q, span.shape[1] * Q)
+    return Law(span @ (span.T @ mean), np.concatenate([smooth, own], axis=1), layer.noise)

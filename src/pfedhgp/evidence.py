@@ -30,8 +30,10 @@ __all__ = ["Evidence", "Law", "evidence", "law_of", "low_rank", "of_laws", "stac
 
 FloatArray = npt.NDArray[np.float64]
 LOG_2PI = float(np.log(2.0 * np.pi))
-LEFT_OUT = 1e-10
-"""Of R, in units of the noise and summed over samples: what its low-rank factor may leave out."""
+LEFT_OUT = 1e-7
+"""Of R, in units of the noise and summed over samples: what its low-rank factor may leave out, in nats."""
+ROUNDING = 1e-12
+"""Variances below this are rounding: r = k − aᵀa is a difference of numbers near 1."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,10 +72,14 @@ class Law:
             log_det = 2.0 * np.sum(np.log(np.diagonal(factor)))
             return -0.5 * (distance + log_det + cells * LOG_2PI), distance
         # Rows in units of their noise: W_nᵀW_n = P_n, so that P never multiplies anything twice.
-        W = _half_of(self.noise, there)
         k = self.half.shape[1]
-        V = np.matmul(W, self.half.reshape(*there.shape, k)).reshape(there.size, k)
-        D = np.matmul(W[None], gap[..., None]).reshape(len(gap), -1)
+        if np.count_nonzero(self.noise - np.diag(np.diagonal(self.noise))) == 0:
+            w = (there / np.sqrt(np.diagonal(self.noise))).reshape(-1)
+            V, D = self.half * w[:, None], gap.reshape(len(gap), -1) * w
+        else:
+            W = _half_of(self.noise, there)
+            V = np.matmul(W, self.half.reshape(*there.shape, k)).reshape(there.size, k)
+            D = np.einsum("nqp,cnp->cnq", W, gap, optimize=True).reshape(len(gap), -1)
         factor = np.linalg.cholesky(np.eye(V.shape[1]) + V.T @ V)
         explained = solve_triangular(factor, (D @ V).T, lower=True)
         distance = np.sum(D**2, axis=1) - np.sum(explained**2, axis=0)
@@ -146,15 +152,14 @@ def law_of(model: FittedModel, client: str, X: FloatArray) -> Law:
 def low_rank(matrix: FloatArray, tolerance: float) -> FloatArray:
     """F (n, k) with F Fᵀ = `matrix` but for a PSD rest of trace ≤ tolerance, by pivoted Cholesky.
 
-    Rounding ends it too: a pivot below 1e-15 of the largest variance says nothing any more.
+    It ends at rounding too, or a smooth kernel's residual would seem to have full rank.
     """
     left = np.diagonal(matrix).copy()
-    largest = max(float(left.max(initial=0.0)), 1e-300)
-    F = np.zeros((len(matrix), len(matrix)))
+    F = np.zeros((len(matrix), len(matrix)), order="F")
     k = 0
     while k < len(matrix) and np.sum(np.maximum(left, 0.0)) > tolerance:
         pivot = int(np.argmax(left))
-        if left[pivot] < 1e-15 * max(largest, 1.0):
+        if left[pivot] < ROUNDING:
             break
         column = (matrix[:, pivot] - F[:, :k] @ F[pivot, :k]) / np.sqrt(left[pivot])
         F[:, k] = column

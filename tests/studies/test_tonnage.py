@@ -13,7 +13,8 @@ from pfedhgp.data.cycles import CycleSet
 from pfedhgp.errors import InputError
 from pfedhgp.studies import press, tonnage_data
 from pfedhgp.studies.class_baselines import BASELINES, lda, nearest
-from pfedhgp.studies.tonnage import Tonnage, run_tonnage
+from pfedhgp.studies.store import Store
+from pfedhgp.studies.tonnage import Tonnage, run_tonnage, summarise
 from pfedhgp.studies.tonnage_report import write_tonnage
 
 
@@ -147,6 +148,18 @@ def test_a_small_study_writes_what_the_contract_says_and_resumes(tmp_path):
     seen = []
     run_tonnage(study, runs=2, folder=tmp_path, models=["1-nn"], progress=lambda *a: seen.append(a))
     assert not seen, "a finished run was done again"
+
+
+def test_confusions_of_runs_that_met_classes_in_another_order_add_up(tmp_path):
+    study = Tonnage(data="simulated", small=True)
+    store = Store(tmp_path, {}, key=("part", "model", "value", "run"))
+    for run, classes in enumerate((["a", "b"], ["b", "a"])):
+        counts = [[5, 1], [0, 3]] if run == 0 else [[3, 0], [1, 5]]
+        record = {"part": "main", "model": "1-nn", "value": "", "run": run, "classes": classes}
+        scores = {"metrics": {"accuracy": 8 / 9}, "f1": {"a": 0.9, "b": 0.8}}
+        store.add({**record, **scores, "confusion": counts})
+    found = summarise(store, study, runs=2)["tables"]["confusion: 1-nn"]
+    assert found == {"classes": ["a", "b"], "counts": [[10, 2], [0, 6]]}
 
 
 @pytest.mark.slow

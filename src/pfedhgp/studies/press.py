@@ -73,9 +73,9 @@ def _curve(
     elif fault == 2:
         curve = curve - size * (8.0 * _bump(t, 250.0, 30.0) + 6.0 * _bump(t, 400.0, 30.0))
     elif fault == 3:
-        curve = curve + size * (1.2, 0.9, 0.0, 0.6)[channel] * _bump(t, 560.0, 26.0)
+        curve = curve + size * (3.6, 2.7, 0.0, 1.8)[channel] * _bump(t, 560.0, 26.0)
     elif fault == 4:
-        curve = curve - size * (0.0, 0.9, 1.2, 0.6)[channel] * _bump(t, 880.0, 26.0)
+        curve = curve - size * (0.0, 2.7, 3.6, 1.8)[channel] * _bump(t, 880.0, 26.0)
     return curve
 
 

@@ -156,10 +156,10 @@ def summarise(store: Store, study: Tonnage, *, runs: int) -> dict[str, Any]:
                     "runs": len(mine),
                 }
             )
-        names = list(mine[0]["classes"])
+        names = sorted(mine[0]["classes"])
         tables[f"confusion: {model}"] = {
             "classes": names,
-            "counts": np.sum([r["confusion"] for r in mine], axis=0).tolist(),
+            "counts": np.sum([_in_order(r, names) for r in mine], axis=0).tolist(),
         }
         tables[f"f1: {model}"] = {
             name: float(np.mean([r["f1"][name] for r in mine])) for name in names
@@ -185,6 +185,12 @@ def summarise(store: Store, study: Tonnage, *, runs: int) -> dict[str, Any]:
         "tables": tables,
         "curves": {part: _curve(found, part, runs) for part in ("share", "subtlety")},
     }
+
+
+def _in_order(record: Mapping[str, Any], names: Sequence[str]) -> np.ndarray:
+    """A run's confusion matrix with classes in this order: a split may meet them in any."""
+    place = [record["classes"].index(name) for name in names]
+    return np.asarray(record["confusion"])[np.ix_(place, place)]
 
 
 def _curve(found: Sequence[Mapping[str, Any]], part: str, runs: int) -> list[dict[str, Any]]:
