@@ -42,8 +42,8 @@ def train_diagnosis(
     """A `FederatedGP` of classes {name: (grid, cycles (C, Q, n))}, ready to `classify`.
 
     `blocks` says, for each class, which run of production each cycle is of: cycles of one block are never
-    on both sides of a split. With one candidate nothing is chosen; without `thresholds` there is no "none of
-    these", and the folds are not trained. `settings` are those of `FederatedGP`.
+    on both sides of a split. Without `thresholds` there is no "none of these", and the folds are not trained:
+    the temperature is then that of the choice. `settings` are those of `FederatedGP`.
 
     Example:
         >>> import numpy as np
@@ -64,8 +64,9 @@ def train_diagnosis(
     fold = folds_of(labels, owners, folds=folds, seed=seed)
     cuts = np.cumsum([len(arrays[name]) for name in names])[:-1]
     by_class = dict(zip(names, np.split(fold, cuts), strict=True))
-    chosen, judged = candidates[0], {}
-    if len(candidates) > 1:
+    chosen: Candidate = candidates[0]
+    judged: dict[str, Calibration] = {}
+    if len(candidates) > 1 or not thresholds:
         chosen, judged = _choice(grids[names[0]], arrays, by_class, candidates, cycle_basis)
     common = {
         **chosen.settings,
@@ -75,7 +76,12 @@ def train_diagnosis(
         **settings,
     }
     model = make(**common).fit({name: (grids[name], arrays[name]) for name in names})
-    found = Calibration()
+    # Without thresholds the folds are not trained: the choice's own held-out cycles set the temperature.
+    found = (
+        replace(judged[str(chosen)], thresholds=None, false_alarms=None)
+        if judged
+        else Calibration()
+    )
     if thresholds:
         parts, truth = [], []
         for k in range(folds):
