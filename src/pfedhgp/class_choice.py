@@ -77,7 +77,7 @@ def folds_of(
         mine = np.flatnonzero(names == name)
         if len(mine) < folds:
             raise InputError(f"class {name!r} has {len(mine)} cycles: {folds} folds need as many")
-        own = [str(blocks[c]) for c in mine] if blocks is not None else []
+        own = [str(blocks[int(c)]) for c in mine] if blocks is not None else []
         different = list(dict.fromkeys(own))
         if len(different) < 2:
             found[mine] = np.arange(len(mine)) * folds // len(mine)

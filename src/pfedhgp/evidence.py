@@ -78,9 +78,11 @@ class Law:
             V, D = self.half * w[:, None], gap.reshape(len(gap), -1) * w
         else:
             W = _half_of(self.noise, there)
-            V = np.matmul(W, self.half.reshape(*there.shape, k)).reshape(there.size, k)
+            n, Q = there.shape
+            V = np.asarray(W @ self.half.reshape(n, Q, k), np.float64).reshape(n * Q, k)
             D = np.einsum("nqp,cnp->cnq", W, gap, optimize=True).reshape(len(gap), -1)
-        factor = np.linalg.cholesky(np.eye(V.shape[1]) + V.T @ V)
+        inner: FloatArray = np.eye(V.shape[1]) + V.T @ V
+        factor = np.linalg.cholesky(inner)
         explained = solve_triangular(factor, (D @ V).T, lower=True)
         distance = np.sum(D**2, axis=1) - np.sum(explained**2, axis=0)
         log_det = 2.0 * np.sum(np.log(np.diagonal(factor))) + _log_det(self.noise, there)
@@ -100,7 +102,7 @@ class Law:
         NaN where a cycle does not have the channel.
         """
         Q = self.mean.shape[1]
-        joint, seen = self.score(cycles)[1], np.isfinite(cycles).any(axis=1)
+        joint, seen = self.score(cycles)[1], np.asarray(np.isfinite(cycles).any(axis=1))
         out = np.full((len(cycles), Q), np.nan)
         for q in range(Q):
             rest = [p for p in range(Q) if p != q]

@@ -138,7 +138,8 @@ def summarise(store: Store, study: Tonnage, *, runs: int) -> dict[str, Any]:
     found = list(store.records.values())
     main = [r for r in found if r["part"] == "main" and r["run"] < runs]
     order = [name for name in MODELS if any(r["model"] == name for r in main)]
-    records, tables = [], {}
+    records: list[dict[str, Any]] = []
+    tables: dict[str, Any] = {}
     for model in order:
         mine = [r for r in main if r["model"] == model]
         for metric in mine[0]["metrics"]:
