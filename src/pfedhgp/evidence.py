@@ -82,10 +82,10 @@ class Law:
             V = np.asarray(W @ self.half.reshape(n, Q, k), np.float64).reshape(n * Q, k)
             D = np.einsum("nqp,cnp->cnq", W, gap, optimize=True).reshape(len(gap), -1)
         inner: FloatArray = np.eye(V.shape[1]) + V.T @ V
-        factor = np.linalg.cholesky(inner)
-        explained = solve_triangular(factor, (D @ V).T, lower=True)
+        root = np.linalg.cholesky(inner)
+        explained = solve_triangular(root, (D @ V).T, lower=True)
         distance = np.sum(D**2, axis=1) - np.sum(explained**2, axis=0)
-        log_det = 2.0 * np.sum(np.log(np.diagonal(factor))) + _log_det(self.noise, there)
+        log_det = 2.0 * np.sum(np.log(np.diagonal(root))) + _log_det(self.noise, there)
         return -0.5 * (distance + log_det + cells * LOG_2PI), distance
 
     def without(self, channels: Sequence[int]) -> Law:
