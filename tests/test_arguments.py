@@ -244,7 +244,7 @@ KERNELS = [
     ("lengthscale", lambda v: RBF(v), NO_SCALE),
     ("lengthscale", lambda v: Matern32(lengthscale=v), NO_SCALE),
     ("lengthscale", lambda v: Periodic(v), [*NO_SCALE, None]),
-    ("period", lambda v: Periodic(period=v), [*NO_SCALE, None]),
+    ("period", lambda v: Periodic(period=v), NO_SCALE),
     ("alpha", lambda v: RationalQuadratic(alpha=v), [*NO_SCALE, None]),
     ("dims", lambda v: RBF(dims=v), NO_DIMS),
     ("variance", lambda v: Scaled(RBF(), v), [*NO_SCALE, None]),

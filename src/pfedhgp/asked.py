@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from pfedhgp.data.cycles import as_cycles, on_outputs
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.tables import cycles_of, dimensions, numeric, whole_cycles_of
 from pfedhgp.errors import InputError
 from pfedhgp.model.fitted import FittedModel
+from pfedhgp.predict import outside
 
 
 def inputs_of(model: FittedModel, X: Any) -> np.ndarray:
@@ -32,6 +34,21 @@ def inputs_of(model: FittedModel, X: Any) -> np.ndarray:
     if array.shape[1] != model.inputs:
         raise InputError(f"`X` has {array.shape[1]} columns, the model has {model.inputs} inputs")
     return array
+
+
+def cycles_on(
+    model: FittedModel, cycles: Any, grid: Any, channels: Sequence[str] | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The grid (n, d), and cycles (C, n, Q) of the model's outputs; missing ones are NaN."""
+    X = inputs_of(model, grid)
+    Y = on_outputs(as_cycles(cycles, len(X)), channels, model.output_names)
+    if outside(model.scaling.inputs(X)).all():
+        low, high = model.scaling.lower, model.scaling.upper
+        raise InputError(
+            "the cycles overlap no training input: their grid is "
+            f"{X.min(axis=0)} to {X.max(axis=0)}, the data were {low} to {high}"
+        )
+    return X, np.moveaxis(Y, 1, 2)
 
 
 def rows_of(model: FittedModel, name: str, X: Any, y: Any) -> ClientRows:

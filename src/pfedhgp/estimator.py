@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pfedhgp import arguments, asked, fitting, parameters
 from pfedhgp import predict as prediction
@@ -26,6 +26,9 @@ from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.spec import LAYERS
 from pfedhgp.parameters import KERNELS
 from pfedhgp.runtime import has_device, on_device, with_numerics
+
+if TYPE_CHECKING:
+    from pfedhgp.diagnosis import Calibration, Diagnosis, Why
 
 __all__ = ["KERNELS", "FederatedGP"]
 
@@ -60,7 +63,8 @@ class FederatedGP:
             "white" (nothing: replicates with white noise), "stationary" (a smooth function each, of a kernel
             times a channel covariance), "free" (any covariance on a basis, shrunk towards the stationary
             one), or "auto": whichever lets one half of the cycles predict the other best. Noise is then
-            settled with it, before training, and predictions are those of a new cycle.
+            settled with it, before training, and predictions are those of a new cycle. "white-shared" is
+            "white" with noise that is settled so too, one for all clients.
         cycle_sharing: "shared" (one cycle layer for all clients), "client" (one each), or "mixed" (one each,
             shrunk towards the shared one). Clients with one cycle, and unseen ones, have the shared layer.
         cycle_basis: Basis functions of the cycle layer, a channel: "auto" or a number.
@@ -304,6 +308,57 @@ class FederatedGP:
                 stacklevel=2,
             )
         return prediction.predict(model, name, array, device=device)
+
+    def classify(
+        self,
+        cycles: Any,
+        *,
+        grid: Any,
+        channels: Sequence[str] | None = None,
+        classes: Sequence[str] | None = None,
+        priors: Mapping[str, float] | None = None,
+        calibration: Calibration | None = None,
+    ) -> Diagnosis:
+        """Which client each cycle (C, Q, n) on the grid of n samples is of, by predictive log-likelihood.
+
+        Any grid will do; NaN is a missing sample. With `channels`, which outputs the cycles have, in their
+        order: others count as missing. `priors` are class weights, by default equal. Temperature and
+        thresholds of "none of these" are those that `train_diagnosis` left in the model, or `calibration`.
+        """
+        from pfedhgp import diagnosis
+        from pfedhgp.evidence import evidence
+
+        X, Y = asked.cycles_on(self._fitted(), cycles, grid, channels)
+        known = calibration or self.calibration_
+        found = evidence(self._fitted(), X, Y, classes, channels=known.thresholds is not None)
+        return diagnosis.diagnose(found, priors=priors, calibration=known)
+
+    def why(
+        self,
+        cycle: Any,
+        *,
+        grid: Any,
+        chosen: str,
+        other: str,
+        channels: Sequence[str] | None = None,
+    ) -> Why:
+        """What of one cycle (Q, n) speaks for `chosen` rather than `other`, by channel and along the axis."""
+        from pfedhgp import diagnosis
+        from pfedhgp.evidence import check_classes, law_of
+
+        model = self._fitted()
+        one, two = check_classes(model, (chosen, other))
+        X, Y = asked.cycles_on(model, [cycle], grid, channels)
+        laws = (law_of(model, one, X), law_of(model, two, X))
+        return diagnosis.why(laws, (one, two), grid=X, channels=model.output_names, cycle=Y[0])
+
+    @property
+    def calibration_(self) -> Calibration:
+        """Temperature and thresholds of the model; neutral where it was not trained for diagnosis."""
+        from pfedhgp.diagnosis import Calibration
+
+        tree = self._fitted().settings.get("diagnosis")
+        return Calibration() if tree is None else Calibration.from_json(tree["calibration"])
 
     @with_numerics
     def adopt(self, client: str, X: Any, y: Any) -> FederatedGP:

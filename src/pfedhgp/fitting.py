@@ -19,7 +19,7 @@ from pfedhgp.inference.registry import INFERENCES, inference_named
 from pfedhgp.inference.structured_training import Structured
 from pfedhgp.kernels import Kernel, Sum, split_scale
 from pfedhgp.model.codec import plain_json
-from pfedhgp.model.cycles import CycleChoice
+from pfedhgp.model.cycles import SHARED_WHITE, CycleChoice
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.spec import build_spec, like_shared
 from pfedhgp.parameters import KERNELS
@@ -34,6 +34,8 @@ def cycle_choice(chosen: Parameters) -> CycleChoice | None:
     """What was asked of the cycle layer; None for white cycles, which are plain replicates."""
     if chosen["cycles"] == "white":
         return None
+    if chosen["cycles"] == SHARED_WHITE:
+        return CycleChoice("white", "shared", chosen["cycle_basis"])
     return CycleChoice(chosen["cycles"], chosen["cycle_sharing"], chosen["cycle_basis"])
 
 

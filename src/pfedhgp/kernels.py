@@ -197,7 +197,7 @@ class Periodic(_Stationary):
     r"""exp(−2 Σ_j sin²(π (x_j − z_j)/p_j)/ℓ_j²); ℓ is relative to the wave, not to the inputs."""
 
     lengthscale: Any = eqx.field(default=1.0, converter=lambda v: _given(v, "lengthscale"))
-    period: Any = eqx.field(default=None, kw_only=True, converter=lambda v: _given(v, "period"))
+    period: Any = eqx.field(default=None, kw_only=True, converter=lambda v: _positive(v, "period"))
 
     def evaluate(self, x: Point, z: Point) -> Array:
         wave = jnp.sin(jnp.pi * self._over(self._difference(x, z), "period"))

@@ -31,7 +31,7 @@ from pfedhgp.kernels import (
     RationalQuadratic,
     refuse_unknown,
 )
-from pfedhgp.model.cycles import FORMS, SHARINGS
+from pfedhgp.model.cycles import FORMS, SHARED_WHITE, SHARINGS
 from pfedhgp.model.spec import LAYERS, NOISES
 
 KERNELS: dict[str, Callable[[], Kernel]] = {
@@ -83,7 +83,7 @@ PARAMETERS: Mapping[str, Check] = {
     "rounds": optional(whole(1)),
     "averaging": flag,
     "tolerance": number(least=0.0),
-    "cycles": one_of(*FORMS, "auto"),
+    "cycles": one_of(*FORMS, "auto", SHARED_WHITE),
     "cycle_sharing": one_of(*SHARINGS),
     "cycle_basis": auto_or(whole(2)),
     "restarts": whole(1),

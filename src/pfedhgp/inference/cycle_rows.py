@@ -40,6 +40,11 @@ def cycle_rows(
     filled = np.where(seen, cycles, 0.0)
     noise, E = layer.noise, layer.half(X)
     n, Q, k = E.shape
+    if (
+        0 < k < len(layer.factor)
+    ):  # the same shapes whatever Ψ's rank is: nothing compiles anew for it
+        k = len(layer.factor)
+        E = np.concatenate([E, np.zeros((n, Q, k - E.shape[2]))], axis=2)
     groups = list(groups_of(seen))
     if separate and len(groups) > 1 and len(groups) * n * Q > MOST_CELLS:
         raise InputError(

@@ -193,6 +193,27 @@ class AtInputs:
             out[1][rows] = np.einsum("qa,nak->nqk", B_own, T_own[:, own], optimize=True)
         return tuple(half.reshape(cells[0] * cells[1], half.shape[2]) for half in out)
 
+    @with_numerics
+    def factors(self) -> tuple[FloatArray, list[tuple[FloatArray, FloatArray]]]:
+        """The covariance of a new observation (a new cycle) but for its noise, in parts.
+
+        U (nQ, k): everything of low rank; and for each kind of latent (r(x, x') (n, n), B (Q, ·)): what the
+        inducing inputs do not carry, r ⊗ B Bᵀ.
+        """
+        where, B = self.part("total")
+        parts = list(self._halves(where, B))
+        if self.averaged:
+            parts.append(self._whole_tilt("total"))
+        cycle = [_flat(half) for _, half in self._cycle_halves()]
+        if cycle:
+            parts.append(np.concatenate(cycle))
+        kinds, rows = np.asarray(self.predictor.kinds), len(self.X)
+        own = np.zeros((kinds.max(initial=-1) + 1, rows, rows))
+        for one, two, blocks in self._own_blocks():
+            own[:, one, two] = blocks[: len(own)]
+        residuals = [(own[kind], B[:, kinds == kind]) for kind in range(len(own))]
+        return np.concatenate(parts, axis=1), residuals
+
     @property
     def averaged(self) -> bool:
         """Whether the client's parameters were averaged over."""
@@ -262,7 +283,7 @@ class AtInputs:
             return cov + self.noise
         each, blocks = np.arange(rows), cov.reshape(rows, outputs, rows, outputs)
         blocks[each, :, each, :] += self.noise
-        halves = [half.reshape(-1, half.shape[2]) for _, half in self._cycle_halves()]
+        halves = [_flat(half) for _, half in self._cycle_halves()]
         if halves:
             whole = np.concatenate(halves)
             cov += whole @ whole.T
@@ -311,6 +332,12 @@ def _unknown(model: FittedModel, predictor: Predictor, spread: FloatArray) -> di
 def _of_layer(slopes: FloatArray, name: str) -> FloatArray:
     """(n, Q, P) of one layer, or of their sum."""
     return slopes.sum(axis=1) if name == "total" else slopes[:, LAYERS.index(name)]
+
+
+def _flat(half: FloatArray) -> FloatArray:
+    """(n, Q, k) as (nQ, k), also where k is 0."""
+    rows, outputs, rank = half.shape
+    return half.reshape(rows * outputs, rank)
 
 
 def _power_of_two(n: int) -> int:

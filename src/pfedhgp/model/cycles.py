@@ -23,6 +23,8 @@ from pfedhgp.features import Basis
 from pfedhgp.kernels import Matern52, stack
 
 FORMS = ("white", "stationary", "free")
+SHARED_WHITE = "white-shared"
+"""White noise that is settled from all clients' cycles before training, as another form would be."""
 SHARINGS = ("shared", "client", "mixed")
 BASIS_JITTER = 1e-8
 NOISE_FLOOR = 2e-8

@@ -1,0 +1,177 @@
+"""Which cycle layer tells classes apart: chosen by the class evidence of held-out blocks in training.
+
+The evidence of cycles around their own mean (`choose_form`) is about how cycles vary, not about what tells
+classes apart: a form can be far more probable and classify worse. So each candidate is judged by the log-loss
+of held-out blocks, at the temperature that suits it best. For the choice alone a class's mean function is the
+plain mean of its cycles, with the uncertainty Σ_e/C of a mean: nothing is trained, and it takes seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pfedhgp.diagnosis import Calibration, calibrate
+from pfedhgp.errors import InputError
+from pfedhgp.evidence import Evidence, Law, of_laws, stacked
+from pfedhgp.inference.cycle_forms import Halves, estimate, mixed
+from pfedhgp.inference.within import halves_of
+from pfedhgp.model.cycles import FORMS, SHARINGS, CycleBasis, CycleLayer
+from pfedhgp.runtime import with_numerics
+
+FloatArray = npt.NDArray[np.float64]
+FINE = 3
+"""Samples a basis function beyond which a grid is far finer than the basis."""
+SIMPLER = 0.01
+"""Nats of held-out log-loss a cycle that a richer candidate must bring."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A form of the cycle layer, and who shares it."""
+
+    form: str
+    sharing: str = "shared"
+
+    def __post_init__(self) -> None:
+        if self.form not in FORMS or self.sharing not in SHARINGS:
+            raise InputError(f"no cycle layer {self.form!r}, {self.sharing!r}")
+
+    def __str__(self) -> str:
+        return f"{self.form}, {self.sharing}"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Of `FederatedGP`, where plain white cycles have a noise of each client's own."""
+        if self.form == "white":
+            return {"cycles": "white-shared" if self.sharing == "shared" else "white"}
+        return {"cycles": self.form, "cycle_sharing": self.sharing}
+
+
+USUAL = tuple(Candidate(form) for form in FORMS)
+EVERY = tuple(
+    Candidate(form, sharing)
+    for form in FORMS
+    for sharing in SHARINGS
+    if (form, sharing)
+    != ("white", "mixed")  # replicates have their client's own noise, or all the same
+)
+
+
+def folds_of(
+    labels: Sequence[str], blocks: Sequence[object] | None, *, folds: int, seed: int
+) -> npt.NDArray[np.int64]:
+    """The fold of each cycle: whole blocks of each class are dealt out in turn, in random order.
+
+    A class with fewer than two blocks (or with none given) is cut into contiguous stretches instead.
+    """
+    if folds < 2:
+        raise InputError(f"`folds` must be at least 2, got {folds}")
+    names = np.asarray([str(label) for label in labels])
+    rng = np.random.default_rng(seed)
+    found = np.zeros(len(names), np.int64)
+    for name in dict.fromkeys(names.tolist()):
+        mine = np.flatnonzero(names == name)
+        if len(mine) < folds:
+            raise InputError(f"class {name!r} has {len(mine)} cycles: {folds} folds need as many")
+        own = [str(blocks[int(c)]) for c in mine] if blocks is not None else []
+        different = list(dict.fromkeys(own))
+        if len(different) < 2:
+            found[mine] = np.arange(len(mine)) * folds // len(mine)
+            continue
+        order = rng.permutation(len(different))
+        place = {different[b]: turn % folds for turn, b in enumerate(order)}
+        found[mine] = [place[block] for block in own]
+    return found
+
+
+@with_numerics
+def choose(
+    grid: FloatArray,
+    cycles: Mapping[str, FloatArray],
+    folds: Mapping[str, npt.NDArray[np.int64]],
+    basis: CycleBasis,
+    *,
+    candidates: Sequence[Candidate] = USUAL,
+    noise: str = "output",
+) -> tuple[Candidate, dict[str, Calibration]]:
+    """(the simplest candidate within `SIMPLER` of the best held-out log-loss, what each one scored).
+
+    `cycles` has each class's (C, n, Q) in scaled units on the grid (n, d) in the unit box; `candidates` come
+    in order of simplicity. Only complete cycles take part.
+    """
+    complete = {name: np.isfinite(Y).all(axis=(1, 2)) for name, Y in cycles.items()}
+    for name, there in complete.items():
+        if there.sum() < 4:
+            raise InputError(
+                f"class {name!r} has {there.sum()} complete cycles, a choice of the cycle layer needs 4: "
+                "name the layer instead"
+            )
+    whole = {name: cycles[name][there] for name, there in complete.items()}
+    where = {name: folds[name][there] for name, there in complete.items()}
+    truth: list[str] = []
+    found: dict[str, list[Evidence]] = {str(each): [] for each in candidates}
+    for fold in sorted(set(np.concatenate(list(where.values())).tolist())):
+        seen = {name: Y[where[name] != fold] for name, Y in whole.items()}
+        new = [Y[where[name] == fold] for name, Y in whole.items()]
+        truth += [name for name, Y in zip(whole, new, strict=True) for _ in Y]
+        fits = _Fits(grid, seen, basis, noise)
+        for each in candidates:
+            laws = [plain_law(grid, seen[name], layer) for name, layer in fits.layers(each).items()]
+            found[str(each)].append(of_laws(tuple(seen), laws, np.concatenate(new)))
+    scores = {name: calibrate(stacked(parts), truth) for name, parts in found.items()}
+    losses = {each: scores[str(each)].log_loss or 0.0 for each in candidates}
+    enough = min(losses.values()) + SIMPLER
+    return next(each for each in candidates if losses[each] <= enough), scores
+
+
+class _Fits:
+    """Layers of one set of cycles; sums are made once, and shared layers once a form."""
+
+    def __init__(
+        self, grid: FloatArray, cycles: Mapping[str, FloatArray], basis: CycleBasis, noise: str
+    ) -> None:
+        self.basis, self.noise = basis, noise
+        self.halves: dict[str, Halves] = {
+            name: halves_of(grid, Y, basis) for name, Y in cycles.items()
+        }
+        first, rest = zip(*self.halves.values(), strict=True)
+        self.total: Halves = (sum(first[1:], first[0]), sum(rest[1:], rest[0]))
+        self.known: dict[str, CycleLayer] = {}
+
+    def shared(self, form: str) -> CycleLayer:
+        if form not in self.known:
+            self.known[form] = estimate(self.total, self.basis, form=form, noise=self.noise)
+        return self.known[form]
+
+    def layers(self, candidate: Candidate) -> dict[str, CycleLayer]:
+        form, noise = candidate.form, self.noise
+        if candidate.sharing == "shared":
+            return dict.fromkeys(self.halves, self.shared(form))
+        if candidate.sharing == "client":
+            return {
+                n: estimate(h, self.basis, form=form, noise=noise) for n, h in self.halves.items()
+            }
+        shared = self.shared(form)
+        return {n: mixed(h, shared, form=form, noise=noise)[0] for n, h in self.halves.items()}
+
+
+def plain_law(grid: FloatArray, cycles: FloatArray, layer: CycleLayer) -> Law:
+    """N(ȳ, (1 + 1/C) Σ_e): a new cycle when nothing is known of the mean but C cycles.
+
+    On a grid far finer than the basis the mean is taken on the basis, and only there it is uncertain. Else
+    each of thousands of samples would cost a class with few cycles ½ log(1 + 1/C), and it would never win.
+    """
+    C, mean = len(cycles), cycles.mean(axis=0)
+    half = layer.half(grid)
+    n, Q, k = half.shape
+    smooth = np.sqrt(1.0 + 1.0 / C) * half.reshape(n * Q, k)
+    if n <= FINE * len(layer.basis.inputs):
+        return Law(mean, smooth, (1.0 + 1.0 / C) * layer.noise)
+    span = np.linalg.qr(layer.basis.features(grid).T)[0]
+    root = np.linalg.cholesky(layer.noise / C)
+    own = np.einsum("nm,qp->nqmp", span, root).reshape(n * Q, span.shape[1] * Q)
+    return Law(span @ (span.T @ mean), np.concatenate([smooth, own], axis=1), layer.noise)

@@ -1,0 +1,265 @@
+"""From evidence to a diagnosis: class probabilities, labels, and "none of these".
+
+    P(class i | y) ∝ prior_i · exp(ℓ_i(y)/τ)                   τ = 1 unless held-out cycles ask for more
+    none of these where, under every class, the surprise (dᵀΣ⁻¹d − N)/√(2N) of the whole cycle, or of one
+    channel given the others, is beyond its threshold
+
+τ and the thresholds come from held-out cycles of known classes (`calibrate`): τ minimises their log-loss, and
+each threshold is passed, under a cycle's own class, by no more than a share of them. A channel that now and
+then runs wild in every class so gets a high threshold, and does not hide what the others say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import logsumexp
+
+from pfedhgp.errors import InputError
+from pfedhgp.evidence import Evidence, Law
+
+__all__ = ["NONE", "Calibration", "Diagnosis", "Why", "calibrate", "diagnose", "scores", "why"]
+
+FloatArray = npt.NDArray[np.float64]
+NONE = "none of these"
+TEMPERATURES = tuple(float(v) for v in np.geomspace(1.0, 1e4, 81))
+BINS = 10
+"""Of confidence, for ECE."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What held-out cycles of known classes say: how far to trust ℓ, and how surprising a cycle may be."""
+
+    temperature: float = 1.0
+    thresholds: tuple[float, ...] | None = None
+    """Of the whole cycle, and of each channel given the others."""
+    false_alarms: float | None = None
+    """The chosen share of known cycles that may be called none of these."""
+    cycles: int = 0
+    accuracy: float | None = None
+    log_loss: float | None = None
+    """Of the held-out cycles, at this temperature."""
+
+    def to_json(self) -> dict[str, Any]:
+        limits = self.thresholds  # JSON has no infinity: a channel never seen has no threshold
+        plain = None if limits is None else [v if np.isfinite(v) else None for v in limits]
+        return {**vars(self), "thresholds": plain}
+
+    @staticmethod
+    def from_json(tree: Mapping[str, Any]) -> Calibration:
+        known = {name: tree[name] for name in Calibration.__dataclass_fields__ if name in tree}
+        limits = known.get("thresholds")
+        if limits is not None:
+            known["thresholds"] = tuple(np.inf if v is None else float(v) for v in limits)
+        return Calibration(**known)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Diagnosis:
+    """What was made of C cycles under K classes."""
+
+    classes: tuple[str, ...]
+    labels: tuple[str, ...]
+    """The most probable class of each cycle, or `NONE`."""
+    best: npt.NDArray[np.int64]
+    """The most probable class by number, whether or not the cycle is one of these."""
+    log_density: FloatArray
+    """ℓ, (C, K)"""
+    probability: FloatArray
+    """(C, K); as if the cycle were one of these."""
+    surprise: FloatArray
+    """(C,): of the class that fits best, in standard deviations beyond its thresholds (0 is at one of them);
+    without thresholds, of the whole cycle."""
+    none: npt.NDArray[np.bool_]
+    calibration: Calibration
+
+    def __repr__(self) -> str:
+        return f"Diagnosis(cycles={len(self.labels)}, classes={', '.join(self.classes)})"
+
+
+def diagnose(
+    found: Evidence,
+    *,
+    priors: Mapping[str, float] | None = None,
+    calibration: Calibration | None = None,
+) -> Diagnosis:
+    """Labels and probabilities; without priors all classes are as likely, which is eq. cls-rule."""
+    calibration = calibration or Calibration()
+    log_posterior = _log_posterior(
+        found.log_density, _log_priors(found.classes, priors), calibration.temperature
+    )
+    best = np.argmax(log_posterior, axis=1)
+    surprise = _excess(found, calibration.thresholds)
+    none = (surprise > 0.0) & (calibration.thresholds is not None)
+    labels = tuple(NONE if gone else found.classes[k] for gone, k in zip(none, best, strict=True))
+    return Diagnosis(
+        classes=found.classes,
+        labels=labels,
+        best=best,
+        log_density=found.log_density,
+        probability=np.exp(log_posterior),
+        surprise=surprise,
+        none=none,
+        calibration=calibration,
+    )
+
+
+def calibrate(found: Evidence, labels: Sequence[str], *, false_alarms: float = 0.01) -> Calibration:
+    """τ and the threshold from held-out cycles of known classes.
+
+    `false_alarms` is shared out evenly between the whole cycle and the channels; a threshold is the surprise
+    that at most its share of n + 1 such cycles passes: with fewer cycles than that takes, the largest.
+    """
+    if not 0.0 < false_alarms < 1.0:
+        raise InputError(f"`false_alarms` must be between 0 and 1, got {false_alarms!r}")
+    truth = numbered(found.classes, labels)
+    flat = np.zeros(len(found.classes))
+    losses = [_log_loss(_log_posterior(found.log_density, flat, t), truth) for t in TEMPERATURES]
+    at = int(np.argmin(losses))
+    own = found.surprise[np.arange(len(truth)), truth]
+    limits = tuple(_quantile(view, false_alarms / own.shape[1]) for view in own.T)
+    return Calibration(
+        temperature=TEMPERATURES[at],
+        thresholds=limits,
+        false_alarms=float(false_alarms),
+        cycles=len(truth),
+        accuracy=float(np.mean(np.argmax(found.log_density, axis=1) == truth)),
+        log_loss=float(losses[at]),
+    )
+
+
+def _quantile(values: FloatArray, share: float) -> float:
+    """What at most `share` of one more value passes; infinite where nothing was seen."""
+    seen = np.sort(values[np.isfinite(values)])
+    if not len(seen):
+        return float("inf")
+    place = int(np.ceil((1.0 - share) * (len(seen) + 1))) - 1
+    return float(seen[min(place, len(seen) - 1)])
+
+
+def _excess(found: Evidence, thresholds: tuple[float, ...] | None) -> FloatArray:
+    """min over classes of the largest surprise beyond its threshold, (C,)."""
+    surprise = found.surprise
+    if thresholds is None:
+        return surprise[:, :, 0].min(axis=1)
+    if surprise.shape[2] != len(thresholds):
+        raise InputError("thresholds are of other channels than this evidence: calibrate again")
+    return np.nanmax(surprise - np.asarray(thresholds), axis=2).min(axis=1)
+
+
+def numbered(classes: Sequence[str], labels: Sequence[str]) -> npt.NDArray[np.int64]:
+    """Labels as places in `classes`."""
+    place = {name: k for k, name in enumerate(classes)}
+    for label in labels:
+        if str(label) not in place:
+            raise InputError(f"no class {str(label)!r} in the model; it has {', '.join(classes)}")
+    return np.asarray([place[str(label)] for label in labels], np.int64)
+
+
+def scores(classes: Sequence[str], truth: Sequence[str], probability: FloatArray) -> dict[str, Any]:
+    """Accuracy, log-loss, ECE, F1 by class and the confusion matrix (rows: truth) of class probabilities.
+
+    ECE is that of the label's own probability, in ten bins of equal width.
+
+    >>> found = scores(["a", "b"], ["a", "b"], np.array([[0.9, 0.1], [0.6, 0.4]]))
+    >>> found["accuracy"], found["confusion"]
+    (0.5, [[1, 0], [1, 0]])
+    """
+    target = numbered(classes, truth)
+    guess, sure = np.argmax(probability, axis=1), np.max(probability, axis=1)
+    right = guess == target
+    bin_of = np.minimum((sure * BINS).astype(int), BINS - 1)
+    gaps = [abs(float(np.sum(right[bin_of == b]) - np.sum(sure[bin_of == b]))) for b in range(BINS)]
+    confusion = np.zeros((len(classes), len(classes)), int)
+    np.add.at(confusion, (target, guess), 1)
+    hits = np.diagonal(confusion)
+    f1 = 2.0 * hits / np.maximum(confusion.sum(0) + confusion.sum(1), 1)
+    with np.errstate(divide="ignore"):
+        log_probability = np.log(np.maximum(probability, 1e-300))
+    return {
+        "accuracy": float(np.mean(right)),
+        "log_loss": _log_loss(log_probability, target),
+        "ece": float(sum(gaps) / len(target)),
+        "f1": {name: float(v) for name, v in zip(classes, f1, strict=True)},
+        "confusion": confusion.tolist(),
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class Why:
+    """Why one cycle is `chosen` rather than `other`: log-likelihood differences, in nats.
+
+    `along` (n, Q) has log p(y_nq | all before it) under `chosen` less that under `other`: the terms of each
+    sample and channel as the cycle unfolds, which sum to `total`. Within a sample, channels are taken in
+    their order; `alone` has what each channel would say if it were the only one.
+    """
+
+    chosen: str
+    other: str
+    grid: FloatArray
+    channels: tuple[str, ...]
+    along: FloatArray
+    alone: FloatArray
+    total: float
+
+    def stretches(self, count: int = 12) -> list[dict[str, Any]]:
+        """The axis cut into `count` stretches, channel by channel: start, end, nats; the strongest first."""
+        cuts = np.array_split(np.arange(len(self.grid)), min(count, len(self.grid)))
+        found = [
+            {
+                "channel": self.channels[q],
+                "start": float(self.grid[rows[0], 0]),
+                "end": float(self.grid[rows[-1], 0]),
+                "nats": float(np.nansum(self.along[rows, q])),
+            }
+            for q in range(self.along.shape[1])
+            for rows in cuts
+        ]
+        return sorted(found, key=lambda each: -each["nats"])
+
+
+def why(
+    laws: tuple[Law, Law],
+    names: tuple[str, str],
+    *,
+    grid: FloatArray,
+    channels: Sequence[str],
+    cycle: FloatArray,
+) -> Why:
+    """The difference of two classes' evidence of one cycle (n, Q), cell by cell and channel by channel."""
+    one, two = laws
+    along = one.by_cell(cycle) - two.by_cell(cycle)
+    Q = cycle.shape[1]
+    alone = np.full(Q, np.nan)
+    for q in range(Q):
+        if np.isfinite(cycle[:, q]).any():
+            others = [p for p in range(Q) if p != q]
+            pair = [law.without(others).score(cycle[None, :, q : q + 1])[0][0] for law in laws]
+            alone[q] = pair[0] - pair[1]
+    return Why(names[0], names[1], grid, tuple(channels), along, alone, float(np.nansum(along)))
+
+
+def _log_priors(classes: Sequence[str], priors: Mapping[str, float] | None) -> FloatArray:
+    if priors is None:
+        return np.zeros(len(classes))
+    numbered(classes, list(priors))
+    values = np.asarray([float(priors.get(name, 0.0)) for name in classes])
+    if not np.all(np.isfinite(values)) or np.any(values <= 0):
+        raise InputError("`priors` must give every class a number above 0")
+    return np.log(values / values.sum())
+
+
+def _log_posterior(
+    log_density: FloatArray, log_prior: FloatArray, temperature: float
+) -> FloatArray:
+    joint = log_density / temperature + log_prior
+    return joint - logsumexp(joint, axis=1, keepdims=True)
+
+
+def _log_loss(log_posterior: FloatArray, truth: npt.NDArray[np.int64]) -> float:
+    return float(-np.mean(log_posterior[np.arange(len(truth)), truth]))

@@ -1,0 +1,155 @@
+"""A model for diagnosis: the cycle layer chosen by class evidence, the model trained, thresholds held out.
+
+Everything is learned from the training cycles: folds are made of whole blocks, a fold's cycles are judged by
+models that never saw their block, and what is reported of the choice and of the thresholds is in the model's
+settings ("diagnosis"), so that a RUN folder carries it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pfedhgp.class_choice import USUAL, Candidate, choose, folds_of
+from pfedhgp.diagnosis import Calibration, calibrate
+from pfedhgp.errors import InputError
+from pfedhgp.estimator import FederatedGP
+from pfedhgp.evidence import evidence, stacked
+from pfedhgp.inference import budget
+from pfedhgp.model.cycles import CycleBasis
+
+FloatArray = npt.NDArray[np.float64]
+KEY = "diagnosis"
+
+
+def train_diagnosis(
+    data: Mapping[str, tuple[Any, Any]],
+    *,
+    blocks: Mapping[str, Sequence[object]] | None = None,
+    candidates: Sequence[Candidate] = USUAL,
+    folds: int = 3,
+    false_alarms: float = 0.01,
+    thresholds: bool = True,
+    cycle_basis: int = 40,
+    seed: int = 0,
+    make: Callable[..., FederatedGP] = FederatedGP,
+    **settings: Any,
+) -> FederatedGP:
+    """A `FederatedGP` of classes {name: (grid, cycles (C, Q, n))}, ready to `classify`.
+
+    `blocks` says, for each class, which run of production each cycle is of: cycles of one block are never
+    on both sides of a split. Without `thresholds` there is no "none of these", and the folds are not trained:
+    the temperature is then that of the choice. `settings` are those of `FederatedGP`.
+
+    Example:
+        >>> import numpy as np
+        >>> from pfedhgp.diagnosis_training import train_diagnosis
+        >>> rng, grid = np.random.default_rng(0), np.linspace(0, 1, 12)
+        >>> def cycles(shift):
+        ...     wave = np.sin(6 * grid + shift) + 0.3 * rng.normal(size=(8, 1, 1))
+        ...     return wave + 0.05 * rng.normal(size=(8, 1, 12))
+        >>> data = {"normal": (grid, cycles(0.0)), "worn": (grid, cycles(0.6))}
+        >>> model = train_diagnosis(data, cycle_basis=6, folds=2, rounds=2, thresholds=False)
+        >>> model.classify(cycles(0.6)[:2], grid=grid).labels
+        ('worn', 'worn')
+    """
+    grids, arrays = _checked(data)
+    names = list(arrays)
+    labels = [name for name in names for _ in arrays[name]]
+    owners = None if blocks is None else _blocks_of(blocks, arrays)
+    fold = folds_of(labels, owners, folds=folds, seed=seed)
+    cuts = np.cumsum([len(arrays[name]) for name in names])[:-1]
+    by_class = dict(zip(names, np.split(fold, cuts), strict=True))
+    chosen: Candidate = candidates[0]
+    judged: dict[str, Calibration] = {}
+    if len(candidates) > 1 or not thresholds:
+        chosen, judged = _choice(grids[names[0]], arrays, by_class, candidates, cycle_basis)
+    common = {
+        **chosen.settings,
+        "cycle_basis": cycle_basis,
+        "domain": [(float(grids[names[0]].min()), float(grids[names[0]].max()))],
+        "seed": seed,
+        **settings,
+    }
+    model = make(**common).fit({name: (grids[name], arrays[name]) for name in names})
+    # Without thresholds the folds are not trained: the choice's own held-out cycles set the temperature.
+    found = (
+        replace(judged[str(chosen)], thresholds=None, false_alarms=None)
+        if judged
+        else Calibration()
+    )
+    if thresholds:
+        parts, truth = [], []
+        for k in range(folds):
+            kept = {n: (grids[n], arrays[n][by_class[n] != k]) for n in names}
+            judge = make(**common).fit(kept).model_
+            for n in names:
+                new = arrays[n][by_class[n] == k]
+                if len(new):
+                    parts.append(
+                        evidence(judge, grids[n], np.moveaxis(new, 1, 2), names, channels=True)
+                    )
+                    truth += [n] * len(new)
+        found = calibrate(stacked(parts), truth, false_alarms=false_alarms)
+    kept_settings = {
+        "calibration": found.to_json(),
+        "form": chosen.form,
+        "sharing": chosen.sharing,
+        "candidates": {name: score.to_json() for name, score in judged.items()},
+        "folds": folds,
+        "blocks": None if owners is None else len(set(owners)),
+    }
+    model.model_ = replace(model.model_, settings={**model.model_.settings, KEY: kept_settings})
+    return model
+
+
+def _choice(
+    grid: FloatArray,
+    arrays: Mapping[str, FloatArray],
+    folds: Mapping[str, npt.NDArray[np.int64]],
+    candidates: Sequence[Candidate],
+    size: int,
+) -> tuple[Candidate, dict[str, Calibration]]:
+    low, high = grid.min(axis=0), grid.max(axis=0)
+    everything = np.concatenate([np.moveaxis(Y, 1, 2) for Y in arrays.values()])
+    centre, spread = np.nanmean(everything, axis=(0, 1)), np.nanstd(everything, axis=(0, 1))
+    spread = np.where(spread > 0, spread, 1.0)
+    scaled = {name: (np.moveaxis(Y, 1, 2) - centre) / spread for name, Y in arrays.items()}
+    basis = CycleBasis.on(budget.box_points(size, grid.shape[1]))
+    return choose((grid - low) / (high - low), scaled, folds, basis, candidates=candidates)
+
+
+def _checked(data: Mapping[str, tuple[Any, Any]]) -> tuple[dict, dict]:
+    grids, arrays = {}, {}
+    for name, pair in data.items():
+        grid, cycles = np.asarray(pair[0], np.float64), np.asarray(pair[1], np.float64)
+        grid = grid[:, None] if grid.ndim == 1 else grid
+        if cycles.ndim != 3 or cycles.shape[2] != len(grid):
+            raise InputError(
+                f"class {name!r}: cycles must be (C, Q, {len(grid)}), got {cycles.shape}"
+            )
+        grids[str(name)], arrays[str(name)] = grid, cycles
+    if len(arrays) < 2:
+        raise InputError("a diagnosis needs at least two classes")
+    first = next(iter(grids.values()))
+    for name, grid in grids.items():
+        if not np.array_equal(grid, first):
+            raise InputError(f"class {name!r} is on another grid than the first: train on one grid")
+    return grids, arrays
+
+
+def _blocks_of(
+    blocks: Mapping[str, Sequence[object]], arrays: Mapping[str, FloatArray]
+) -> list[str]:
+    out = []
+    for name, Y in arrays.items():
+        if name not in blocks or len(blocks[name]) != len(Y):
+            raise InputError(
+                f"`blocks` must say the block of each of the {len(Y)} cycles of {name!r}"
+            )
+        out += [f"{name}/{block}" for block in blocks[name]]
+    return out

@@ -1,0 +1,188 @@
+"""The diagnosis study in small: the simulated press, splits by block, rows, and what is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import require_part
+from pfedhgp.data.cycles import CycleSet
+from pfedhgp.errors import InputError
+from pfedhgp.studies import press, tonnage_data
+from pfedhgp.studies.class_baselines import BASELINES, lda, nearest
+from pfedhgp.studies.store import Store
+from pfedhgp.studies.tonnage import Tonnage, run_tonnage, summarise
+from pfedhgp.studies.tonnage_report import write_tonnage
+
+
+def hydraulic_there() -> bool:
+    try:
+        return tonnage_data.hydraulic_file().exists()
+    except InputError:
+        return False
+
+
+def test_the_simulated_press_has_the_described_shape():
+    data = press.simulate(0, normal=30, faulty=12)
+    assert data.cycles.shape == (78, 4, 1201)
+    labels = np.asarray(data.label)
+    normal = data.cycles[labels == "normal"].mean(axis=0)
+    assert np.all(np.abs(normal.argmax(axis=1) - 750) < 25)
+    np.testing.assert_allclose(normal.max(axis=1), press.PEAKS, rtol=0.03)
+    assert data.cycles[labels == "fault 1"].mean(axis=0).max(axis=1)[0] < 130
+    assert normal[:, 950:1100].min() < -5, "no undershoot"
+
+
+def test_cycles_differ_smoothly_and_faint_faults_are_smaller_than_that():
+    data = press.simulate(1, normal=60, faulty=60)
+    labels = np.asarray(data.label)
+    normal = data.cycles[labels == "normal"]
+    gap = normal - normal.mean(axis=0)
+    neighbours = np.mean(gap[:, :, 1:] * gap[:, :, :-1]) / np.mean(gap**2)
+    assert neighbours > 0.9
+    faint = data.cycles[labels == "fault 3"].mean(axis=0) - normal.mean(axis=0)
+    assert np.abs(faint[0, 560]) < 2.5 * gap.std()
+
+
+def test_subtlety_divides_what_faults_do():
+    loud, faint = (press.simulate(3, subtlety=s, normal=4, faulty=4) for s in (1.0, 4.0))
+    # The same seed draws the same cycles, so that the difference is the fault's alone.
+    np.testing.assert_array_equal(loud.cycles[:4], faint.cycles[:4])
+    change = np.abs(loud.cycles[4:8] - faint.cycles[4:8])[:, 0, 750]
+    np.testing.assert_allclose(change, 70.0 * (1 - 1 / 4), rtol=0.05)
+
+
+def blocky(blocks: int = 10, size: int = 3) -> CycleSet:
+    count = 2 * blocks * size
+    label = tuple("ab"[(c // size) % 2] for c in range(count))
+    block = tuple(str(c // size) for c in range(count))
+    return CycleSet(np.zeros((count, 1, 4)), np.arange(4.0), ("x",), label, block)
+
+
+def test_blocks_are_never_split_and_each_class_trains_on_two_at_least():
+    data, source = blocky(), tonnage_data.Source("x", "hydraulic", "")
+    for seed in range(3):
+        train = tonnage_data.training_mask(data, source, seed)
+        owner = np.asarray(data.block)
+        assert not set(owner[train]) & set(owner[~train])
+        for name in "ab":
+            mine = np.asarray(data.label) == name
+            assert len(set(owner[train & mine])) == 2
+
+
+def test_the_press_trains_on_forty_and_ten():
+    source = tonnage_data.source_of("simulated")
+    label = ("normal",) * 305 + ("fault",) * 69
+    data = CycleSet(np.zeros((374, 1, 2)), np.arange(2.0), ("x",), label)
+    train = tonnage_data.training_mask(data, source, 0)
+    assert train[:305].sum() == 40
+    assert train[305:].sum() == 10
+
+
+@pytest.mark.skipif(not hydraulic_there(), reason="the hydraulic data are not on this machine")
+def test_the_hydraulic_cycles_come_in_147_blocks():
+    data = tonnage_data.load(tonnage_data.source_of("hydraulic:valve"), 0)
+    assert data.cycles.shape == (2205, 4, 60)
+    assert len(set(data.block)) == 147
+    assert set(data.label) == {"100", "90", "80", "73"}
+    train = tonnage_data.training_mask(data, tonnage_data.source_of("hydraulic:valve"), 0)
+    assert 18 <= len(set(np.asarray(data.block)[train])) <= 22
+
+
+@pytest.mark.parametrize("name", list(BASELINES))
+def test_baselines_tell_clear_classes_apart(name):
+    rng = np.random.default_rng(0)
+    wave = np.sin(np.linspace(0, 6, 40))
+    label = np.repeat(["a", "b"], 20)
+    cycles = (
+        rng.normal(size=(40, 2, 40)) * 0.3 + wave * np.where(label == "a", 1, -1)[:, None, None]
+    )
+    found = BASELINES[name](cycles[::2], label[::2], cycles[1::2])
+    assert (np.array(["a", "b"])[found.argmax(axis=1)] == label[1::2]).all()
+
+
+def test_nearest_and_lda_are_scikit_learns_on_flat_rows():
+    from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+
+    rng = np.random.default_rng(1)
+    cycles, label = rng.normal(size=(30, 1, 6)), np.repeat(["a", "b", "c"], 10)
+    flat = cycles.reshape(30, -1)
+    expected = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto").fit(flat, label)
+    np.testing.assert_allclose(lda(cycles, label, cycles), expected.predict_proba(flat))
+    assert nearest(cycles, label, cycles).argmax(axis=1).tolist() == [0] * 10 + [1] * 10 + [2] * 10
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ("hydraulic:pump", "there are hydraulic:valve and hydraulic:cooler"),
+        ("missing.mat", "missing.mat: no such file"),
+    ],
+)
+def test_unknown_data_are_named(data, words, tmp_path):
+    with pytest.raises(InputError, match=words):
+        run_tonnage(Tonnage(data=data), runs=1, folder=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_small_study_writes_what_the_contract_says_and_resumes(tmp_path):
+    """Baselines alone: seconds. The models are in the slow test."""
+    study = Tonnage(data="simulated", small=True)
+    store = run_tonnage(study, runs=2, folder=tmp_path, models=["1-nn", "pca+ridge"])
+    results = write_tonnage(store, study, runs=2)
+    on_disk = json.loads((tmp_path / "results.json").read_text())
+    assert on_disk == json.loads(json.dumps(results))
+    found = {(r["model"], r["metric"]): r for r in on_disk["records"]}
+    assert found["1-nn", "accuracy"]["runs"] == 2
+    assert {"accuracy", "log_loss", "ece", "f1", "seconds"} == {m for _, m in found}
+    assert 0.3 < found["1-nn", "accuracy"]["mean"] < 1.0
+    counts = np.asarray(on_disk["tables"]["confusion: 1-nn"]["counts"])
+    assert counts.sum() == 2 * store.records["main", "1-nn", "", 0]["test"]
+    assert on_disk["tables"]["published"][1]["method"] == "perTucker"
+    assert (tmp_path / "waveforms.svg").exists()
+    page = (tmp_path / "report.html").read_text()
+    assert "simulated press (not the real tonnage data)" in page
+    seen = []
+    run_tonnage(study, runs=2, folder=tmp_path, models=["1-nn"], progress=lambda *a: seen.append(a))
+    assert not seen, "a finished run was done again"
+
+
+def test_confusions_of_runs_that_met_classes_in_another_order_add_up(tmp_path):
+    study = Tonnage(data="simulated", small=True)
+    store = Store(tmp_path, {}, key=("part", "model", "value", "run"))
+    for run, classes in enumerate((["a", "b"], ["b", "a"])):
+        counts = [[5, 1], [0, 3]] if run == 0 else [[3, 0], [1, 5]]
+        record = {"part": "main", "model": "1-nn", "value": "", "run": run, "classes": classes}
+        scores = {"metrics": {"accuracy": 8 / 9}, "f1": {"a": 0.9, "b": 0.8}}
+        store.add({**record, **scores, "confusion": counts})
+    found = summarise(store, study, runs=2)["tables"]["confusion: 1-nn"]
+    assert found == {"classes": ["a", "b"], "counts": [[10, 2], [0, 6]]}
+
+
+@pytest.mark.slow
+def test_ours_is_right_where_neighbours_are_not_and_strangers_are_flagged(tmp_path):
+    study = Tonnage(data="simulated", small=True)
+    models = ["pfedhgp", "1-nn", "lda"]
+    store = run_tonnage(study, runs=1, folder=tmp_path, models=models, none=True)
+    accuracy = {name: store.records["main", name, "", 0]["metrics"]["accuracy"] for name in models}
+    assert accuracy["pfedhgp"] > max(accuracy["1-nn"], accuracy["lda"])
+    strangers = [r for r in store.records.values() if r["part"] == "none"]
+    assert len(strangers) == 5
+    loud = [r for r in strangers if r["left_out"] in ("fault 1", "fault 2")]
+    assert all(r["flagged"] > 0.95 for r in loud)
+
+
+@pytest.mark.slow
+def test_the_valve_is_found(tmp_path):
+    require_part("the hydraulic data", found=hydraulic_there())
+    study = Tonnage(data="hydraulic:valve")
+    store = run_tonnage(study, runs=1, folder=Path(tmp_path), models=["pfedhgp", "pfedhgp-white"])
+    ours, white = (
+        store.records["main", name, "", 0]["metrics"]["accuracy"]
+        for name in ("pfedhgp", "pfedhgp-white")
+    )
+    assert ours >= 0.995
+    assert white < 0.8

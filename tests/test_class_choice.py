@@ -1,0 +1,79 @@
+"""The cycle layer that tells classes apart, chosen on held-out blocks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pfedhgp.class_choice import Candidate, choose, folds_of
+from pfedhgp.errors import InputError
+from pfedhgp.model.cycles import CycleBasis
+
+GRID = np.linspace(0.0, 1.0, 24)[:, None]
+BASIS = CycleBasis.on(np.linspace(0.0, 1.0, 12)[:, None])
+
+
+def classes(rng, root: np.ndarray, gap: float, count: int = 40) -> dict[str, np.ndarray]:
+    """Two classes (C, n, 2) a faint bump apart; cycles vary by `root` and a little noise."""
+    bump = gap * np.exp(-0.5 * ((GRID[:, 0] - 0.5) / 0.06) ** 2)
+    found = {}
+    for k, name in enumerate(("normal", "worn")):
+        smooth = np.einsum("nk,ckq->cnq", root, rng.normal(size=(count, root.shape[1], 2)))
+        found[name] = k * bump[None, :, None] + smooth + 0.1 * rng.normal(size=(count, 24, 2))
+    return found
+
+
+def chosen(root: np.ndarray, gap: float, seed: int) -> tuple[str, dict]:
+    rng = np.random.default_rng(seed)
+    cycles = classes(rng, root, gap)
+    folds = {name: np.arange(40) % 2 for name in cycles}
+    best, judged = choose(GRID, cycles, folds, BASIS)
+    return best.form, judged
+
+
+def stationary_root() -> np.ndarray:
+    K = np.exp(-0.5 * (GRID - GRID.T) ** 2 / 0.35**2)
+    return np.linalg.cholesky(K + 1e-9 * np.eye(24))
+
+
+def test_white_cycles_get_the_white_layer():
+    assert chosen(np.zeros((24, 1)), 0.05, 0)[0] == "white"
+
+
+def test_smooth_cycles_get_a_smooth_layer_which_classifies_where_white_does_not():
+    form, judged = chosen(stationary_root(), 0.25, 1)
+    assert form == "stationary"
+    assert judged["stationary, shared"].accuracy > judged["white, shared"].accuracy + 0.1
+
+
+def test_cycles_that_vary_in_one_shape_get_the_free_layer():
+    """A single narrow shape at one place: no stationary kernel says so."""
+    shape = 2.0 * np.exp(-0.5 * ((GRID - 0.42) / 0.07) ** 2)
+    form, judged = chosen(shape, 0.12, 2)
+    assert form == "free"
+    assert judged["free, shared"].log_loss < judged["stationary, shared"].log_loss
+
+
+def test_folds_never_cut_a_block():
+    labels = ["a"] * 30 + ["b"] * 20
+    blocks = [f"{c // 5}" for c in range(50)]
+    fold = folds_of(labels, blocks, folds=3, seed=0)
+    for block in set(blocks):
+        assert len({int(f) for f, own in zip(fold, blocks, strict=True) if own == block}) == 1
+    for name in "ab":
+        assert {int(f) for f, own in zip(fold, labels, strict=True) if own == name} == {0, 1, 2}
+
+
+def test_without_blocks_folds_are_contiguous():
+    fold = folds_of(["a"] * 9, None, folds=3, seed=0)
+    assert fold.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+def test_refusals():
+    with pytest.raises(InputError, match="class 'a' has 2 cycles: 3 folds need as many"):
+        folds_of(["a", "a"], None, folds=3, seed=0)
+    with pytest.raises(InputError, match="no cycle layer 'pink'"):
+        Candidate("pink")
+    few = {"normal": np.zeros((3, 24, 2))}
+    with pytest.raises(InputError, match="class 'normal' has 3 complete cycles"):
+        choose(GRID, few, {"normal": np.arange(3)}, BASIS)

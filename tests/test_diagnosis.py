@@ -1,0 +1,147 @@
+"""From evidence to labels: probabilities, thresholds, scores, and why."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pfedhgp.diagnosis import NONE, Calibration, calibrate, diagnose, scores, why
+from pfedhgp.errors import InputError
+from pfedhgp.evidence import Evidence, Law, of_laws
+
+CLASSES = ("a", "b")
+
+
+def gaussian_evidence(rng, count: int = 400, wild: float = 0.0) -> tuple[Evidence, list[str]]:
+    """Cycles of two classes, two channels of 20 samples; channel 1 runs wild now and then in both."""
+    laws = [Law(np.full((20, 2), shift), np.zeros((40, 0)), np.eye(2)) for shift in (0.0, 1.0)]
+    truth = rng.integers(0, 2, count)
+    cycles = rng.normal(size=(count, 20, 2)) + truth[:, None, None]
+    cycles[rng.uniform(size=count) < wild, :, 1] *= 30.0
+    found = of_laws(CLASSES, laws, cycles, channels=True)
+    return found, [CLASSES[k] for k in truth]
+
+
+def evidence_of(log_density, distance=None, cells=10) -> Evidence:
+    log_density = np.asarray(log_density, float)
+    distance = (
+        np.full(log_density.shape, cells) if distance is None else np.asarray(distance, float)
+    )
+    return Evidence(CLASSES, log_density, distance, np.full((len(log_density), 1), cells))
+
+
+def test_the_most_probable_class_wins_and_priors_and_temperature_count():
+    found = evidence_of([[0.0, 1.0], [3.0, 0.0]])
+    plain = diagnose(found)
+    assert plain.labels == ("b", "a")
+    np.testing.assert_allclose(plain.probability[0], [1 / (1 + np.e), np.e / (1 + np.e)])
+    assert diagnose(found, priors={"a": 9.0, "b": 1.0}).labels == ("a", "a")
+    cooler = diagnose(found, calibration=Calibration(temperature=2.0))
+    np.testing.assert_allclose(cooler.probability[0, 1], 1 / (1 + np.exp(-0.5)))
+
+
+def test_a_cycle_is_none_of_these_only_where_every_class_is_surprised():
+    found = evidence_of([[0.0, 1.0]] * 3, [[10.0, 90.0], [90.0, 10.0], [90.0, 90.0]])
+    limits = Calibration(thresholds=(4.0,))
+    assert diagnose(found, calibration=limits).labels == ("b", "b", NONE)
+    assert not diagnose(found).none.any()
+
+
+def test_thresholds_keep_the_chosen_rate_on_new_cycles_and_flag_strangers():
+    rng = np.random.default_rng(0)
+    known = calibrate(*gaussian_evidence(rng, 2000), false_alarms=0.02)
+    fresh, _ = gaussian_evidence(rng, 2000)
+    assert 0.005 < diagnose(fresh, calibration=known).none.mean() < 0.035
+    laws = [Law(np.full((20, 2), shift), np.zeros((40, 0)), np.eye(2)) for shift in (0.0, 1.0)]
+    strangers = of_laws(CLASSES, laws, rng.normal(size=(200, 20, 2)) - 3.0, channels=True)
+    assert diagnose(strangers, calibration=known).none.all()
+
+
+def test_a_wild_channel_does_not_hide_what_the_others_say():
+    """One threshold on the whole cycle would be the wild channel's, and miss the stranger."""
+    rng = np.random.default_rng(1)
+    held, truth = gaussian_evidence(rng, 2000, wild=0.05)
+    known = calibrate(held, truth, false_alarms=0.02)
+    cycles = rng.normal(size=(200, 20, 2))
+    cycles[:, :, 0] -= 3.0
+    laws = [Law(np.full((20, 2), shift), np.zeros((40, 0)), np.eye(2)) for shift in (0.0, 1.0)]
+    strangers = of_laws(CLASSES, laws, cycles, channels=True)
+    assert diagnose(strangers, calibration=known).none.all()
+    whole = Evidence(CLASSES, held.log_density, held.distance, held.cells)
+    blunt = calibrate(whole, truth, false_alarms=0.02)
+    only = Evidence(CLASSES, strangers.log_density, strangers.distance, strangers.cells)
+    assert not diagnose(only, calibration=blunt).none.any()
+
+
+def test_overconfident_evidence_is_tempered():
+    rng = np.random.default_rng(2)
+    found, truth = gaussian_evidence(rng)
+    assert calibrate(found, truth).temperature < 1.5
+    loud = Evidence(CLASSES, 50.0 * found.log_density, found.distance, found.cells)
+    labels = [
+        truth[c] if c % 4 else CLASSES[1 - CLASSES.index(truth[c])] for c in range(len(truth))
+    ]
+    tempered = calibrate(loud, labels)
+    assert tempered.temperature > 20.0
+    assert tempered.log_loss < 0.75
+
+
+def test_a_calibration_survives_json_and_an_unseen_channel_has_no_threshold():
+    one = Calibration(2.0, (1.0, np.inf), 0.01, 5, 0.9, 0.2)
+    assert Calibration.from_json(one.to_json()) == one
+    assert one.to_json()["thresholds"] == [1.0, None]
+
+
+def test_scores_against_scikit_learn():
+    from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, log_loss
+
+    rng = np.random.default_rng(3)
+    probability = rng.dirichlet([1.0, 1.0, 1.0], size=200)
+    names = ("x", "y", "z")
+    truth = [names[k] for k in rng.integers(0, 3, 200)]
+    guess = [names[k] for k in probability.argmax(axis=1)]
+    found = scores(names, truth, probability)
+    assert found["accuracy"] == pytest.approx(accuracy_score(truth, guess))
+    assert found["log_loss"] == pytest.approx(log_loss(truth, probability, labels=list(names)))
+    assert found["confusion"] == confusion_matrix(truth, guess, labels=list(names)).tolist()
+    expected = f1_score(truth, guess, average=None, labels=list(names))
+    np.testing.assert_allclose(list(found["f1"].values()), expected)
+
+
+def test_ece_is_the_gap_between_confidence_and_accuracy():
+    probability = np.tile([0.8, 0.2], (10, 1))
+    assert scores(CLASSES, ["a"] * 8 + ["b"] * 2, probability)["ece"] == pytest.approx(0.0)
+    assert scores(CLASSES, ["a"] * 5 + ["b"] * 5, probability)["ece"] == pytest.approx(0.3)
+
+
+def test_why_finds_the_channel_and_the_stretch_and_sums_to_the_evidence():
+    rng = np.random.default_rng(4)
+    half = np.repeat(np.linspace(0.2, 1.0, 30), 2)[:, None]
+    bent = np.zeros((30, 2))
+    bent[12:18, 1] = 4.0
+    laws = (Law(bent, half, 0.1 * np.eye(2)), Law(np.zeros((30, 2)), half, 0.1 * np.eye(2)))
+    cycle = bent + 0.3 * rng.normal(size=(30, 2))
+    grid = np.arange(30.0)[:, None]
+    found = why(laws, ("bent", "flat"), grid=grid, channels=("left", "right"), cycle=cycle)
+    first = found.stretches(10)[0]
+    assert first["channel"] == "right"
+    assert 12 <= first["start"] <= 17
+    expected = laws[0].score(cycle[None])[0][0] - laws[1].score(cycle[None])[0][0]
+    assert found.total == pytest.approx(expected, rel=1e-9)
+    assert sum(each["nats"] for each in found.stretches(10)) == pytest.approx(found.total)
+    assert found.alone[1] > found.alone[0]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda e: diagnose(e, priors={"c": 1.0}), "no class 'c' in the model; it has a, b"),
+        (lambda e: diagnose(e, priors={"a": 1.0}), "`priors` must give every class"),
+        (lambda e: calibrate(e, ["a", "c"]), "no class 'c' in the model"),
+        (lambda e: calibrate(e, ["a", "b"], false_alarms=0.0), "`false_alarms` must be between"),
+        (lambda e: diagnose(e, calibration=Calibration(thresholds=(1.0, 2.0))), "calibrate again"),
+    ],
+)
+def test_refusals(call, words):
+    with pytest.raises(InputError, match=words):
+        call(evidence_of([[0.0, 1.0], [1.0, 0.0]]))
