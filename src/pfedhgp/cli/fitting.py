@@ -6,7 +6,7 @@ import json
 import shutil
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from pfedhgp.cli import kernel_words
 from pfedhgp.cli.config import Config, option_of
 from pfedhgp.cli.ingest import Ingested, fingerprints, ingest
 from pfedhgp.cli.terminal import say, use_compilation_cache
+from pfedhgp.data.columns import Columns
 from pfedhgp.data.readers import client_rows
 from pfedhgp.errors import ExtrapolationWarning, InputError, ModelFileError
 from pfedhgp.model.run_folder import check_target, parse_json
@@ -113,10 +114,21 @@ def check_settings(config: Config, *, overwrite: bool, resume: bool) -> Path:
     return run
 
 
+Train = Callable[..., "FederatedGP"]
+
+
 def fit(
-    config: Config, *, overwrite: bool = False, resume: bool = False, quiet: bool = False
+    config: Config,
+    *,
+    overwrite: bool = False,
+    resume: bool = False,
+    quiet: bool = False,
+    train: Train | None = None,
 ) -> dict[str, Any]:
-    """Reads, fits, scores and writes RUN; returns the summary that --json prints."""
+    """Reads, fits, scores and writes RUN; returns the summary that --json prints.
+
+    `train` is what turns settings and rows into a fitted model; by default in this process.
+    """
     began = time.monotonic()
     run = check_settings(config, overwrite=overwrite, resume=resume)
     unfinished = Unfinished(run / "checkpoint")
@@ -136,7 +148,7 @@ def fit(
     if not resume:
         unfinished.write(config, files)
     try:
-        model = _train(config, data, unfinished.folder, resume=resume, quiet=quiet)
+        model = (train or _train)(config, data, unfinished.folder, resume=resume, quiet=quiet)
         _keep_metrics(model, data, began)
         model.save(run, overwrite=True)  # `check_settings` has asked already
     except KeyboardInterrupt:
@@ -152,11 +164,10 @@ def fit(
 def _train(
     config: Config, data: Ingested, checkpoint: Path, *, resume: bool, quiet: bool
 ) -> FederatedGP:
-    from pfedhgp.estimator import FederatedGP
     from pfedhgp.inference.registry import inference_named
     from pfedhgp.progress import progress
 
-    model, how = config.model, config.inference
+    how = config.inference
     settings = inference_named(how.name, rounds=how.rounds, learn_inducing=False)
     with progress(
         rounds=settings.rounds,
@@ -164,44 +175,66 @@ def _train(
         start_is_round=settings.start_is_round,
         quiet=quiet,
     ) as show:
-        fitted = FederatedGP(
-            kernel=_kernel(model.kernel, "kernel", data),
-            local_kernel=_kernel(model.local_kernel, "local_kernel", data),
-            layers=tuple(model.layers),
-            latents=model.latents,
-            local_latents=model.local_latents,
-            noise=model.noise,
-            inducing=model.inducing,
-            local_inducing=model.local_inducing,
-            learn_inducing=model.learn_inducing,
-            domain=data.domain,
-            cycles=model.cycles,
-            cycle_sharing=model.cycle_sharing,
-            cycle_basis=model.cycle_basis,
-            inference=how.name,
-            rounds=how.rounds,
-            tolerance=how.tolerance,
-            restarts=how.restarts,
-            batch=how.batch,
-            averaging=how.averaging,
-            device=config.run.device,
-            seed=config.run.seed,
-            callbacks=[show],
-        ).fit(
-            client_rows(data.training, data.columns, whole_cycles=model.cycles != "white"),
+        fitted = estimator(config, data.columns, data.domain, callbacks=[show]).fit(
+            client_rows(data.training, data.columns, whole_cycles=config.model.cycles != "white"),
             inputs=data.columns.input_names,
             outputs=data.columns.outputs,
             checkpoint=checkpoint,
             resume=resume,
         )
-    words = {"kernel": model.kernel, "local_kernel": model.local_kernel}
-    columns = {**data.columns.to_json(), "dropped": list(data.dropped)}
-    settings_kept = {**fitted.model_.settings, **words, "columns": columns}
-    fitted.model_ = replace(fitted.model_, settings=settings_kept)
+    kept = {**fitted.model_.settings, **words_of(config), **columns_of(data)}
+    fitted.model_ = replace(fitted.model_, settings=kept)
     return fitted
 
 
-def _kernel(text: str | None, name: str, data: Ingested) -> Any:
+def words_of(config: Config) -> dict[str, Any]:
+    """Kernels as the user wrote them, for the model file."""
+    return {"kernel": config.model.kernel, "local_kernel": config.model.local_kernel}
+
+
+def columns_of(data: Ingested) -> dict[str, Any]:
+    """The columns, for the model file."""
+    return {"columns": {**data.columns.to_json(), "dropped": list(data.dropped)}}
+
+
+def estimator(
+    config: Config,
+    columns: Columns,
+    domain: list[tuple[float, float]] | None,
+    *,
+    callbacks: Sequence[Any] = (),
+) -> FederatedGP:
+    """The estimator that the settings ask for."""
+    from pfedhgp.estimator import FederatedGP
+
+    model, how = config.model, config.inference
+    return FederatedGP(
+        kernel=_kernel(model.kernel, "kernel", columns),
+        local_kernel=_kernel(model.local_kernel, "local_kernel", columns),
+        layers=tuple(model.layers),
+        latents=model.latents,
+        local_latents=model.local_latents,
+        noise=model.noise,
+        inducing=model.inducing,
+        local_inducing=model.local_inducing,
+        learn_inducing=model.learn_inducing,
+        domain=domain,
+        cycles=model.cycles,
+        cycle_sharing=model.cycle_sharing,
+        cycle_basis=model.cycle_basis,
+        inference=how.name,
+        rounds=how.rounds,
+        tolerance=how.tolerance,
+        restarts=how.restarts,
+        batch=how.batch,
+        averaging=how.averaging,
+        device=config.run.device,
+        seed=config.run.seed,
+        callbacks=callbacks,
+    )
+
+
+def _kernel(text: str | None, name: str, columns: Columns) -> Any:
     """A plain name stays one, which lets the estimator choose the local kernel by it."""
     if text is None:
         return None
@@ -209,7 +242,7 @@ def _kernel(text: str | None, name: str, data: Ingested) -> Any:
     tree = kernel_words.parse(text, option)
     if isinstance(tree, kernel_words.Leaf) and not (tree.numbers or tree.inputs):
         return tree.name
-    return kernel_words.build(tree, data.columns.inputs, option)
+    return kernel_words.build(tree, columns.inputs, option)
 
 
 def _keep_metrics(model: FederatedGP, data: Ingested, began: float) -> None:

@@ -81,7 +81,7 @@ def ingest(config: Config) -> Ingested:
     if holdout is not None and not test:
         raise InputError("--holdout leaves no row to test on: every client has only one")
     _tell(clients, columns)
-    domain = _domain(config.model.domain, columns)
+    domain = domain_of(config.model.domain, columns)
     kept = _varying(training, columns)
     return Ingested(
         columns=replace(columns, inputs=tuple(columns.inputs[j] for j in kept)),
@@ -166,7 +166,7 @@ def _varying(training: list[Observations], columns: Columns) -> list[int]:
     return [int(j) for j in np.flatnonzero(varies)]
 
 
-def _domain(given: list[str] | None, columns: Columns) -> list[tuple[float, float]] | None:
+def domain_of(given: list[str] | None, columns: Columns) -> list[tuple[float, float]] | None:
     """Pairs from "LOW..HIGH", one for each input; dates where the input is one."""
     if given is None:
         return None

@@ -31,7 +31,7 @@ from pfedhgp.model.posterior import GlobalPosterior, Population
 from pfedhgp.model.spec import starting_kernels
 
 log = logging.getLogger("pfedhgp")
-COUNTERS = ("phase", "round", "exchanges", "attempt", "turn", "_flat", "stop_asked")
+COUNTERS = ("phase", "round", "exchanges", "attempt", "turn", "_flat", "stop_asked", "present")
 """What the server counts, and where it is."""
 
 QUIETEST = 1e-5
@@ -58,6 +58,8 @@ class Server:
         self.started: GlobalBlock
         self.turn = 0
         self.stop_asked = False
+        self.present: list[str] = []
+        """Whose replies the last sums are of."""
         self.cycles: CycleServer | None = None
 
     def request(self) -> Message | None:
@@ -73,6 +75,7 @@ class Server:
         assert self._request is not None
         total: dict[str, np.ndarray] = {}
         count = received = 0
+        senders = []
         for reply in replies:
             if (reply.kind, reply.round, reply.block) != (
                 self._request.kind,
@@ -83,12 +86,16 @@ class Server:
             reply.check_finite()
             received += reply.nbytes
             count += 1
+            senders.append(reply.sender)
             for name, array in reply.arrays.items():
                 total[name] = total[name] + array if name in total else array
         if count:
             self.exchanges += 1
         elif self.phase != "finish":
             raise MessageError(f"no client answered the {self.phase} request")
+        if self.phase == "round" and set(senders) != set(self.present):
+            self.trainer.bounds.clear()  # bounds of different clients do not compare
+        self.present = senders or self.present
         record = getattr(self, f"_take_{self.phase}")(total, count)
         if record is not None:
             record |= {
@@ -300,7 +307,8 @@ class Server:
 
     def _settled(self, bound: float | None, clients: int) -> bool:
         """Whether two rounds in a row gained less than the tolerance."""
-        if bound is None:
+        if bound is None or len(self.trainer.bounds) < 2:
+            self._flat = 0
             return False
         gain = bound - self.trainer.bounds[-2]
         self._flat = self._flat + 1 if gain < self.plan.tolerance * clients else 0

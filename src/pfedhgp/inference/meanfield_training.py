@@ -169,6 +169,9 @@ class MeanFieldClients:
             for one in each
         ]
 
+    def lapse(self) -> None:
+        """Nothing to do: a client's step depends on Θ_global alone, not on what was summed."""
+
     def replace_inputs(self, inputs: list[np.ndarray | None]) -> None:
         """The number of local inducing inputs is fixed here: q(v_l) belongs to them."""
         raise NotImplementedError("mean-field keeps its local inducing inputs")

@@ -272,15 +272,23 @@ class StructuredClients:
             evaluations=jnp.asarray(int(arrays["evaluations"])),
             derivatives=jnp.asarray(int(arrays["derivatives"])),
         )
-        if self.own is None or self.own_block is None:
-            count = self.blocks.active.shape[0]
-            rest = jax.tree.map(lambda v: jnp.zeros((count, *v.shape)), (broadcast.J, broadcast.h))
+        if self.own is None or self.own_block is None:  # at the start the totals are 0
+            rest = self._for_each((broadcast.J, broadcast.h))
         else:
             structure = self.spec.structure
             rest = client_step.batched_rest(structure, broadcast, self.own_block, self.own)
         self.own = self.improve(broadcast, rest, names)
         self.own_block = broadcast.block
         return statistics_to_arrays(self.own, derivatives=bool(arrays["derivatives"]))
+
+    def lapse(self) -> None:
+        """The clients' last sums are not in the totals: all of these are the others'."""
+        self.own = self.own_block = None
+
+    def _for_each(self, totals: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        count = self.blocks.active.shape[0]
+        J, h = (jnp.broadcast_to(v[None], (count, *v.shape)) for v in totals)
+        return J, h
 
     def improve(
         self, broadcast: Broadcast, rest: tuple[jax.Array, jax.Array], names: tuple[str, ...]
@@ -413,9 +421,9 @@ class StructuredClients:
 
     def _rest_of(self, shared: GlobalPosterior, jitter: float) -> tuple[jax.Array, jax.Array]:
         """The others' J and h at the final block."""
-        assert self.own is not None
-        assert self.own_block is not None
         J, h = evidence_of(shared)
+        if self.own is None or self.own_block is None:
+            return self._for_each((J, h))
         final = Broadcast(
             block=shared.block,
             J=J,
