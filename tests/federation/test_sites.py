@@ -47,7 +47,9 @@ def run(engine):
 
 
 @pytest.mark.parametrize(
-    "inference", [{}, pytest.param(MEAN_FIELD, marks=pytest.mark.slow)], ids=["structured", "mean-field"]
+    "inference",
+    [{}, pytest.param(MEAN_FIELD, marks=pytest.mark.slow)],
+    ids=["structured", "mean-field"],
 )
 def test_sites_and_server_find_what_one_process_finds(tmp_path, inference):
     terms = agreement(inference=inference)
@@ -103,7 +105,9 @@ def test_a_site_that_is_away_comes_back_and_one_joins_late(tmp_path):
         (lambda first, request, reply: replace(reply, block="0" * 64), "other-request"),
         (lambda first, request, reply: replace(reply, code="an unknown text"), "internal"),
         (
-            lambda first, request, reply: replace(reply, arrays={**reply.arrays, "rows": np.ones(9)}),
+            lambda first, request, reply: replace(
+                reply, arrays={**reply.arrays, "rows": np.ones(9)}
+            ),
             "malformed",
         ),
     ],

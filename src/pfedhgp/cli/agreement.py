@@ -20,7 +20,13 @@ from pfedhgp.cli.fitting import estimator, words_of
 from pfedhgp.cli.ingest import delimiter_of, domain_of
 from pfedhgp.data import cells
 from pfedhgp.data.columns import Columns, InputColumn
-from pfedhgp.data.readers import Observations, client_rows, observations_of, read_tables, wanted_names
+from pfedhgp.data.readers import (
+    Observations,
+    client_rows,
+    observations_of,
+    read_tables,
+    wanted_names,
+)
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError
 

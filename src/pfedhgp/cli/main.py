@@ -17,10 +17,14 @@ import typer
 
 from pfedhgp import __version__
 from pfedhgp.cli import reproduce
+from pfedhgp.cli.audit import audit
+from pfedhgp.cli.certs import certs
+from pfedhgp.cli.client import client
 from pfedhgp.cli.demo import demo
 from pfedhgp.cli.fit import fit
 from pfedhgp.cli.predict import predict
 from pfedhgp.cli.report import report
+from pfedhgp.cli.server import server
 from pfedhgp.errors import InputError
 
 OK, FAILURE, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -56,7 +60,7 @@ def root(
         typer.echo(context.get_help())
 
 
-for command in (demo, fit, predict, report):
+for command in (demo, fit, predict, report, server, client, certs, audit):
     app.command()(command)
 app.add_typer(reproduce.app)
 

@@ -1,10 +1,10 @@
 """A certificate authority, a server certificate and site keys: enough for a trial, made in a second.
 
-    DIR/ca.crt                      goes to every site
-    DIR/ca.key                      stays with whoever made it; signs further certificates
-    DIR/server.crt, server.key      the server's
-    DIR/sites.toml                  each site's name and public key; goes to the server
-    DIR/sites/<hash>.key            a site's private key; goes to that site alone
+DIR/ca.crt                      goes to every site
+DIR/ca.key                      stays with whoever made it; signs further certificates
+DIR/server.crt, server.key      the server's
+DIR/sites.toml                  each site's name and public key; goes to the server
+DIR/sites/<hash>.key            a site's private key; goes to that site alone
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ def make_site_key(path: Path) -> str:
 
 def sites_text(sites: Mapping[str, str]) -> str:
     """[sites] with a line each: "name" = "public key"."""
-    lines = [f"{json.dumps(name, ensure_ascii=False)} = {json.dumps(key)}" for name, key in sites.items()]
+    lines = [
+        f"{json.dumps(name, ensure_ascii=False)} = {json.dumps(key)}" for name, key in sites.items()
+    ]
     return "\n".join(["# The sites of a federation: name = public key", "[sites]", *lines, ""])
 
 
@@ -200,7 +202,9 @@ def _server_certificate(
     issuer_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
     built = (
         _builder(subject, ca.subject, key.public_key(), days)
-        .add_extension(x509.SubjectAlternativeName([_alternative(n) for n in names]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([_alternative(n) for n in names]), critical=False
+        )
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(issuer_key, critical=False)

@@ -160,7 +160,9 @@ class Engine:
             "round": request.round,
             "attempt": self.server.attempt,
             "counted": counted,
-            "missing": {n: refusals.get(n, "no-answer") for n in self.roster.sites if n not in replies},
+            "missing": {
+                n: refusals.get(n, "no-answer") for n in self.roster.sites if n not in replies
+            },
             "audit": {name: replies[name].audit for name in counted},
             "seconds": round(spent, 3),
             "site_seconds": {name: round(replies[name].seconds, 3) for name in counted},
@@ -231,7 +233,11 @@ class Engine:
         """Sends to all and waits; (replies, codes of refusals, seconds)."""
         began = self.clock()
         end = began + self.patience.timeout
-        away = {n for n, e in envelopes.items() if e.counted < e.exchange - 1} if self._begun() else set()
+        away = (
+            {n for n, e in envelopes.items() if e.counted < e.exchange - 1}
+            if self._begun()
+            else set()
+        )
         waiting, replies, refusals = set(envelopes), {}, {}
         to_send = set(envelopes)
         while waiting:

@@ -84,7 +84,9 @@ class Envelope:
         found = []
         for kind in ("cycles", "start"):
             prefix = f"{MISSED}/{kind}/"
-            own = {n.removeprefix(prefix): a for n, a in self.arrays.items() if n.startswith(prefix)}
+            own = {
+                n.removeprefix(prefix): a for n, a in self.arrays.items() if n.startswith(prefix)
+            }
             if own:
                 found.append(Message(kind, self.round, self.sender, own))
         return found

@@ -84,8 +84,10 @@ def request_shapes(plan: Plan, kind: str, arrays: Arrays) -> Shapes:
     if kind in ("finish", DELIVER):
         shapes = _finish(plan, size)
         return shapes | _population(plan) if kind == DELIVER else shapes
-    shapes = _totals(plan, size) if isinstance(plan.inference, MeanField) else (
-        _block(plan, size) | _totals(plan, size)
+    shapes = (
+        _totals(plan, size)
+        if isinstance(plan.inference, MeanField)
+        else (_block(plan, size) | _totals(plan, size))
     )
     if kind == "start":
         shapes |= _start(plan)

@@ -63,9 +63,7 @@ def site_model(
     else:
         solver = Structured(averaging=getattr(plan.inference, "averaging", None))
         posterior, jitter = adopt(model, rows, noise=plan.spec.noise, settings=solver)
-    return replace(
-        model, clients={rows.name: posterior}, client_jitter={rows.name: float(jitter)}
-    )
+    return replace(model, clients={rows.name: posterior}, client_jitter={rows.name: float(jitter)})
 
 
 def server_model(

@@ -81,9 +81,13 @@ class Site:
             self.audit.append("received", **about, arrays=request.arrays)
             arrays = self._answered(request)
         except Exception as error:
-            self._runs.pop(request.run, None)  # half a step may have been taken: the disk has the truth
+            self._runs.pop(
+                request.run, None
+            )  # half a step may have been taken: the disk has the truth
             code = code_of(error)
-            log.warning("exchange %d, %s: %s (%s)", request.exchange, request.kind, code, where(error))
+            log.warning(
+                "exchange %d, %s: %s (%s)", request.exchange, request.kind, code, where(error)
+            )
             digest = self.audit.append("refused", **about, code=code)
             return replace(mine, code=code, audit=digest)
         digest = self.audit.append("sent", **about, arrays=arrays)

@@ -1,0 +1,58 @@
+"""Flower's SuperLink, open to sites for Flower's Fleet API alone.
+
+Since Flower 1.4x the Fleet, Control and Runtime APIs share one port, and without an account plugin the Control
+API asks for no credentials: whoever reached the port could register a key, or start a run with code of his own
+at every stock SuperNode. Here everything but the Fleet API answers to this machine only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+FLEET = "/v1/fleet/"
+LOCAL = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
+
+
+def may_pass(path: str, peer: str | None) -> bool:
+    """Sites use the Fleet API; all else is for the server's own processes."""
+    return path.startswith(FLEET) or peer in LOCAL
+
+
+class FleetOnly:
+    """ASGI middleware, outermost."""
+
+    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        client = scope.get("client")
+        if scope["type"] == "lifespan" or may_pass(scope["path"], client[0] if client else None):
+            await self.app(scope, receive, send)
+        elif scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 404, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+
+def main() -> None:
+    """`flower-superlink` with the gate in front."""
+    from flwr.superlink import extensions
+    from flwr.superlink.cli import flower_superlink
+    from starlette.middleware import Middleware
+
+    from pfedhgp.federation.flower.processes import follow_parent
+
+    others = extensions.get_middleware
+    extensions.get_middleware = lambda: (Middleware(FleetOnly), *others())
+    follow_parent()
+    flower_superlink()
+
+
+if __name__ == "__main__":
+    main()
