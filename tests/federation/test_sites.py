@@ -1,4 +1,4 @@
-"""Sites and server with faults between them, without a network: the result is that of the participation log."""
+"""Sites and server with faults between them, without a network: the result is the participation log's."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
+from pfedhgp.federation import inprocess
+from pfedhgp.federation.checkpoint import Checkpoint
+from pfedhgp.federation.cohort import make_cohorts
+from pfedhgp.federation.flower import audit
+from pfedhgp.federation.flower.engine import Engine, Patience, QuorumError, Roster
+from pfedhgp.federation.server import Server
+from pfedhgp.runtime import numerics
 from reference_federation import (
     Clock,
     LocalLink,
@@ -16,14 +24,6 @@ from reference_federation import (
     site_of,
     with_nan,
 )
-
-from pfedhgp.federation import inprocess
-from pfedhgp.federation.checkpoint import Checkpoint
-from pfedhgp.federation.cohort import make_cohorts
-from pfedhgp.federation.flower import audit
-from pfedhgp.federation.flower.engine import Engine, Patience, QuorumError, Roster
-from pfedhgp.federation.server import Server
-from pfedhgp.runtime import numerics
 
 NAMES = ("north", "south", "east")
 ROWS = rows_of(NAMES)

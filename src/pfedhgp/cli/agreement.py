@@ -108,7 +108,7 @@ class Agreement:
         """What a model file keeps of it."""
         plain = (str, int, float, bool, type(None))
         given = estimator(self.config, self.columns, None).get_params()
-        kept = {name: value for name, value in given.items() if isinstance(value, plain)}
+        kept: dict[str, Any] = {n: value for n, value in given.items() if isinstance(value, plain)}
         kept |= {"layers": list(self.config.model.layers), **words_of(self.config)}
         return {**kept, "columns": {**self.columns.to_json(), "dropped": []}}
 
@@ -134,7 +134,7 @@ class Agreement:
         domain = domain_of(self.config.model.domain, columns)
         if domain is not None:
             lower, upper = np.array(domain).T
-            if np.any(found.X < lower) or np.any(found.X > upper):
+            if np.any(lower > found.X) or np.any(upper < found.X):
                 raise InputError("there are rows outside the agreed domain")
         return found
 

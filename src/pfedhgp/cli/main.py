@@ -21,6 +21,7 @@ from pfedhgp.cli.audit import audit
 from pfedhgp.cli.certs import certs
 from pfedhgp.cli.client import client
 from pfedhgp.cli.demo import demo
+from pfedhgp.cli.federate import federate
 from pfedhgp.cli.fit import fit
 from pfedhgp.cli.predict import predict
 from pfedhgp.cli.report import report
@@ -60,7 +61,7 @@ def root(
         typer.echo(context.get_help())
 
 
-for command in (demo, fit, predict, report, server, client, certs, audit):
+for command in (demo, fit, predict, report, server, client, federate, certs, audit):
     app.command()(command)
 app.add_typer(reproduce.app)
 

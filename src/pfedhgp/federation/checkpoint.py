@@ -3,8 +3,8 @@
     checkpoint/000007/                      after seven exchanges; the newest one counts
         index.json                          format, and the SHA-256 of every other file
         server.safetensors                  the server's part
-        clients/<hash>.safetensors          one cohort's part (a client alone is a cohort of one); where clients
-                                            are on other machines, what the server remembers of them
+        clients/<hash>.safetensors          one cohort's part (a client alone is a cohort of one);
+                                            what a server remembers of clients on other machines
         messages.jsonl                      names, shapes and bytes of what has crossed so far
 
 A part is named arrays, and plain JSON in the file's header. Server and clients have separate files because

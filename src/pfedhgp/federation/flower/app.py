@@ -176,7 +176,7 @@ def answer(message: Message, site: Site) -> Message:
 client_app = ClientApp()
 
 
-@client_app.train()  # type: ignore[misc]
+@client_app.train()
 def train(message: Message, context: Context) -> Message:
     """For Flower's own SuperNode: the home and the data are in its `--node-config`."""
     from pfedhgp.federation.flower.participant import make_site
@@ -194,7 +194,7 @@ def train(message: Message, context: Context) -> Message:
 server_app = ServerApp()
 
 
-@server_app.main()  # type: ignore[misc]
+@server_app.main()
 def main(grid: Grid, context: Context) -> None:
     """For `flwr run`: the settings, the sites and RUN are in its `--run-config`."""
     from pfedhgp.federation.flower.coordinator import Coordinator

@@ -1,9 +1,9 @@
 """The server's side: asks every site, waits, counts whom it can, and goes on. No Flower in here.
 
-A `Link` carries envelopes. An exchange ends when every site has answered or the time is up; sites that were
-missing in the exchange before are waited for only as long again as the others took. The participation log has,
-for each exchange, whose reply was counted and why another's was not: it is all that is needed to repeat the
-run in one process.
+A `Link` carries envelopes. An exchange ends when every site has answered or the time is up; sites that
+were missing in the exchange before are waited for only as long again as the others took. The participation
+log has, for each exchange, whose reply was counted and why another's was not: it is all that is needed to
+repeat the run in one process.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from pfedhgp.inference.state import State, below
 
 log = logging.getLogger("pfedhgp.server")
 ROSTER = "the sites of a federation"
+TRAINED = ("round", "finish", DELIVER)
+"""Requests that only a client which has had the start can answer."""
 
 
 class QuorumError(PFedHGPError):
@@ -154,7 +156,7 @@ class Engine:
         envelopes = {name: self._envelope(request, number, name) for name in self.roster.sites}
         replies, refusals, spent = self._gather(envelopes, expected, needed=self.patience.quorum)
         counted = [name for name in self.roster.sites if name in replies]
-        entry = {
+        entry: dict[str, Any] = {
             "exchange": number,
             "kind": request.kind,
             "round": request.round,
@@ -182,14 +184,14 @@ class Engine:
 
     def _envelope(self, request: Message, number: int, name: str) -> Envelope:
         roster, arrays = self.roster, dict(request.arrays)
-        training = request.kind in ("round", "finish", DELIVER)
+        training = request.kind in TRAINED
         attempt = self.server.attempt
         if request.kind in ("finish", DELIVER):
             assert self.server.best is not None
             attempt = self.server.best[1]
-        if request.kind in ("start", "round", "finish", DELIVER) and "cycles" in roster.setup:
-            if -1 not in roster.knows.get(name, []):
-                arrays |= missed_arrays("cycles", roster.setup["cycles"])
+        late = -1 not in roster.knows.get(name, [])
+        if late and request.kind in ("start", *TRAINED) and "cycles" in roster.setup:
+            arrays |= missed_arrays("cycles", roster.setup["cycles"])
         if training and attempt not in roster.knows.get(name, []):
             arrays |= missed_arrays("start", roster.setup[f"start {attempt}"])
         return Envelope(
@@ -238,7 +240,9 @@ class Engine:
             if self._begun()
             else set()
         )
-        waiting, replies, refusals = set(envelopes), {}, {}
+        waiting = set(envelopes)
+        replies: dict[str, Envelope] = {}
+        refusals: dict[str, str] = {}
         to_send = set(envelopes)
         while waiting:
             now = self.clock()

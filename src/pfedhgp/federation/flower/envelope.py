@@ -15,7 +15,7 @@ DELIVER, HELLO = "deliver", "hello"
 """The fitted global block for a site to keep, and the question who a site is."""
 ENVELOPES = (*KINDS, DELIVER, HELLO)
 MISSED = "missed"
-"""missed/start/<array>: a request that a late site has not had; it is set up by it, and does not answer it."""
+"""missed/start/<array>: a request that a late site has not had, and is set up by; it does not answer it."""
 
 CODES = {
     "schema": "the two sides run different versions of pfedhgp",

@@ -1,4 +1,4 @@
-"""The fitted model as a site keeps it (the global block and its own) and as the server keeps it (no client's)."""
+"""The fitted model as a site keeps it (with its own block) and as the server keeps it (with no client's)."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from typing import IO
 from pfedhgp.errors import InputError, PFedHGPError
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-PARENT = "PFEDHGP_PARENT"
+PARENT, READY = "PFEDHGP_PARENT", "PFEDHGP_READY"
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -66,12 +66,12 @@ def start(module: str, arguments: Sequence[str], *, folder: Path, lock: IO[bytes
     """`python -m pfedhgp.federation.flower.<module>`; its log and Flower's own files are in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{module}.log"
-    environment = {
-        **os.environ,
-        **QUIET,
+    own = {
         "FLWR_HOME": str(folder / "home"),
+        READY: str(folder / "ready"),
         PARENT: str(os.getpid()),
     }
+    environment = {**os.environ, **QUIET, **own}
     with open(log, "ab") as sink:
         process = subprocess.Popen(
             [sys.executable, "-m", f"pfedhgp.federation.flower.{module}", *arguments],

@@ -47,6 +47,7 @@ def serve(coordinator: Coordinator, listening: Listening) -> dict[str, Any]:
         secret = processes.secret_file(folder / "secret")
         if not coordinator.resume:
             (folder / "state.db").unlink(missing_ok=True)
+        (folder / "ready").unlink(missing_ok=True)
         child = processes.start(
             "superlink",
             [
@@ -79,6 +80,7 @@ def _train(
         names = {public_bytes(key, name): name for name, key in coordinator.keys.items()}
         tasks.register(address, names)
         directory = ByKey(names)
+    (folder / "ready").touch()
     noted = folder / "run"
     before = int(noted.read_text()) if coordinator.resume and noted.is_file() else None
     run_id = tasks.start_run(address, before)

@@ -1,9 +1,10 @@
 """Flower's tasks, done in this process: what its SuperExec would start a new process for, each time.
 
 With `--isolation process` a SuperNode hands messages to whoever asks with the right secret. Asking ourselves
-saves the start of an interpreter, of JAX and of compiled code for every message (about six seconds a round);
-and the code that runs on a site's rows is the one that the site installed: the bundle that comes from the server
-is never unpacked. The calls below are Flower's own but not all public: `flwr>=1.41,<1.43`.
+saves the start of an interpreter, of JAX and of compiled code for every message; and the code that runs on
+a site's rows is the one that the site installed: the bundle that comes from the server is never unpacked.
+
+The calls below are Flower's own but not all public: `flwr>=1.41,<1.43`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,10 +98,8 @@ def start_run(address: Address, before: int | None) -> int:
     control = address.client(ControlHttpClient)
     try:
         if before is not None:
-            try:
+            with suppress(httpx.HTTPStatusError):  # it is over, or unknown: all the same to us
                 control.StopRun(StopRunRequest(run_id=before))
-            except httpx.HTTPStatusError:
-                pass  # it is over, or unknown: all the same to us
         bundle = app_bundle()
         fab = Fab(hashlib.sha256(bundle).hexdigest(), bundle, {})
         return int(control.StartRun(StartRunRequest(fab=fab_to_proto(fab))).run_id)
@@ -131,7 +130,8 @@ def server_grid(address: Address, secret: bytes, run_id: int) -> Iterator[HttpGr
     token = None
     end = time.monotonic() + 60.0
     runtime = address.client(
-        RuntimeHttpClient, SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=ACQUIRE)
+        RuntimeHttpClient,
+        SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=ACQUIRE),
     )
     try:
         while token is None:
@@ -179,7 +179,8 @@ class Desk:
     def __init__(self, address: Address, secret: bytes) -> None:
         self.address = address
         self.client = address.client(
-            RuntimeHttpClient, SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=ACQUIRE)
+            RuntimeHttpClient,
+            SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=ACQUIRE),
         )
 
     def serve_one(self, reply_to: Callable[[Message], Message]) -> bool:
