@@ -1,12 +1,11 @@
 """`pfedhgp federate DATA… --client C …`: fit's options, but with real processes, one for each client.
 
-For a trial on one machine: a server and a site for every client, TLS and keys of their own, each site with its
-own rows and nothing else. RUN is what `fit` writes; RUN/sites/<hash>/ is each site's home.
+For a trial on one machine: a server and a site for every client, TLS and keys of their own, each site with
+its own rows and nothing else. RUN is what `fit` writes; RUN/sites/<hash>/ is each site's home.
 """
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +31,8 @@ def federate(**options: Any) -> None:
     run_command(options, train=train)
 
 
-federate.__signature__ = inspect.signature(fit)  # type: ignore[attr-defined]
+# The options are fit's, and typer looks them up there.
+federate.__wrapped__ = fit  # type: ignore[attr-defined]
 federate.__annotations__ = dict(fit.__annotations__)
 
 
@@ -125,7 +125,9 @@ def _assembled(config: Config, data: Ingested, run: Path, members: list[Any]) ->
     from pfedhgp.model import files
 
     found = files.load(run)
-    clients, jitter, layers = {}, {}, {}
+    clients: dict[str, Any] = {}
+    jitter: dict[str, float] = {}
+    layers: dict[str, Any] = {}
     for member in members:
         if not (member.home / MODEL).is_dir():
             warnings.warn(

@@ -161,6 +161,7 @@ class Engine:
             "kind": request.kind,
             "round": request.round,
             "attempt": self.server.attempt,
+            "block": request.block,
             "counted": counted,
             "missing": {
                 n: refusals.get(n, "no-answer") for n in self.roster.sites if n not in replies
