@@ -27,8 +27,8 @@ from pfedhgp.runtime import numerics
 from reference_federation import replay, rows_of
 
 require("flwr")
-from pfedhgp.federation.flower.certs import make_certificates
-from pfedhgp.federation.flower.processes import free_port
+from pfedhgp.federation.flower.certs import make_certificates  # noqa: E402
+from pfedhgp.federation.flower.processes import free_port  # noqa: E402
 
 pytestmark = pytest.mark.flower
 
@@ -206,6 +206,7 @@ def _check_canaries(here):
     numbers = [f"{value:.9f}"[:9].encode() for value in (CANARY_X, CANARY_Y)]
     numbers += [struct.pack("<d", value) for value in (CANARY_X, CANARY_Y)]
     named = ("site.json", "messages.jsonl", "participation.jsonl", "spec.json", "sites.toml")
+    named += ("predicted.csv",)  # the user asked for it
     looked = 0
     for path in sorted(here.folder.rglob("*")):
         if not path.is_file() or path.suffix == ".parquet" or "altered" in path.parts:
