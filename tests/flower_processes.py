@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -14,12 +15,23 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pytest
 
 from pfedhgp.data.rows import ClientRows
 
 PATIENCE = 300.0
 """Seconds that anything may take on a loaded machine before a test fails."""
-CANARY = "CANARY"
+
+
+def needs_flower() -> None:
+    """Skips a module where Flower is not installed; `make test-flower`, which installs it, allows no skip."""
+    if importlib.util.find_spec("flwr") is not None:
+        return
+    if os.environ.get("PFEDHGP_REQUIRE_FLOWER") == "1":
+        pytest.fail("flwr is missing, and PFEDHGP_REQUIRE_FLOWER=1 asks for it", pytrace=False)
+    pytest.skip(
+        "flwr is missing: `make test-flower` brings it and runs these", allow_module_level=True
+    )
 
 
 @dataclass

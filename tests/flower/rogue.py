@@ -1,4 +1,4 @@
-"""A site that misbehaves in training, by $FAULT: nan, replay, silent, slow or raise; `pfedhgp client` else."""
+"""A site that misbehaves in training, by $FAULT: nan, replay, silent, slow, raise; `pfedhgp client` else."""
 
 from __future__ import annotations
 

@@ -14,8 +14,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from conftest import require
-from flower_processes import Deployment
+from flower_processes import Deployment, needs_flower
 from pfedhgp import FederatedGP
 from pfedhgp.cli import config as configs
 from pfedhgp.cli.agreement import Agreement
@@ -26,7 +25,7 @@ from pfedhgp.model import files
 from pfedhgp.runtime import numerics
 from reference_federation import replay, rows_of
 
-require("flwr")
+needs_flower()
 from pfedhgp.federation.flower.certs import make_certificates  # noqa: E402
 from pfedhgp.federation.flower.processes import free_port  # noqa: E402
 
