@@ -19,7 +19,7 @@ import pytest
 
 from pfedhgp.data.rows import ClientRows
 
-PATIENCE = 300.0
+PATIENCE = 600.0
 """Seconds that anything may take on a loaded machine before a test fails."""
 
 

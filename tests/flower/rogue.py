@@ -18,7 +18,7 @@ first = {}
 def answer(self, request):
     if request.kind not in ("start", "round"):
         return honest(self, request)
-    if FAULT == "silent":
+    if FAULT == "silent" and request.round >= 3:
         time.sleep(3600.0)
     if FAULT == "slow" and request.kind == "round":
         self.audit.append("note", code=f"slow {request.round}")

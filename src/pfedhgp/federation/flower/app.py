@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid, ServerApp
 
 from pfedhgp.federation.flower import wire
@@ -26,6 +27,12 @@ log = logging.getLogger("pfedhgp.server")
 TRAIN = "train"
 REFRESH = 0.5
 """Seconds between two looks at which nodes are there."""
+GONE = (
+    ErrorCode.NODE_UNAVAILABLE,
+    ErrorCode.MESSAGE_UNAVAILABLE,
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+)
+"""What Flower answers in place of a node that has gone."""
 FIRST_BYTES = 64 * 1024 * 1024
 """The most that a site unpacks before it knows the plan."""
 
@@ -68,6 +75,7 @@ class GridLink:
         self._nodes: dict[str, tuple[int, str]] = {}
         self._looked = -REFRESH
         self._refused: set[int] = set()
+        self._returned: list[str] = []
 
     def expect(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
@@ -91,13 +99,16 @@ class GridLink:
             about = self.pending.pop(message.metadata.reply_to_message_id, None)
             if about is None:
                 continue
+            if message.has_error() and message.error.code in GONE:
+                self._returned.append(about[0])  # the node went away with it: it is asked again
+                continue
             found.append((about[0], self._read(message)))
         return found
 
     def lost(self) -> list[str]:
         """Nodes that have come anew since they were asked have nothing left of the question."""
         present = self._present()
-        names = []
+        names, self._returned = self._returned, []
         for key, (name, node, since) in list(self.pending.items()):
             if name in present and present[name] != (node, since):
                 del self.pending[key]
