@@ -227,6 +227,7 @@ def test_requests_that_are_not_as_the_plan_says_are_refused(tmp_path):
         ({"centre": np.zeros(2)}, "malformed"),
         ({"centre": np.zeros(1, np.float32)}, "malformed"),
         ({"more": np.zeros(1)}, "malformed"),
+        ({"centre": np.zeros(1_000_000)}, "oversized"),
         ({"missed/round/J": np.zeros(1)}, "malformed"),
     ):
         assert site.answer(replace(asked, arrays={**asked.arrays, **change})).code == code

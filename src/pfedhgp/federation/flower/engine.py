@@ -61,6 +61,8 @@ class Patience:
     """Replies without which an exchange does not count."""
     grace: float = 5.0
     """Seconds that a site which was missing is waited for at least, once the others are there."""
+    last_grace: float = 30.0
+    """The same for the delivery of the model, which does not come again."""
     pause: float = 0.1
     """Seconds between two looks at the link."""
 
@@ -154,7 +156,7 @@ class Engine:
         expected = guard.reply_shapes(self.server.plan, request.kind, request.arrays)
         self.link.expect(guard.SLACK * guard.size_of(expected))
         envelopes = {name: self._envelope(request, number, name) for name in self.roster.sites}
-        replies, refusals, spent = self._gather(envelopes, expected, needed=self.patience.quorum)
+        replies, refusals, spent = self._gather(envelopes, expected, grace=self.patience.grace)
         counted = [name for name in self.roster.sites if name in replies]
         entry: dict[str, Any] = {
             "exchange": number,
@@ -231,7 +233,7 @@ class Engine:
         roster.log.append(entry)
 
     def _gather(
-        self, envelopes: Mapping[str, Envelope], expected: guard.Shapes, *, needed: int
+        self, envelopes: Mapping[str, Envelope], expected: guard.Shapes, *, grace: float
     ) -> tuple[dict[str, Envelope], dict[str, str], float]:
         """Sends to all and waits; (replies, codes of refusals, seconds)."""
         began = self.clock()
@@ -256,9 +258,9 @@ class Engine:
                 self._take(name, reply, envelopes, expected, replies, refusals)
                 waiting.discard(name)
             to_send |= set(self.link.lost()) & waiting
-            if waiting and waiting <= away and len(replies) >= needed:
+            if waiting and waiting <= away and len(replies) >= self.patience.quorum:
                 # Once all that were here last time have answered, the others get as long again.
-                end = min(end, began + 2.0 * (now - began) + self.patience.grace)
+                end = min(end, began + 2.0 * (now - began) + grace)
                 away = set()
             if waiting:
                 self.sleep(self.patience.pause)
@@ -307,7 +309,7 @@ class Engine:
             made = self._envelope(request, number, name)
             envelopes[name] = replace(made, kind=DELIVER, summary=self.summary())
         self.link.expect(guard.SLACK * guard.HEADER)
-        replies, refusals, _ = self._gather(envelopes, {}, needed=self.patience.quorum)
+        replies, refusals, _ = self._gather(envelopes, {}, grace=self.patience.last_grace)
         missing = {n: refusals.get(n, "no-answer") for n in envelopes if n not in replies}
         for name, code in missing.items():
             log.warning("%s has not got the model: %s", self._shown(name), CODES[code])

@@ -104,6 +104,8 @@ class Site:
         if request.kind == HELLO:
             return {}
         here = self._open(request)
+        if request.nbytes > guard.most_bytes(here.terms.plan):
+            raise Refused("oversized")
         guard.check_request(request, here.terms.plan)
         last = here.last
         if request.kind == DELIVER:
