@@ -5,10 +5,11 @@ PYTHON ?= python3
 VENV   := .venv
 BENCH  := .venv-bench
 DOCS   := .venv-docs
+FLOWER := .venv-flower
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-slow lint bench docs study clean
+.PHONY: help venv demo test test-slow test-flower lint bench docs study clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,10 +20,13 @@ demo: $(VENV)/.stamp ## fit a made-up air-quality federation and write ./pfedhgp
 	$(VENV)/bin/pfedhgp demo $(ARGS)
 
 test: $(VENV)/.stamp ## the tests, without the slow ones (ARGS="-k name" picks some)
-	$(VENV)/bin/python -m pytest -m "not slow" -n 2 --dist loadfile $(ARGS) tests
+	$(VENV)/bin/python -m pytest -m "not slow and not flower" -n 2 --dist loadfile $(ARGS) tests
 
 test-slow: $(VENV)/.stamp ## the tests marked slow
-	$(VENV)/bin/python -m pytest -m slow -n 2 --dist loadfile $(ARGS) tests
+	$(VENV)/bin/python -m pytest -m "slow and not flower" -n 2 --dist loadfile $(ARGS) tests
+
+test-flower: $(FLOWER)/.stamp ## federations of real processes over Flower, on loopback
+	PFEDHGP_REQUIRE_FLOWER=1 $(FLOWER)/bin/python -m pytest -m flower $(ARGS) tests/flower
 
 lint: $(VENV)/.stamp ## formatting, lint rules and types
 	$(VENV)/bin/ruff format --check .
@@ -47,13 +51,14 @@ study: $(VENV)/.stamp ## the paper's numerical study in full, into build/study a
 	$(VENV)/bin/python -m pfedhgp.studies.document docs/study.md synthetic=build/study/synthetic stability=build/study/stability
 
 clean: ## remove environments, caches and build outputs
-	rm -rf $(VENV) $(BENCH) $(DOCS) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(BENCH) $(DOCS) $(FLOWER) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.stamp: EXTRAS := test
 $(BENCH)/.stamp: EXTRAS := bench
 $(DOCS)/.stamp: EXTRAS := docs
-$(VENV)/.stamp $(BENCH)/.stamp $(DOCS)/.stamp: pyproject.toml
+$(FLOWER)/.stamp: EXTRAS := test,flower
+$(VENV)/.stamp $(BENCH)/.stamp $(DOCS)/.stamp $(FLOWER)/.stamp: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
 	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)

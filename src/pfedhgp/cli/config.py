@@ -1,6 +1,6 @@
 """All settings of a fit, from a TOML file and from the command line, which wins.
 
-[data]       files, client, inputs, outputs, cycle, delimiter, datetime_format
+[data]       files, client, inputs, outputs, cycle, delimiter, datetimes, datetime_format
 [model]      kernel, local_kernel, layers, latents, local_latents, noise, inducing, local_inducing,
              learn_inducing, largest_inducing, largest_local_inducing, cycles, cycle_sharing,
              cycle_basis, domain
@@ -42,6 +42,8 @@ class Data(_Part):
     outputs: list[str] = []
     cycle: str | None = None
     delimiter: str | None = None
+    datetimes: list[str] = []
+    """Inputs that are datetimes: for a federation's server, which has no file to see it in."""
     datetime_format: str | None = None
 
 

@@ -227,74 +227,84 @@ def fit(
 
     Ctrl-C stops a run; --resume goes on as if it had not stopped.
     """
+    run_command(dict(locals()))
+
+
+def run_command(options: dict[str, Any], train: Any = None) -> None:
+    """What `fit` does with its options, by their Python names; `train` as of `fitting.fit`."""
     from pfedhgp.cli import config as configs
     from pfedhgp.cli.fitting import Unfinished
     from pfedhgp.cli.fitting import fit as run_fit
     from pfedhgp.cli.terminal import result, say, warnings_as_lines
     from pfedhgp.errors import InputError
 
+    o = options
     given: dict[str, dict[str, Any]] = {
         "data": {
-            "files": [str(p.resolve()) for p in files] if files else None,
-            "client": client,
-            "inputs": inputs or None,
-            "outputs": outputs or None,
-            "cycle": cycle,
-            "delimiter": delimiter,
-            "datetime_format": datetime_format,
+            "files": [str(p.resolve()) for p in o["files"]] if o["files"] else None,
+            "client": o["client"],
+            "inputs": o["inputs"] or None,
+            "outputs": o["outputs"] or None,
+            "cycle": o["cycle"],
+            "delimiter": o["delimiter"],
+            "datetime_format": o["datetime_format"],
         },
         "model": {
-            "kernel": kernel,
-            "local_kernel": local_kernel,
-            "layers": None if layers is None else [each.strip() for each in layers.split(",")],
-            "latents": latents,
-            "local_latents": local_latents,
-            "noise": noise,
-            "inducing": _budget(inducing),
-            "local_inducing": _budget(local_inducing),
-            "learn_inducing": learn_inducing,
-            "cycles": cycles,
-            "cycle_sharing": cycle_sharing,
-            "cycle_basis": _budget(cycle_basis),
-            "domain": domain or None,
+            "kernel": o["kernel"],
+            "local_kernel": o["local_kernel"],
+            "layers": None
+            if o["layers"] is None
+            else [each.strip() for each in o["layers"].split(",")],
+            "latents": o["latents"],
+            "local_latents": o["local_latents"],
+            "noise": o["noise"],
+            "inducing": _budget(o["inducing"]),
+            "local_inducing": _budget(o["local_inducing"]),
+            "learn_inducing": o["learn_inducing"],
+            "cycles": o["cycles"],
+            "cycle_sharing": o["cycle_sharing"],
+            "cycle_basis": _budget(o["cycle_basis"]),
+            "domain": o["domain"] or None,
         },
         "inference": {
-            "name": inference,
-            "rounds": rounds,
-            "tolerance": tolerance,
-            "restarts": restarts,
-            "batch": batch,
-            "averaging": averaging,
+            "name": o["inference"],
+            "rounds": o["rounds"],
+            "tolerance": o["tolerance"],
+            "restarts": o["restarts"],
+            "batch": o["batch"],
+            "averaging": o["averaging"],
         },
         "run": {
-            "out": None if out is None else str(out),
-            "holdout": holdout,
-            "seed": seed,
-            "device": device,
-            "report": report,
+            "out": None if o["out"] is None else str(o["out"]),
+            "holdout": o["holdout"],
+            "seed": o["seed"],
+            "device": o["device"],
+            "report": o["report"],
         },
     }
     base: dict[str, Any] = {}
-    if config is not None:
-        base = configs.read_config(config)
-        base = configs.check(base, file=config).model_dump(exclude_unset=True)
-        _anchor_files(base, config.resolve().parent)
-    if resume:
-        where = out or (base.get("run") or {}).get("out")
+    if o["config"] is not None:
+        base = configs.read_config(o["config"])
+        base = configs.check(base, file=o["config"]).model_dump(exclude_unset=True)
+        _anchor_files(base, o["config"].resolve().parent)
+    if o["resume"]:
+        where = o["out"] or (base.get("run") or {}).get("out")
         if where is None:
             raise InputError("--resume needs --out: the folder of the run that stopped")
         stored = Unfinished(Path(where) / "checkpoint").read()["config"]
         base = configs.merge(stored, base)
     settings = configs.check(configs.merge(base, given))
-    if write_config is not None:
-        _write_settings(write_config, settings, overwrite)
-        say(f"settings written to {write_config}", quiet=quiet)
+    if o["write_config"] is not None:
+        _write_settings(o["write_config"], settings, o["overwrite"])
+        say(f"settings written to {o['write_config']}", quiet=o["quiet"])
         return
     with warnings_as_lines() as told:
-        summary = run_fit(settings, overwrite=overwrite, resume=resume, quiet=quiet)
-    if as_json:
+        summary = run_fit(
+            settings, train=train, overwrite=o["overwrite"], resume=o["resume"], quiet=o["quiet"]
+        )
+    if o["as_json"]:
         result({**summary, "warnings": told})
-    elif not quiet:
+    elif not o["quiet"]:
         _print(summary)
 
 

@@ -6,7 +6,7 @@ import json
 import shutil
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from pfedhgp.cli.ingest import Ingested, fingerprints, ingest
 from pfedhgp.cli.signals import Terminated
 from pfedhgp.cli.targets import check_parent, writing_to
 from pfedhgp.cli.terminal import say, use_compilation_cache
+from pfedhgp.data.columns import Columns
 from pfedhgp.data.readers import client_rows
 from pfedhgp.errors import ExtrapolationWarning, InputError, ModelFileError
 from pfedhgp.model.run_folder import check_target, parse_json
@@ -117,10 +118,21 @@ def check_settings(config: Config, *, overwrite: bool, resume: bool) -> Path:
     return run
 
 
+Train = Callable[..., "FederatedGP"]
+
+
 def fit(
-    config: Config, *, overwrite: bool = False, resume: bool = False, quiet: bool = False
+    config: Config,
+    *,
+    overwrite: bool = False,
+    resume: bool = False,
+    quiet: bool = False,
+    train: Train | None = None,
 ) -> dict[str, Any]:
-    """Reads, fits, scores and writes RUN; returns the summary that --json prints."""
+    """Reads, fits, scores and writes RUN; returns the summary that --json prints.
+
+    `train` is what turns settings and rows into a fitted model; by default in this process.
+    """
     began = time.monotonic()
     run = check_settings(config, overwrite=overwrite, resume=resume)
     unfinished = Unfinished(run / "checkpoint")
@@ -143,7 +155,9 @@ def fit(
     say(_about(data, len(files)), quiet=quiet)
     try:
         with _progress(config, quiet=quiet) as show:
-            model = _train(config, data, unfinished.folder, show, resume=resume)
+            model = (train or _train)(
+                config, data, unfinished.folder, show, resume=resume, quiet=quiet
+            )
             _tell(show, f"scoring {_held_out(data)} held-out rows" if data.test else None)
             _keep_metrics(model, data, began)
             with writing_to(run):
@@ -197,14 +211,44 @@ def _check_device(device: str) -> None:
 
 
 def _train(
-    config: Config, data: Ingested, checkpoint: Path, show: Any, *, resume: bool
+    config: Config, data: Ingested, checkpoint: Path, show: Any, *, resume: bool, quiet: bool
 ) -> FederatedGP:
+    fitted = estimator(config, data.columns, data.domain, callbacks=[show]).fit(
+        client_rows(data.training, data.columns, whole_cycles=config.model.cycles != "white"),
+        inputs=data.columns.input_names,
+        outputs=data.columns.outputs,
+        checkpoint=checkpoint,
+        resume=resume,
+    )
+    kept = {**fitted.model_.settings, **words_of(config), **columns_of(data)}
+    fitted.model_ = replace(fitted.model_, settings=kept)
+    return fitted
+
+
+def words_of(config: Config) -> dict[str, Any]:
+    """Kernels as the user wrote them, for the model file."""
+    return {"kernel": config.model.kernel, "local_kernel": config.model.local_kernel}
+
+
+def columns_of(data: Ingested) -> dict[str, Any]:
+    """The columns, for the model file."""
+    return {"columns": {**data.columns.to_json(), "dropped": list(data.dropped)}}
+
+
+def estimator(
+    config: Config,
+    columns: Columns,
+    domain: list[tuple[float, float]] | None,
+    *,
+    callbacks: Sequence[Any] = (),
+) -> FederatedGP:
+    """The estimator that the settings ask for."""
     from pfedhgp.estimator import FederatedGP
 
     model, how = config.model, config.inference
-    fitted = FederatedGP(
-        kernel=_kernel(model.kernel, "kernel", data),
-        local_kernel=_kernel(model.local_kernel, "local_kernel", data),
+    return FederatedGP(
+        kernel=_kernel(model.kernel, "kernel", columns),
+        local_kernel=_kernel(model.local_kernel, "local_kernel", columns),
         layers=tuple(model.layers),
         latents=model.latents,
         local_latents=model.local_latents,
@@ -214,7 +258,7 @@ def _train(
         learn_inducing=model.learn_inducing,
         largest_inducing=model.largest_inducing,
         largest_local_inducing=model.largest_local_inducing,
-        domain=data.domain,
+        domain=domain,
         cycles=model.cycles,
         cycle_sharing=model.cycle_sharing,
         cycle_basis=model.cycle_basis,
@@ -226,22 +270,11 @@ def _train(
         averaging=how.averaging,
         device=config.run.device,
         seed=config.run.seed,
-        callbacks=[show],
-    ).fit(
-        client_rows(data.training, data.columns, whole_cycles=model.cycles != "white"),
-        inputs=data.columns.input_names,
-        outputs=data.columns.outputs,
-        checkpoint=checkpoint,
-        resume=resume,
+        callbacks=callbacks,
     )
-    words = {"kernel": model.kernel, "local_kernel": model.local_kernel}
-    columns = {**data.columns.to_json(), "dropped": list(data.dropped)}
-    settings_kept = {**fitted.model_.settings, **words, "columns": columns}
-    fitted.model_ = replace(fitted.model_, settings=settings_kept)
-    return fitted
 
 
-def _kernel(text: str | None, name: str, data: Ingested) -> Any:
+def _kernel(text: str | None, name: str, columns: Columns) -> Any:
     """A plain name stays one, which lets the estimator choose the local kernel by it."""
     if text is None:
         return None
@@ -249,7 +282,7 @@ def _kernel(text: str | None, name: str, data: Ingested) -> Any:
     tree = kernel_words.parse(text, option)
     if isinstance(tree, kernel_words.Leaf) and not (tree.numbers or tree.inputs):
         return tree.name
-    return kernel_words.build(tree, data.columns.inputs, option)
+    return kernel_words.build(tree, columns.inputs, option)
 
 
 def _keep_metrics(model: FederatedGP, data: Ingested, began: float) -> None:

@@ -84,7 +84,7 @@ def ingest(config: Config) -> Ingested:
             stacklevel=2,
         )
     _tell(clients, columns)
-    domain = _domain(config.model.domain, columns, clients)
+    domain = domain_of(config.model.domain, columns, clients)
     # First drop, then split: the split can then be made again from the columns that a model knows.
     kept = _varying(clients, columns)
     clients = [replace(client, X=client.X[:, kept]) for client in clients]
@@ -197,8 +197,8 @@ def _varying(clients: list[Observations], columns: Columns) -> list[int]:
     return [int(j) for j in np.flatnonzero(varies)]
 
 
-def _domain(
-    given: list[str] | None, columns: Columns, clients: list[Observations]
+def domain_of(
+    given: list[str] | None, columns: Columns, clients: Sequence[Observations] = ()
 ) -> list[tuple[float, float]] | None:
     """Pairs from "LOW..HIGH", one for each input; dates where the input is one. They hold every row."""
     if given is None:

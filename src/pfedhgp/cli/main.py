@@ -17,11 +17,16 @@ import typer
 
 from pfedhgp import __version__
 from pfedhgp.cli import reproduce
+from pfedhgp.cli.audit import audit
+from pfedhgp.cli.certs import certs
 from pfedhgp.cli.classify import classify
+from pfedhgp.cli.client import client
 from pfedhgp.cli.demo import demo
+from pfedhgp.cli.federate import federate
 from pfedhgp.cli.fit import fit
 from pfedhgp.cli.predict import predict
 from pfedhgp.cli.report import report
+from pfedhgp.cli.server import server
 from pfedhgp.cli.signals import Terminated, terminable
 from pfedhgp.errors import InputError
 
@@ -61,7 +66,11 @@ def root(
         typer.echo(context.get_help())
 
 
-for command in (demo, fit, predict, classify, report):
+COMMANDS = (
+    *(demo, fit, predict, classify, report),
+    *(server, client, federate, certs, audit),
+)
+for command in COMMANDS:
     app.command()(command)
 app.add_typer(reproduce.app)
 

@@ -3,7 +3,8 @@
     checkpoint/000007/                      after seven exchanges; the newest one counts
         index.json                          format, and the SHA-256 of every other file
         server.safetensors                  the server's part
-        clients/<hash>.safetensors          one cohort's part (a client alone is a cohort of one)
+        clients/<hash>.safetensors          one cohort's part (a client alone is a cohort of one);
+                                            what a server remembers of clients on other machines
         messages.jsonl                      names, shapes and bytes of what has crossed so far
 
 A part is named arrays, and plain JSON in the file's header. Server and clients have separate files because
@@ -19,21 +20,31 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import safetensors.numpy
 
 from pfedhgp.atomic import write_new_folder
 from pfedhgp.errors import InputError, ModelFileError
-from pfedhgp.federation.cohort import Cohort
 from pfedhgp.federation.server import Server
 from pfedhgp.inference.state import State
 from pfedhgp.model.codec import plain_json
 from pfedhgp.model.run_folder import naming, parse_json
 
-FORMAT, VERSION = "pfedhgp-checkpoint", 1
+FORMAT, VERSION = "pfedhgp-checkpoint", 2
 INDEX, SERVER, MESSAGES = "index.json", "server.safetensors", "messages.jsonl"
+
+
+class Party(Protocol):
+    """Who has a part beside the server's: a cohort."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    def state(self) -> State: ...
+
+    def restore(self, state: State) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -43,7 +54,7 @@ class Checkpoint:
     folder: Path
 
     def save(
-        self, server: Server, cohorts: Sequence[Cohort], messages: list[dict[str, Any]]
+        self, server: Server, cohorts: Sequence[Party], messages: list[dict[str, Any]]
     ) -> None:
         """Writes the parties' states; the one before goes when the new one is whole."""
         before = self._kept()
@@ -57,7 +68,7 @@ class Checkpoint:
         for old in self._kept():
             shutil.rmtree(old)
 
-    def restore(self, server: Server, cohorts: Sequence[Cohort]) -> list[dict[str, Any]]:
+    def restore(self, server: Server, cohorts: Sequence[Party]) -> list[dict[str, Any]]:
         """Puts the newest states back and returns the messages until then."""
         kept = self._kept()
         if not kept:
@@ -82,7 +93,7 @@ class Checkpoint:
             return [parse_json(line) for line in content[MESSAGES].splitlines()]
 
     def _files(
-        self, server: Server, cohorts: Sequence[Cohort], messages: list[dict[str, Any]]
+        self, server: Server, cohorts: Sequence[Party], messages: list[dict[str, Any]]
     ) -> Iterator[tuple[str, bytes]]:
         digests: dict[str, str] = {}
 
@@ -106,7 +117,7 @@ class Checkpoint:
         return sorted(p for p in self.folder.iterdir() if p.name.isdigit() and p.is_dir())
 
 
-def cohort_file(cohort: Cohort) -> str:
+def cohort_file(cohort: Party) -> str:
     """clients/<sha256(names)[:16]>.safetensors: names never reach a path."""
     digest = hashlib.sha256(json.dumps(cohort.names).encode("ascii")).hexdigest()
     return f"clients/{digest[:16]}.safetensors"

@@ -234,6 +234,21 @@ class Cohort:
                     digest.update(np.ascontiguousarray(value).tobytes())
         return digest.hexdigest()
 
+    # clients that were away -----------------------------------------------------------------------
+
+    def catch_up(self, missed: Sequence[Message]) -> None:
+        """Takes in requests that set things up (`cycles`, `start`) and were missed; nothing is sent."""
+        for request in missed:
+            if request.kind == "start":
+                self._prepare(request.arrays)
+            else:
+                self.answer(request)
+
+    def lapse(self, attempt: int) -> None:
+        """What the clients last sent in this attempt is not in the totals that come next."""
+        if attempt in self.trainers:
+            self.trainers[attempt].lapse()
+
     def _on_round(self, request: Message) -> list[dict[str, np.ndarray]]:
         if self.attempt not in self.trainers:
             raise MessageError("a round was asked for before the start")

@@ -35,11 +35,13 @@ from pfedhgp.model.spec import Spec, starting_kernels, with_periods
 
 log = logging.getLogger("pfedhgp")
 COUNTERS = (
-    *("phase", "round", "exchanges", "attempt", "turn", "_flat", "stop_asked"),
+    *("phase", "round", "exchanges", "attempt", "turn", "_flat", "stop_asked", "present"),
     *("chosen", "compared", "learn"),
 )
 """What the server counts, and where it is."""
 
+LARGEST_INDUCING = 256
+"""The most global inducing inputs of an automatic budget, unless the plan says otherwise."""
 QUIETEST = 1e-5
 """The noise that starting budgets are laid out for, at least."""
 
@@ -72,6 +74,8 @@ class Server:
         self.crowd: tuple[np.ndarray, np.ndarray] | None = None
         self.turn = 0
         self.stop_asked = False
+        self.present: list[str] = []
+        """Whose replies the last sums are of."""
         self.cycles: CycleServer | None = None
 
     def request(self) -> Message | None:
@@ -87,6 +91,7 @@ class Server:
         assert self._request is not None
         total: dict[str, np.ndarray] = {}
         count = received = 0
+        senders = []
         for reply in replies:
             if (reply.kind, reply.round, reply.block) != (
                 self._request.kind,
@@ -97,6 +102,7 @@ class Server:
             reply.check_finite()
             received += reply.nbytes
             count += 1
+            senders.append(reply.sender)
             if not total:
                 total = dict(reply.arrays)
             elif self.phase == "census":
@@ -107,6 +113,9 @@ class Server:
             self.exchanges += 1
         elif self.phase != "finish":
             raise MessageError(f"no client answered the {self.phase} request")
+        if self.phase == "round" and set(senders) != set(self.present):
+            self.trainer.bounds.clear()  # bounds of different clients do not compare
+        self.present = senders or self.present
         record = getattr(self, f"_take_{self.phase}")(total, count)
         if record is not None:
             record |= {
@@ -286,7 +295,7 @@ class Server:
         if self.plan.largest_inducing is not None:
             return self.plan.largest_inducing
         each = max(self.spec.latents * self.spec.outputs, 1)
-        return int(np.clip(starts.LARGEST_MESSAGE // each, 128, 256))
+        return int(np.clip(starts.LARGEST_MESSAGE // each, 128, LARGEST_INDUCING))
 
     def _take_start(self, sums: dict[str, np.ndarray], count: int) -> dict[str, Any]:
         replies = State(sums)
@@ -351,7 +360,8 @@ class Server:
 
     def _settled(self, bound: float | None, clients: int) -> bool:
         """Whether two rounds in a row gained less than the tolerance."""
-        if bound is None:
+        if bound is None or len(self.trainer.bounds) < 2:
+            self._flat = 0
             return False
         gain = bound - self.trainer.bounds[-2]
         self._flat = self._flat + 1 if gain < self.plan.tolerance * clients else 0

@@ -212,6 +212,9 @@ class MeanFieldClients:
             more = float(raised(same, only, blocks, names)[first])
         self.jitter = np.full(len(names), more)
 
+    def lapse(self) -> None:
+        """Nothing to do: a client's step depends on Θ_global alone, not on what was summed."""
+
     def replace_inputs(self, inputs: list[np.ndarray | None]) -> None:
         """The number of local inducing inputs is fixed here: q(v_l) belongs to them."""
         raise NotImplementedError("mean-field keeps its local inducing inputs")

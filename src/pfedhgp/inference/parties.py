@@ -67,6 +67,9 @@ class ClientParty(Protocol):
     ) -> list[dict[str, np.ndarray]]:
         """The replies to a broadcast, one a client."""
 
+    def lapse(self) -> None:
+        """The clients' last reply is not in the totals that come next: they were away."""
+
     def replace_inputs(self, inputs: list[np.ndarray | None]) -> None:
         """Gives clients other local inducing inputs; None leaves a client's as they are."""
 

@@ -84,12 +84,7 @@ class StructuredClients:
             evaluations=jnp.asarray(int(arrays["evaluations"])),
             derivatives=jnp.asarray(int(arrays["derivatives"])),
         )
-        if self.own is None or self.own_block is None:
-            count = self.blocks.active.shape[0]
-            rest = jax.tree.map(lambda v: jnp.zeros((count, *v.shape)), (broadcast.J, broadcast.h))
-        else:
-            structure = self.spec.structure
-            rest = client_step.batched_rest(structure, broadcast, self.own_block, self.own)
+        rest = self._rest(broadcast)
         self.expect_noise(arrays["noise"])
         if arrays["evaluations"] or arrays["derivatives"]:
             self.own = self.improve(broadcast, rest, names)
@@ -97,6 +92,21 @@ class StructuredClients:
             self.own = self.open(broadcast, names)
         self.own_block = broadcast.block
         return statistics_to_arrays(self.own, derivatives=bool(arrays["derivatives"]))
+
+    def lapse(self) -> None:
+        """The clients' last sums are not in the totals: all of these are the others'."""
+        self.own = self.own_block = None
+
+    def _rest(self, broadcast: Broadcast) -> tuple[jax.Array, jax.Array]:
+        """The others' J and h: all but each client's own last sums; at the start the totals are 0."""
+        if self.own is None or self.own_block is None:
+            count = self.blocks.active.shape[0]
+            J, h = (
+                jnp.broadcast_to(v[None], (count, *v.shape)) for v in (broadcast.J, broadcast.h)
+            )
+            return J, h
+        structure = self.spec.structure
+        return client_step.batched_rest(structure, broadcast, self.own_block, self.own)
 
     def expect_noise(self, variances: np.ndarray) -> None:
         """Centres the prior of log σ² at what is usual among clients; a cycle layer's noise is settled."""
@@ -228,10 +238,7 @@ class StructuredClients:
             return self._without_unseen(found)
         final = self._final(shared, jitter)
         if rest is None:
-            assert self.own is not None
-            assert self.own_block is not None
-            structure = self.spec.structure
-            rest = client_step.batched_rest(structure, final, self.own_block, self.own)
+            rest = self._rest(final)
         averaged = batched_average(
             self._options(),
             settings,

@@ -28,6 +28,8 @@ SPEC = "spec.json"
 PARTS = (SPEC, "global.safetensors", "clients", "metrics.json", "messages.jsonl")
 OTHERS = ("report.html", "checkpoint")
 """What else may lie in a RUN folder; it goes when the model is replaced."""
+STAY = ("sites", "participation.jsonl", "audit.jsonl", "audit.head")
+"""What a federation keeps there; it stays when the model is replaced."""
 
 
 def client_file(name: str) -> str:
@@ -83,12 +85,12 @@ def check_target(target: Path, *, overwrite: bool) -> None:
         raise InputError(f"{target} is a file: choose a folder for the model")
     # What a killed process left half written is no part of anything.
     there = {p.name for p in target.iterdir() if not p.name.startswith(".pfedhgp-")}
-    strange = sorted(there - {*PARTS, *OTHERS})
+    strange = sorted(there - {*PARTS, *OTHERS, *STAY})
     if strange:
         raise InputError(
             f"{target} holds {strange[0]!r}, which is no part of a model: choose another folder"
         )
-    if there - {"checkpoint"} and not overwrite:
+    if there - {"checkpoint", *STAY} and not overwrite:
         raise InputError(
             f"{target} already exists: choose another folder, or overwrite it (--overwrite)"
         )
@@ -104,10 +106,16 @@ def _put_in_place(fresh: Path, target: Path) -> None:
         sync_folder(target.parent)
         return
     old = _beside(target)
+    stay = [name for name in STAY if os.path.lexists(target / name)]
     os.rename(target, old)
     try:
+        for name in stay:
+            os.rename(old / name, fresh / name)
         os.rename(fresh, target)
     except BaseException:
+        for name in stay:
+            if os.path.lexists(fresh / name):
+                os.rename(fresh / name, old / name)
         os.rename(old, target)
         raise
     sync_folder(target.parent)

@@ -1,0 +1,225 @@
+"""What a round costs over Flower, beside the sites' own work: `python -m bench.federation --sites 2,4,8`.
+
+For each number of sites, on loopback with TLS and node keys: an app whose ServerApp and ClientApp do
+nothing, run by Flower's own commands (a process for every message); and a small federation of ours, without
+the slowest site's own work. That is shown apart: the first training exchange (it compiles, or loads compiled
+code) and a later one. Needs the extra `flower`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+ROUNDS = 5
+EMPTY = {
+    "pyproject.toml": b"""
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+[project]
+name = "empty"
+version = "1.0.0"
+description = "An app that does nothing"
+license = { file = "LICENSE" }
+dependencies = ["flwr>=1.41,<1.43"]
+[tool.flwr.app]
+publisher = "pfedhgp"
+fab-format-version = 1
+flwr-version-target = "1.41.0"
+[tool.flwr.app.components]
+serverapp = "empty.apps:server"
+clientapp = "empty.apps:client"
+[tool.flwr.app.config]
+nodes = 2
+out = ""
+""",
+    "LICENSE": b"Apache-2.0\n",
+    "README.md": b"An app that does nothing.\n",
+    "empty/__init__.py": b"",
+    "empty/apps.py": b"""
+import time
+from pathlib import Path
+from flwr.app import Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+server, client = ServerApp(), ClientApp()
+
+@client.train()
+def train(message, context):
+    return Message(RecordDict(), reply_to=message)
+
+@server.main()
+def main(grid, context):
+    while len(nodes := list(grid.get_node_ids())) < context.run_config["nodes"]:
+        time.sleep(0.1)
+    taken = []
+    for _ in range(5):
+        began = time.monotonic()
+        asked = [Message(RecordDict(), dst_node_id=n, message_type="train", ttl=600.0) for n in nodes]
+        left = set(grid.push_messages(asked))
+        while left:
+            left -= {m.metadata.reply_to_message_id for m in grid.pull_messages(list(left))}
+            time.sleep(0.1)
+        taken.append(time.monotonic() - began)
+    out = Path(context.run_config["out"])
+    out.with_suffix(".part").write_text("\\n".join(map(str, taken)))
+    out.with_suffix(".part").rename(out)
+""",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sites", default="2,4,8")
+    given = parser.parse_args()
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    head = ("sites", "empty Flower round, s", "ours beside the sites' work, s", "ratio")
+    head += ("first step at a site, s", "a later step, s", "kB up a site", "kB down a site")
+    print("| " + " | ".join(head) + " |")
+    print("|---" * len(head) + "|")
+    for sites in (int(n) for n in given.sites.split(",")):
+        with tempfile.TemporaryDirectory(prefix="pfedhgp-bench-") as name:
+            print(
+                row(sites, empty_rounds(Path(name), sites), our_rounds(Path(name), sites)),
+                flush=True,
+            )
+
+
+def row(sites: int, empty: list[float], ours: list[dict]) -> str:
+    rounds = [entry for entry in ours if entry["kind"] == "round"]
+    (first,) = (entry for entry in ours if entry["kind"] == "start")
+    own = [max(entry["site_seconds"].values()) for entry in rounds]
+    beside = [entry["seconds"] - work for entry, work in zip(rounds, own, strict=True)]
+    usual, added = statistics.median(empty), statistics.median(beside)
+    up, down = (max(e[key] for e in rounds) / sites / 1000 for key in ("bytes_up", "bytes_down"))
+    cells = (f"{usual:.1f}", f"{added:.1f}", f"{added / usual:.2f}")
+    cells += (f"{max(first['site_seconds'].values()):.1f}", f"{statistics.median(own[1:]):.2f}")
+    return f"| {sites} | " + " | ".join((*cells, f"{up:.1f}", f"{down:.1f}")) + " |"
+
+
+def empty_rounds(folder: Path, sites: int) -> list[float]:
+    """Seconds of each round of the app that does nothing."""
+    from flwr.cli.build import build_fab_from_files
+    from flwr.common.serde import fab_to_proto, user_config_to_proto
+    from flwr.proto.control_pb2 import StartRunRequest
+    from flwr.supercore.control import ControlHttpClient
+    from flwr.supercore.fab import Fab
+
+    from pfedhgp.federation.flower import tasks
+    from pfedhgp.federation.flower.certs import make_certificates, public_bytes, read_sites
+    from pfedhgp.federation.flower.processes import QUIET, free_port
+
+    certs, port = folder / "empty-certs", free_port()
+    keys = make_certificates(certs, [f"site {i}" for i in range(sites)], ["127.0.0.1"])
+    binaries = Path(sys.executable).parent
+    home = {**QUIET, "FLWR_HOME": str(folder / "flwr"), "PATH": f"{binaries}:{os.environ['PATH']}"}
+    link = [
+        "flower-superlink",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--enable-supernode-auth",
+    ]
+    link += ["--ssl-ca-certfile", f"{certs}/ca.crt", "--ssl-certfile", f"{certs}/server.crt"]
+    link += ["--ssl-keyfile", f"{certs}/server.key", "--disable-runtime-dependency-installation"]
+    address = tasks.Address(f"127.0.0.1:{port}", certs / "ca.crt")
+    with started(home) as start:
+        process = start(link)
+        tasks.wait_until_up(address, lambda: process.poll() is None)
+        known = read_sites(certs / "sites.toml")
+        tasks.register(address, {public_bytes(key, name): name for name, key in known.items()})
+        for key in keys.values():
+            node = ["flower-supernode", "--superlink", address.text, "--port", str(free_port())]
+            trust = [
+                "--root-certificates",
+                f"{certs}/ca.crt",
+                "--auth-supernode-private-key",
+                str(key),
+            ]
+            start([*node, *trust])
+        bundle, out = build_fab_from_files(EMPTY)[0], folder / "empty.txt"
+        control = address.client(ControlHttpClient)
+        fab = fab_to_proto(Fab(hashlib.sha256(bundle).hexdigest(), bundle, {}))
+        options = user_config_to_proto({"nodes": sites, "out": str(out)})
+        control.StartRun(StartRunRequest(fab=fab, override_config=options))
+        wait_for(out)
+        control.close()
+    return [float(line) for line in out.read_text().split()][1:]
+
+
+def our_rounds(folder: Path, sites: int) -> list[dict]:
+    """The participation log of a small federation."""
+    from pfedhgp.federation.flower.certs import make_certificates
+    from pfedhgp.federation.flower.federation import Federation, Member
+
+    names = [f"site {i}" for i in range(sites)]
+    keys = make_certificates(folder / "certs", names, ["127.0.0.1"])
+    settings = (
+        '[data]\ninputs = ["x"]\noutputs = ["y"]\n[model]\ninducing = 20\nlocal_inducing = 20\n'
+    )
+    (folder / "run.toml").write_text(f"{settings}[inference]\nrounds = {ROUNDS}\ntolerance = 0.0\n")
+    members = []
+    for i, name in enumerate(names):
+        rng = np.random.default_rng(i)
+        x = np.sort(rng.uniform(0.0, 5.0, 50))
+        y = np.sin(x) + 0.3 * np.cos(3.0 * x + i) + 0.1 * rng.normal(size=50)
+        pl.DataFrame({"x": x, "y": y}).write_parquet(folder / f"{i}.parquet")
+        members.append(Member(name, folder / f"{i}.parquet", keys[name], folder / f"home-{i}"))
+    federation = Federation(folder / "run.toml", folder / "certs", folder / "RUN", tuple(members))
+    federation.run(quiet=True)
+    lines = (folder / "RUN" / "participation.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@contextmanager
+def started(environment: dict[str, str]) -> Iterator:
+    """A function that starts processes, which end with the block."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def start(command: Sequence[str]) -> subprocess.Popen[bytes]:
+        quiet = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.DEVNULL,
+            "stderr": subprocess.DEVNULL,
+        }
+        running.append(subprocess.Popen(command, env={**os.environ, **environment}, **quiet))
+        return running[-1]
+
+    try:
+        yield start
+    finally:
+        for process in running:
+            process.terminate()
+        for process in running:
+            try:
+                process.wait(15.0)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def wait_for(path: Path, patience: float = 900.0) -> None:
+    end = time.monotonic() + patience
+    while not path.exists():
+        if time.monotonic() > end:
+            raise SystemExit(f"waited {patience:g} s for {path.name}")
+        time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""What the sites of a federation agree on before the first message: columns, model and inference.
+
+The server makes it from its settings and sends it with every request; a site makes the same plan from it, and
+reads its own file by it. It names columns and choices, and holds nothing of anybody's data.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pfedhgp.cli import config as configs
+from pfedhgp.cli.config import Config
+from pfedhgp.cli.fitting import estimator, words_of
+from pfedhgp.cli.ingest import delimiter_of, domain_of
+from pfedhgp.data import cells
+from pfedhgp.data.columns import Columns, InputColumn
+from pfedhgp.data.readers import (
+    Observations,
+    client_rows,
+    observations_of,
+    read_tables,
+    wanted_names,
+)
+from pfedhgp.data.rows import ClientRows
+from pfedhgp.errors import InputError
+
+if TYPE_CHECKING:
+    from pfedhgp.federation.plan import Plan
+
+KEPT = {"model": None, "inference": None, "run": ("seed",)}
+"""What of the settings concerns the sites."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Columns with their kinds, and the settings that make the plan."""
+
+    columns: Columns
+    config: Config
+
+    @staticmethod
+    def of(config: Config) -> Agreement:
+        """From a server's settings; datetimes have to be named, for there is no file to see them in."""
+        data = config.data
+        for given, name in ((data.inputs, "inputs"), (data.outputs, "outputs")):
+            if not given:
+                raise InputError(f"`{name}` in [data] is missing: the columns that every site has")
+        used = [*data.inputs, *data.outputs, *([data.cycle] if data.cycle else [])]
+        twice = [name for name in used if used.count(name) > 1]
+        if twice:
+            raise InputError(f"column {twice[0]!r} is used twice")
+        strange = [name for name in data.datetimes if name not in data.inputs]
+        if strange:
+            raise InputError(f"`datetimes` in [data]: {strange[0]!r} is not an input")
+        inputs = tuple(
+            InputColumn(name, "datetime", data.datetime_format)
+            if name in data.datetimes
+            else InputColumn(name)
+            for name in data.inputs
+        )
+        columns = Columns(None, inputs, tuple(data.outputs), data.cycle)
+        found = Agreement(columns, config)
+        found.plan()  # what cannot be planned is said now
+        return found
+
+    def to_json(self) -> str:
+        """One spelling, so that equal agreements are equal texts."""
+        tree = self.config.tree()
+        kept = {
+            table: {k: v for k, v in tree[table].items() if keys is None or k in keys}
+            for table, keys in KEPT.items()
+        }
+        content = {"columns": self.columns.to_json(), "settings": kept}
+        return json.dumps(content, sort_keys=True, allow_nan=False)
+
+    @staticmethod
+    def from_json(text: str) -> Agreement:
+        """Checked as a settings file is: unknown keys and types are refused."""
+        try:
+            tree = json.loads(text)
+            columns, settings = Columns.from_json(tree["columns"]), tree["settings"]
+            if set(settings) != set(KEPT) or set(tree) != {"columns", "settings"}:
+                raise ValueError("unknown parts")
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise InputError("the server's settings cannot be read: another version?") from None
+        return Agreement(columns, configs.check(settings))
+
+    def plan(self) -> Plan:
+        """The plan that server and sites share."""
+        from pfedhgp.fitting import cycle_choice
+
+        columns, model = self.columns, self.config.model
+        domain = domain_of(model.domain, columns)
+        d, Q = len(columns.inputs), len(columns.outputs)
+        lower = np.zeros(d) if domain is None else np.array([low for low, _ in domain])
+        # The plan depends on rows only by their numbers of columns, and on a domain by their being in it.
+        probe = ClientRows("", lower[None], np.zeros((1, Q)))
+        asked = estimator(self.config, columns, domain)
+        plan = asked._plan([probe], cycle_choice(asked._chosen()))
+        if getattr(plan.inference, "learn_inducing", False) == "auto":
+            raise InputError("learn_inducing = \"auto\" is decided in one process: say true or false")
+        return plan
+
+    def settings(self) -> dict[str, Any]:
+        """What a model file keeps of it."""
+        plain = (str, int, float, bool, type(None))
+        given = estimator(self.config, self.columns, None).get_params()
+        kept: dict[str, Any] = {n: value for n, value in given.items() if isinstance(value, plain)}
+        kept |= {"layers": list(self.config.model.layers), **words_of(self.config)}
+        return {**kept, "columns": {**self.columns.to_json(), "dropped": []}}
+
+    def rows(
+        self, files: Sequence[Path], name: str, *, delimiter: str | None, least_rows: int
+    ) -> ClientRows:
+        """A site's own rows, read by the agreed columns."""
+        columns = self.columns
+        data = self.config.data.model_copy(update={"delimiter": delimiter})
+        tables = read_tables(files, wanted=wanted_names(columns), delimiter=delimiter_of(data))
+        parts: list[Observations] = []
+        for table in tables:
+            for column in columns.inputs:
+                if len(table) and cells.kind_of(table, column.name) != column.kind:
+                    raise InputError(f"{table.path}: {column.name!r} is not a {column.kind}")
+            parts += [replace(part, name=name) for part in observations_of([table], columns)]
+        whole = joined(parts)
+        seen = int(np.isfinite(whole.Y).any(axis=1).sum())
+        if seen < least_rows:
+            raise InputError(f"{seen} rows with an observed output: fewer than {least_rows}")
+        layered = self.config.model.cycles != "white"
+        (found,) = client_rows([whole], columns, whole_cycles=layered)
+        domain = domain_of(self.config.model.domain, columns)
+        if domain is not None:
+            lower, upper = np.array(domain).T
+            if np.any(lower > found.X) or np.any(upper < found.X):
+                raise InputError("there are rows outside the agreed domain")
+        return found
+
+
+def joined(parts: Sequence[Observations]) -> Observations:
+    """One client's rows from several files."""
+    cycles = [part.cycle for part in parts if part.cycle is not None]
+    return Observations(
+        parts[0].name,
+        np.concatenate([part.X for part in parts]),
+        np.concatenate([part.Y for part in parts]),
+        np.concatenate(cycles) if cycles else None,
+    )

@@ -1,0 +1,52 @@
+"""`pfedhgp certs --site A --site B --out DIR`: certificates and keys for a trial."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def certs(
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="A new folder; with --key-only, the key's file.")
+    ],
+    sites: Annotated[
+        list[str] | None, typer.Option("--site", help="A site's name; may be repeated.")
+    ] = None,
+    hosts: Annotated[
+        list[str] | None,
+        typer.Option("--host", help="The server's name or address; may be repeated."),
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, help="How long certificates are valid.")] = 365,
+    key_only: Annotated[
+        bool,
+        typer.Option("--key-only", help="Make one site's key, where it stays, and print its line."),
+    ] = False,
+) -> None:
+    """Make a certificate authority, a server certificate and site keys.
+
+    For a trial. In earnest each site makes its own key (--key-only).
+    """
+    from pfedhgp.cli.extra import require_flower
+    from pfedhgp.cli.terminal import say
+
+    require_flower()
+    from pfedhgp.errors import InputError
+    from pfedhgp.federation.flower import certs as making
+
+    if key_only:
+        if not sites or len(sites) != 1:
+            raise InputError("--key-only makes the key of one site: give --site once")
+        making.check_names(sites)
+        public = making.make_site_key(out)
+        typer.echo(making.sites_text({sites[0]: public}).splitlines()[-1])
+        return
+    if not sites:
+        raise InputError("--site is missing: the name of each site")
+    paths = making.make_certificates(out, sites, hosts or ["localhost"], days=days)
+    say(f"{out / 'ca.crt'}: for every site")
+    say(f"{out / 'sites.toml'}, server.crt and server.key: for the server")
+    for name, path in paths.items():
+        say(f"{path}: for {name} alone")

@@ -1,0 +1,13 @@
+"""Commands that need the extra say so in one line."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from pfedhgp.errors import InputError
+
+
+def require_flower() -> None:
+    """Refuses where Flower is not installed."""
+    if find_spec("flwr") is None:
+        raise InputError("this command needs Flower: pip install 'pfedhgp[flower]'")

@@ -1,0 +1,147 @@
+"""`pfedhgp federate DATA… --client C …`: fit's options, but with real processes, one for each client.
+
+For a trial on one machine: a server and a site for every client, TLS and keys of their own, each site with
+its own rows and nothing else. RUN is what `fit` writes; RUN/sites/<hash>/ is each site's home.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pfedhgp.cli.fit import fit, run_command
+
+if TYPE_CHECKING:
+    from pfedhgp.cli.config import Config
+    from pfedhgp.cli.ingest import Ingested
+    from pfedhgp.data.readers import Observations
+    from pfedhgp.estimator import FederatedGP
+
+
+def federate(**options: Any) -> None:
+    """Fit with a process for each client, which exchange sums alone.
+
+    A whole federation on this machine, for a trial; as `fit` else.
+
+    RUN/sites/ has each site's home: its audit log and its own model.
+    """
+    from pfedhgp.cli.extra import require_flower
+
+    require_flower()
+    run_command(options, train=train)
+
+
+# The options are fit's, and typer looks them up there.
+federate.__wrapped__ = fit  # type: ignore[attr-defined]
+federate.__annotations__ = dict(fit.__annotations__)
+
+
+def train(
+    config: Config, data: Ingested, checkpoint: Path, show: Any, *, resume: bool, quiet: bool
+) -> FederatedGP:
+    """Writes each client's rows where only its site reads them, and runs the federation."""
+    import shutil
+    import tempfile
+
+    from pfedhgp.federation.flower.certs import make_certificates, site_hash
+    from pfedhgp.federation.flower.federation import Federation, Member
+
+    run, names = checkpoint.parent, [client.name for client in data.training]
+    private = Path(
+        tempfile.mkdtemp(prefix="pfedhgp-")
+    )  # rows: readable by the user alone, and not in RUN
+    try:
+        keys = make_certificates(private / "certs", names, ["127.0.0.1"])
+        (private / "run.toml").write_text(_settings(config, data), encoding="utf-8")
+        members = []
+        for client in data.training:
+            rows = private / f"{site_hash(client.name)}.parquet"
+            _write_rows(rows, client, data)
+            home = run / "sites" / site_hash(client.name)
+            members.append(Member(client.name, rows, keys[client.name], home))
+        Federation(
+            config=private / "run.toml",
+            certificates=private / "certs",
+            out=run,
+            members=tuple(members),
+            overwrite=not resume,
+        ).run(quiet=quiet)
+    finally:
+        shutil.rmtree(private)
+    return _assembled(config, data, run, members)
+
+
+def _settings(config: Config, data: Ingested) -> str:
+    """The server's settings: columns as they were found, nothing of files."""
+    from pfedhgp.cli.config import Data, Run, to_toml
+
+    columns = data.columns
+    dated = [column for column in columns.inputs if column.kind == "datetime"]
+    table = Data(
+        inputs=list(columns.input_names),
+        outputs=list(columns.outputs),
+        cycle=columns.cycle,
+        datetimes=[column.name for column in dated],
+    )
+    model = config.model
+    if model.domain is not None:
+        kept = [name not in data.dropped for name in config.data.inputs]
+        domain = [text for text, keep in zip(model.domain, kept, strict=True) if keep]
+        model = model.model_copy(update={"domain": domain})
+    update = {"data": table, "model": model, "run": Run(seed=config.run.seed)}
+    return to_toml(config.model_copy(update=update))
+
+
+def _write_rows(path: Path, client: Observations, data: Ingested) -> None:
+    import os
+
+    import numpy as np
+    import polars as pl
+
+    series = []
+    for j, column in enumerate(data.columns.inputs):
+        values = pl.Series(column.name, column.shown(client.X[:, j]))
+        dated = column.kind == "datetime"
+        series.append(values.dt.replace_time_zone("UTC") if dated else values)
+    for q, name in enumerate(data.columns.outputs):
+        cells = client.Y[:, q]
+        series.append(pl.Series(name, np.where(np.isfinite(cells), cells, np.nan)).fill_nan(None))
+    if data.columns.cycle is not None:
+        assert client.cycle is not None
+        series.append(pl.Series(data.columns.cycle, client.cycle.tolist(), dtype=pl.String))
+    pl.DataFrame(series).write_parquet(path)
+    os.chmod(path, 0o600)
+
+
+def _assembled(config: Config, data: Ingested, run: Path, members: list[Any]) -> FederatedGP:
+    """What the sites and the server found, as one model: for a trial, where all is on one machine."""
+    import warnings
+    from dataclasses import replace
+
+    from pfedhgp.cli.fitting import columns_of, estimator, words_of
+    from pfedhgp.data.table import short
+    from pfedhgp.errors import PFedHGPWarning
+    from pfedhgp.federation.flower.participant import MODEL
+    from pfedhgp.model import files
+
+    found = files.load(run)
+    clients: dict[str, Any] = {}
+    jitter: dict[str, float] = {}
+    layers: dict[str, Any] = {}
+    for member in members:
+        if not (member.home / MODEL).is_dir():
+            warnings.warn(
+                f"client {short(member.name)!r} has no model", PFedHGPWarning, stacklevel=2
+            )
+            continue
+        own = files.load(member.home / MODEL)
+        clients |= dict(own.clients)
+        jitter |= dict(own.client_jitter)
+        layers |= dict(own.client_layers)
+    settings = {**found.settings, **words_of(config), **columns_of(data)}
+    model = estimator(config, data.columns, data.domain)
+    model.model_ = replace(
+        found, clients=clients, client_jitter=jitter, client_layers=layers, settings=settings
+    )
+    model.exchanges_, model.bound_ = int(settings["exchanges"]), settings["bound"]
+    return model

@@ -1,0 +1,119 @@
+"""`pfedhgp server --config run.toml --sites sites.toml --out RUN`: the server of a federation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def server(
+    config: Annotated[
+        Path, typer.Option(metavar="FILE", help="Settings in TOML: columns, model, inference.")
+    ],
+    sites: Annotated[
+        Path, typer.Option(metavar="FILE", help="sites.toml: each site's name and public key.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="RUN", help="The folder for the model.")],
+    certificates: Annotated[
+        Path | None,
+        typer.Option(
+            "--certs", metavar="DIR", help="A folder with ca.crt, server.crt and server.key."
+        ),
+    ] = None,
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where sites connect to.")
+    ] = "0.0.0.0:9092",
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of training at most.")] = None,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds that an exchange waits for sites.")
+    ] = 600.0,
+    quorum: Annotated[
+        int | None,
+        typer.Option(help="Sites without which training stops; by default half of them."),
+    ] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Without TLS and keys: on 127.0.0.1 alone, for trials."),
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace RUN, or the run that stopped in it.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but warnings.")] = False,
+) -> None:
+    """Train with sites on their own machines.
+
+    Waits for the sites of sites.toml, trains, and writes RUN.
+
+    A site that does not answer in time is left out, and said so.
+
+    After a stop or a crash the same command goes on.
+    """
+    from pfedhgp.cli.extra import require_flower
+    from pfedhgp.cli.terminal import result, say, use_compilation_cache, warnings_as_lines
+
+    require_flower()
+    from pfedhgp.errors import InputError
+    from pfedhgp.federation.flower.coordinator import Coordinator
+    from pfedhgp.federation.flower.processes import require_loopback, split_address
+
+    host, port = split_address(listen, "--listen")
+    if insecure:
+        require_loopback(host, "--listen")
+    elif certificates is None:
+        raise InputError("--certs is missing: `pfedhgp certs` makes the certificates for a trial")
+    else:
+        for name in ("ca.crt", "server.crt", "server.key"):
+            if not (certificates / name).is_file():
+                raise InputError(f"{certificates / name}: no such file")
+    with warnings_as_lines() as told:
+        coordinator = Coordinator.of(
+            config=config,
+            sites=sites,
+            out=out,
+            keys=not insecure,
+            rounds=rounds,
+            timeout=timeout,
+            quorum=quorum,
+            overwrite=overwrite,
+        )
+        use_compilation_cache()
+        from pfedhgp.federation.flower.engine import QuorumError
+        from pfedhgp.federation.flower.serve import Listening, serve
+
+        again = " (going on with the run that stopped)" if coordinator.resume else ""
+        say(f"waiting for {len(coordinator.sites)} sites on {listen}{again}", quiet=quiet)
+        coordinator.tell = lambda entry: say(line_of(entry), quiet=quiet)
+        try:
+            summary = serve(
+                coordinator,
+                Listening(host, port, None if insecure else certificates.resolve()),  # type: ignore[union-attr]
+            )
+        except QuorumError as error:
+            say(f"pfedhgp: error: {error}")
+            raise typer.Exit(1) from None
+    if as_json:
+        result({**summary, "warnings": told})
+        return
+    bound = "unknown" if summary["bound"] is None else f"{summary['bound']:.2f}"
+    say(
+        f"{summary['sites']} sites, {summary['rounds']} rounds, {summary['exchanges']} exchanges, "
+        f"bound {bound}: {out}",
+        quiet=quiet,
+    )
+
+
+def line_of(entry: dict[str, object]) -> str:
+    """An exchange for people."""
+    from pfedhgp.data.table import short
+    from pfedhgp.federation.flower.envelope import CODES
+
+    counted, missing = entry["counted"], entry["missing"]
+    assert isinstance(counted, list)
+    assert isinstance(missing, dict)
+    about = f"exchange {entry['exchange']}, {entry['kind']} {entry['round']}"
+    lines = [f"{about}: {len(counted)} sites in {entry['seconds']} s"]
+    lines += [f"  without {short(name)}: {CODES[code]}" for name, code in missing.items()]
+    return "\n".join(lines)

@@ -1,0 +1,161 @@
+"""`pfedhgp client`: a SuperNode beside this process, and the site that answers what it brings."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from flwr.app import Message
+
+from pfedhgp.errors import InputError
+from pfedhgp.federation.flower import processes, tasks
+from pfedhgp.federation.flower.app import answer
+from pfedhgp.federation.flower.envelope import DELIVER
+from pfedhgp.federation.flower.site import Site
+
+log = logging.getLogger("pfedhgp.site")
+PAUSE = 0.1
+SENT = "Sent successfully"
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where the server is, how it is recognised, and as whom this site comes; no CA: without TLS."""
+
+    host: str
+    port: int
+    ca: Path | None
+    key: Path | None
+
+    @property
+    def address(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def arguments(self) -> list[str]:
+        trust = (
+            ["--insecure"]
+            if self.ca is None
+            else [
+                "--root-certificates",
+                str(self.ca),
+                "--auth-supernode-private-key",
+                str(self.key),
+            ]
+        )
+        return ["--superlink", self.address, *trust]
+
+
+def check_certificate(server: Server) -> None:
+    """Refuses a server whose certificate is not the CA's, before anything else is said to it."""
+    if server.ca is None:
+        return
+    try:
+        context = ssl.create_default_context(cafile=str(server.ca))
+    except (OSError, ssl.SSLError):
+        raise InputError(f"{server.ca}: not a certificate in PEM form") from None
+    try:
+        with (
+            socket.create_connection((server.host, server.port), timeout=10.0) as plain,
+            context.wrap_socket(plain, server_hostname=server.host),
+        ):
+            return
+    except ssl.SSLCertVerificationError as error:
+        raise InputError(
+            f"the certificate of {server.address} is not one of {server.ca}: {error.verify_message}"
+        ) from None
+    except (OSError, ssl.SSLError):
+        return  # not there yet: it is tried again
+
+
+def attend(
+    site: Site,
+    server: Server,
+    *,
+    stay: bool = False,
+    patience: float | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Answers until the model is delivered (with `stay`, until it is stopped).
+
+    A SuperNode that ends is started again. A key that the server does not know is said so at once;
+    `patience` bounds how long a server that is not there is waited for.
+    """
+    folder = site.home / "flower"
+    check_certificate(server)
+    with processes.locked(site.home, "client") as lock:
+        os.environ.update(processes.QUIET)
+        began, came = time.monotonic(), False
+        while True:
+            secret = processes.secret_file(folder / "secret")
+            port = processes.free_port()
+            child = processes.start(
+                "supernode",
+                [
+                    *server.arguments(),
+                    *("--host", "127.0.0.1", "--port", str(port), "--isolation", "process"),
+                    *("--superexec-auth-secret-file", str(folder / "secret")),
+                ],
+                folder=folder,
+                lock=lock,
+            )
+            desk = tasks.Desk(tasks.Address(f"127.0.0.1:{port}"), secret)
+            try:
+                while child.running:
+                    done, worked = _work(site, desk, child, say)
+                    if done and not stay:
+                        return
+                    came = came or worked
+                    if not worked:
+                        _give_up(began, came, patience, server)
+                        time.sleep(PAUSE)
+            finally:
+                desk.close()
+                child.stop()
+            _explain_end(child, came)
+            log.warning("Flower's SuperNode ended: it is started again")
+            _give_up(began, came, patience, server)
+            time.sleep(1.0)
+
+
+def _work(
+    site: Site, desk: tasks.Desk, child: processes.Child, say: Callable[[str], None]
+) -> tuple[bool, bool]:
+    """(whether the model was delivered, whether there was a message)"""
+    kinds: list[str] = []
+
+    def reply_to(message: Message) -> Message:
+        reply = answer(message, site)
+        about = reply.content["about"]
+        kinds.append("" if about["code"] else str(about["kind"]))
+        said = f"refused ({about['code']})" if about["code"] else "answered"
+        say(f"exchange {about['exchange']}, {about['kind']}: {said}")
+        return reply
+
+    before = child.tail(1 << 20).count(SENT)
+    worked = desk.serve_one(reply_to)
+    if DELIVER not in kinds:
+        return False, worked
+    end = time.monotonic() + 10.0  # the SuperNode has yet to pass the receipt on
+    while child.running and time.monotonic() < end and child.tail(1 << 20).count(SENT) <= before:
+        time.sleep(PAUSE)
+    return True, worked
+
+
+def _give_up(began: float, came: bool, patience: float | None, server: Server) -> None:
+    if patience is not None and not came and time.monotonic() - began > patience:
+        raise processes.FlowerError(f"no message from {server.address} within {patience:g} s")
+
+
+def _explain_end(child: processes.Child, came: bool) -> None:
+    """A refusal is the user's to mend; that a node of this name is still there passes by itself."""
+    text = child.tail()
+    if "Failed to initialize the connection" in text and not came and "online" not in text.lower():
+        raise InputError(
+            "the server refused this site's key: it is not in the server's sites.toml, or not this one"
+        )

@@ -1,0 +1,253 @@
+"""A certificate authority, a server certificate and site keys: enough for a trial, made in a second.
+
+DIR/ca.crt                      goes to every site
+DIR/ca.key                      stays with whoever made it; signs further certificates
+DIR/server.crt, server.key      the server's
+DIR/sites.toml                  each site's name and public key; goes to the server
+DIR/sites/<hash>.key            a site's private key; goes to that site alone
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import ipaddress
+import json
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from pfedhgp.atomic import write_bytes
+from pfedhgp.data.table import short
+from pfedhgp.errors import InputError
+
+LONGEST_NAME = 200
+
+
+def site_hash(name: str) -> str:
+    """sha256(name)[:16]: names never reach a path."""
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def make_certificates(
+    folder: Path, sites: Sequence[str], hosts: Sequence[str], *, days: int = 365
+) -> dict[str, Path]:
+    """Writes all of the above; returns the path of each site's key. Refuses to replace anything."""
+    check_names(sites)
+    if folder.exists() and any(folder.iterdir()):
+        raise InputError(f"{folder} is not empty: choose a new folder for the certificates")
+    ca_key, ca = _authority(days)
+    server_key, server = _server_certificate(ca_key, ca, hosts, days)
+    keys = {name: ec.generate_private_key(ec.SECP384R1()) for name in sites}
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_secret(folder / "ca.key", _pem(ca_key))
+    _write_secret(folder / "server.key", _pem(server_key))
+    paths = {}
+    for name, key in keys.items():
+        paths[name] = folder / "sites" / f"{site_hash(name)}.key"
+        _write_secret(paths[name], private_text(key))
+    write_bytes(folder / "ca.crt", ca.public_bytes(serialization.Encoding.PEM))
+    write_bytes(folder / "server.crt", server.public_bytes(serialization.Encoding.PEM))
+    known = {name: public_text(key.public_key()) for name, key in keys.items()}
+    write_bytes(folder / "sites.toml", sites_text(known).encode("utf-8"))
+    return paths
+
+
+def make_site_key(path: Path) -> str:
+    """A site's own key, made where it stays; returns the line for the server's sites.toml."""
+    if path.exists():
+        raise InputError(f"{path} already exists: choose another file for the key")
+    key = ec.generate_private_key(ec.SECP384R1())
+    _write_secret(path, private_text(key))
+    return public_text(key.public_key())
+
+
+# ------------------------------------------------------------------------------------- sites.toml
+
+
+def sites_text(sites: Mapping[str, str]) -> str:
+    """[sites] with a line each: "name" = "public key"."""
+    lines = [
+        f"{json.dumps(name, ensure_ascii=False)} = {json.dumps(key)}" for name, key in sites.items()
+    ]
+    return "\n".join(["# The sites of a federation: name = public key", "[sites]", *lines, ""])
+
+
+def read_sites(path: Path, *, keys: bool = True) -> dict[str, str]:
+    """Names and public keys; a name or a key that comes twice is refused. Without `keys`, "" will do."""
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not UTF-8: save it as UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        if "overwrite" in str(error):
+            raise InputError(f"{path}: a site is named twice: {error}") from None
+        raise InputError(f"{path}: not TOML: {error}") from None
+    table = tree.get("sites")
+    if not isinstance(table, dict) or not table or set(tree) != {"sites"}:
+        raise InputError(f'{path}: expected one table, [sites], with lines "name" = "public key"')
+    check_names(list(table))
+    if not keys:
+        return {name: "" for name in table}
+    seen: dict[bytes, str] = {}
+    for name, text in table.items():
+        if not isinstance(text, str):
+            raise InputError(f"{path}: site {short(name)!r}: the public key is not a string")
+        raw = public_bytes(text, f"{path}: site {short(name)!r}")
+        if raw in seen:
+            raise InputError(f"{path}: {short(seen[raw])!r} and {short(name)!r} have the same key")
+        seen[raw] = name
+    return dict(table)
+
+
+def check_names(names: Sequence[str]) -> None:
+    """No name twice, none empty or endless."""
+    if not names:
+        raise InputError("no site: name at least one")
+    for name in names:
+        if not name.strip() or len(name) > LONGEST_NAME:
+            raise InputError(f"site {short(name)!r}: a name has 1 to {LONGEST_NAME} characters")
+        if list(names).count(name) > 1:
+            raise InputError(f"site {short(name)!r} is named twice")
+
+
+# ------------------------------------------------------------------------------------------- keys
+
+
+def public_text(key: ec.EllipticCurvePublicKey) -> str:
+    """As OpenSSH writes it: ecdsa-sha2-nistp384 AAAA…"""
+    openssh = (serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return key.public_bytes(*openssh).decode("ascii")
+
+
+def private_text(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.OpenSSH,
+        serialization.NoEncryption(),
+    )
+
+
+def public_bytes(text: str, where: str) -> bytes:
+    """The key as Flower registers it; `where` begins the complaint."""
+    try:
+        key = serialization.load_ssh_public_key(text.encode("ascii"))
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            raise ValueError
+    except (ValueError, UnsupportedAlgorithm, UnicodeEncodeError):
+        raise InputError(
+            f"{where}: not an ECDSA public key in OpenSSH's form: `pfedhgp certs` makes one"
+        ) from None
+    pem = (serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return key.public_bytes(*pem)
+
+
+def check_private_key(path: Path) -> str:
+    """The public key that belongs to a site's key file."""
+    try:
+        key = serialization.load_ssh_private_key(path.read_bytes(), None)
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise ValueError
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise InputError(
+            f"{path}: not an ECDSA private key in OpenSSH's form, without a passphrase"
+        ) from None
+    return public_text(key.public_key())
+
+
+# ----------------------------------------------------------------------------------- certificates
+
+
+def _authority(days: int) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    key = ec.generate_private_key(ec.SECP384R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "pFedHGP trial CA")])
+    usage = x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=True,
+        crl_sign=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    built = (
+        _builder(name, name, key.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+    return key, built.sign(key, hashes.SHA384())
+
+
+def _server_certificate(
+    ca_key: ec.EllipticCurvePrivateKey, ca: x509.Certificate, hosts: Sequence[str], days: int
+) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    key = ec.generate_private_key(ec.SECP384R1())
+    # The server's own processes talk to it over loopback, whatever its name is.
+    names = list(dict.fromkeys([*hosts, "localhost", "127.0.0.1", "::1"]))
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
+    issuer_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
+    built = (
+        _builder(subject, ca.subject, key.public_key(), days)
+        .add_extension(
+            x509.SubjectAlternativeName([_alternative(n) for n in names]), critical=False
+        )
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(issuer_key, critical=False)
+    )
+    return key, built.sign(ca_key, hashes.SHA384())
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=days))
+    )
+
+
+def _alternative(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        try:
+            return x509.DNSName(host)
+        except ValueError:
+            raise InputError(f"--host {host!r} is neither an address nor a domain name") from None
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _write_secret(path: Path, content: bytes) -> None:
+    """Readable by its owner alone, from the first byte on."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(handle, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())

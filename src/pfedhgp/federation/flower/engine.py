@@ -1,0 +1,349 @@
+"""The server's side: asks every site, waits, counts whom it can, and goes on. No Flower in here.
+
+A `Link` carries envelopes. An exchange ends when every site has answered or the time is up; sites that
+were missing in the exchange before are waited for only as long again as the others took. The participation
+log has, for each exchange, whose reply was counted and why another's was not: it is all that is needed to
+repeat the run in one process.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from pfedhgp.errors import PFedHGPError
+from pfedhgp.federation.flower import guard
+from pfedhgp.federation.flower.envelope import CODES, DELIVER, Envelope, Refused, missed_arrays
+from pfedhgp.federation.messages import Message
+from pfedhgp.federation.server import Server
+from pfedhgp.inference.state import State, below
+
+log = logging.getLogger("pfedhgp.server")
+ROSTER = "the sites of a federation"
+TRAINED = ("round", "finish", DELIVER)
+"""Requests that only a client which has had the start can answer."""
+
+
+class QuorumError(PFedHGPError):
+    """Too few sites answered; the checkpoint is there to go on from."""
+
+
+class Link(Protocol):
+    """Carries envelopes to sites and back."""
+
+    def push(self, name: str, request: Envelope, lifetime: float) -> bool:
+        """Sends; False where the site cannot be reached yet."""
+
+    def pull(self) -> list[tuple[str, Envelope | Refused]]:
+        """Replies that have come, by the site that sent them; what cannot be read as a refusal."""
+
+    def lost(self) -> list[str]:
+        """Sites that started anew since they were asked, and will not answer what they were asked."""
+
+    def expect(self, most_bytes: int) -> None:
+        """How large a reply may be."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long and how many."""
+
+    timeout: float = 600.0
+    """Seconds that an exchange waits for sites."""
+    quorum: int = 1
+    """Replies without which an exchange does not count."""
+    grace: float = 5.0
+    """Seconds that a site which was missing is waited for at least, once the others are there."""
+    last_grace: float = 30.0
+    """The same for the delivery of the model, which does not come again."""
+    pause: float = 0.1
+    """Seconds between two looks at the link."""
+
+
+@dataclass
+class Roster:
+    """What the server remembers of the sites: its part of a checkpoint, beside the server's own."""
+
+    sites: tuple[str, ...]
+    agreement: str
+    run: str = field(default_factory=lambda: secrets.token_hex(16))
+    counted: dict[str, int] = field(default_factory=dict)
+    """The last exchange in which a site was counted."""
+    knows: dict[str, list[int]] = field(default_factory=dict)
+    """The attempts (restarts) whose start a site has had."""
+    last_round: dict[int, list[str]] = field(default_factory=dict)
+    """By attempt: who is in the sums of its last exchange."""
+    setup: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
+    """The requests that a late site needs: `cycles`, and `start 0`, `start 1`… by attempt."""
+    log: list[dict[str, Any]] = field(default_factory=list)
+    """The participation log."""
+    names: tuple[str, ...] = (ROSTER,)
+
+    def state(self) -> State:
+        arrays: dict[str, np.ndarray] = {}
+        for kind, request in self.setup.items():
+            arrays |= below(kind, request)
+        plain = {
+            "sites": list(self.sites),
+            "agreement": self.agreement,
+            "run": self.run,
+            "counted": self.counted,
+            "knows": self.knows,
+            "last_round": {str(k): v for k, v in self.last_round.items()},
+            "setup": list(self.setup),
+            "log": self.log,
+        }
+        return State(arrays, plain)
+
+    def restore(self, state: State) -> None:
+        plain = state.plain
+        self.run = plain["run"]
+        self.counted = {name: int(n) for name, n in plain["counted"].items()}
+        self.knows = {name: list(attempts) for name, attempts in plain["knows"].items()}
+        self.last_round = {int(k): list(v) for k, v in plain["last_round"].items()}
+        self.setup = {kind: state.part(kind) for kind in plain["setup"]}
+        self.log = list(plain["log"])
+
+
+@dataclass
+class Engine:
+    """Drives a `Server` over a `Link`; the in-process engine's counterpart."""
+
+    server: Server
+    roster: Roster
+    link: Link
+    patience: Patience
+    record: Callable[[Message, str], None] = lambda message, receiver: None
+    keep: Callable[[], None] = lambda: None
+    tell: Callable[[dict[str, Any]], None] = lambda entry: None
+    """Gets each entry of the participation log."""
+    callbacks: Sequence[Callable[[dict[str, Any]], bool | None]] = ()
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+    def run(self) -> dict[str, str]:
+        """Until training is done and delivered; returns why sites did not get the model, by name."""
+        while (request := self.server.request()) is not None:
+            if request.kind == "finish" and not self._finish_is_answered():
+                self.server.gather([])
+                break
+            replies, entry = self._exchange(request)
+            self._note(request, entry)
+            record = self.server.gather([replies[name] for name in entry["counted"]])
+            if record is not None and any([call(record) is True for call in self.callbacks]):
+                self.server.stop_asked = True
+            if self.server.phase is not None:
+                self.keep()
+            self.tell(entry)
+        return self._deliver()
+
+    def _finish_is_answered(self) -> bool:
+        finish: dict[str, np.ndarray] = {}
+        return bool(guard.reply_shapes(self.server.plan, "finish", finish))
+
+    # ------------------------------------------------------------------------------ one exchange
+
+    def _exchange(self, request: Message) -> tuple[dict[str, Message], dict[str, Any]]:
+        """All sites' replies that count, and the entry of the participation log."""
+        number = self.server.exchanges + 1
+        expected = guard.reply_shapes(self.server.plan, request.kind, request.arrays)
+        self.link.expect(guard.SLACK * guard.size_of(expected))
+        envelopes = {name: self._envelope(request, number, name) for name in self.roster.sites}
+        replies, refusals, spent = self._gather(envelopes, expected, grace=self.patience.grace)
+        counted = [name for name in self.roster.sites if name in replies]
+        entry: dict[str, Any] = {
+            "exchange": number,
+            "kind": request.kind,
+            "round": request.round,
+            "attempt": self.server.attempt,
+            "block": request.block,
+            "counted": counted,
+            "missing": {
+                n: refusals.get(n, "no-answer") for n in self.roster.sites if n not in replies
+            },
+            "audit": {name: replies[name].audit for name in counted},
+            "seconds": round(spent, 3),
+            "site_seconds": {name: round(replies[name].seconds, 3) for name in counted},
+            "bytes_up": sum(replies[name].nbytes for name in counted),
+            "bytes_down": sum(envelopes[name].nbytes for name in counted),
+        }
+        for name, code in entry["missing"].items():
+            about = (number, request.kind, self._shown(name), CODES[code])
+            log.warning("exchange %d, %s: without %s: %s", *about)
+        if len(counted) < self.patience.quorum:
+            raise QuorumError(
+                f"{len(counted)} of {len(self.roster.sites)} sites answered the {request.kind} request "
+                f"within {self.patience.timeout:g} s, and the quorum is {self.patience.quorum}: "
+                "the same command goes on from here"
+            )
+        return {name: replies[name].message() for name in counted}, entry
+
+    def _envelope(self, request: Message, number: int, name: str) -> Envelope:
+        roster, arrays = self.roster, dict(request.arrays)
+        training = request.kind in TRAINED
+        attempt = self.server.attempt
+        if request.kind in ("finish", DELIVER):
+            assert self.server.best is not None
+            attempt = self.server.best[1]
+        late = -1 not in roster.knows.get(name, [])
+        if late and request.kind in ("start", *TRAINED) and "cycles" in roster.setup:
+            arrays |= missed_arrays("cycles", roster.setup["cycles"])
+        if training and attempt not in roster.knows.get(name, []):
+            arrays |= missed_arrays("start", roster.setup[f"start {attempt}"])
+        return Envelope(
+            run=roster.run,
+            exchange=number,
+            kind=request.kind,
+            round=request.round,
+            sender="server",
+            arrays=arrays,
+            block=request.block,
+            counted=roster.counted.get(name, 0),
+            lapsed=training and name not in roster.last_round.get(attempt, []),
+            agreement=roster.agreement,
+        )
+
+    def _note(self, request: Message, entry: dict[str, Any]) -> None:
+        """Who has had what, once the exchange is complete."""
+        roster, counted = self.roster, entry["counted"]
+        if request.kind == "cycles":
+            roster.setup["cycles"] = dict(request.arrays)
+        if request.kind == "start":
+            roster.setup[f"start {self.server.attempt}"] = dict(request.arrays)
+        if request.kind in ("start", "round"):
+            roster.last_round[self.server.attempt] = list(counted)
+        for name in counted:
+            roster.counted[name] = entry["exchange"]
+            knows = roster.knows.setdefault(name, [])
+            learnt = {"cycles": [-1], "start": [-1, self.server.attempt]}
+            learnt["round"] = learnt["start"]
+            for attempt in learnt.get(request.kind, []):
+                if attempt not in knows:
+                    knows.append(attempt)
+        for name, code in entry["missing"].items():
+            if code == "forgotten":
+                roster.counted[name], roster.knows[name] = 0, []
+        roster.log.append(entry)
+
+    def _gather(
+        self, envelopes: Mapping[str, Envelope], expected: guard.Shapes, *, grace: float
+    ) -> tuple[dict[str, Envelope], dict[str, str], float]:
+        """Sends to all and waits; (replies, codes of refusals, seconds)."""
+        began = self.clock()
+        end = began + self.patience.timeout
+        away = (
+            {n for n, e in envelopes.items() if e.counted < e.exchange - 1}
+            if self._begun()
+            else set()
+        )
+        waiting = set(envelopes)
+        replies: dict[str, Envelope] = {}
+        refusals: dict[str, str] = {}
+        to_send = set(envelopes)
+        while waiting:
+            now = self.clock()
+            if now >= end:
+                break
+            for name in sorted(to_send):
+                if self.link.push(name, envelopes[name], end - now):
+                    to_send.discard(name)
+            for name, reply in self.link.pull():
+                self._take(name, reply, envelopes, expected, replies, refusals)
+                waiting.discard(name)
+            to_send |= set(self.link.lost()) & waiting
+            if waiting and waiting <= away and len(replies) >= self.patience.quorum:
+                # Once all that were here last time have answered, the others get as long again.
+                end = min(end, began + 2.0 * (now - began) + grace)
+                away = set()
+            if waiting:
+                self.sleep(self.patience.pause)
+        return replies, refusals, self.clock() - began
+
+    def _begun(self) -> bool:
+        return bool(self.roster.counted)
+
+    def _take(
+        self,
+        name: str,
+        reply: Envelope | Refused,
+        envelopes: Mapping[str, Envelope],
+        expected: guard.Shapes,
+        replies: dict[str, Envelope],
+        refusals: dict[str, str],
+    ) -> None:
+        """Keeps a good reply; a bad one is logged and changes nothing."""
+        try:
+            if isinstance(reply, Refused):
+                raise reply
+            check_reply(name, reply, envelopes.get(name), expected, there=name in replies)
+        except Refused as refused:
+            if name not in replies:
+                refusals[name] = refused.code
+            log.warning("a reply of %s was refused: %s", self._shown(name), CODES[refused.code])
+            return
+        refusals.pop(name, None)
+        replies[name] = reply
+        self.record(envelopes[name].message(), name)
+        self.record(reply.message(), "server")
+
+    # ---------------------------------------------------------------------------------- delivery
+
+    def _deliver(self) -> dict[str, str]:
+        """The global block and what it takes to predict with it, to every site."""
+        server = self.server
+        assert server.best is not None
+        population = server.best[3]
+        arrays = dict(server._ask_finish())
+        arrays |= {f"population.{k}": np.asarray(v) for k, v in vars(population).items()}
+        request = Message("finish", server.round, "server", arrays)
+        number = server.exchanges + 1
+        envelopes = {}
+        for name in self.roster.sites:
+            made = self._envelope(request, number, name)
+            envelopes[name] = replace(made, kind=DELIVER, summary=self.summary())
+        self.link.expect(guard.SLACK * guard.HEADER)
+        replies, refusals, _ = self._gather(envelopes, {}, grace=self.patience.last_grace)
+        missing = {n: refusals.get(n, "no-answer") for n in envelopes if n not in replies}
+        for name, code in missing.items():
+            log.warning("%s has not got the model: %s", self._shown(name), CODES[code])
+        return missing
+
+    def _shown(self, name: str) -> str:
+        """A site in a log: by its place in sites.toml, for logs are passed around and names are not ours."""
+        return f"site {self.roster.sites.index(name) + 1}"
+
+    def summary(self) -> str:
+        """What the sites' model files say of the training."""
+        server = self.server
+        assert server.best is not None
+        bound = server.best[0]
+        kept = {"exchanges": server.exchanges, "bound": None if bound is None else float(bound)}
+        start = server.starts[server.best[1]]
+        return json.dumps({**kept, "starting_scales": start.as_dict()})
+
+
+def check_reply(
+    name: str, reply: Envelope, asked: Envelope | None, expected: guard.Shapes, *, there: bool
+) -> None:
+    """Whether a reply is one to what was asked, of whom it was asked, and looks as it should."""
+    if asked is None or reply.sender != name:
+        raise Refused("other-request")
+    if reply.run == asked.run and reply.exchange < asked.exchange:
+        raise Refused("stale")
+    for part in ("run", "exchange", "kind", "round", "block"):
+        if getattr(reply, part) != getattr(asked, part):
+            raise Refused("other-request")
+    if there:
+        raise Refused("duplicate")
+    if reply.code:
+        raise Refused(reply.code if reply.code in CODES else "internal")
+    guard.check_arrays(reply.arrays, expected)
+    if "clients" in expected and float(reply.arrays["clients"]) != 1.0:
+        raise Refused("malformed")

@@ -1,0 +1,122 @@
+"""What goes between server and site: one of our messages, and which run and exchange it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from pfedhgp.errors import MessageError
+from pfedhgp.federation.messages import KINDS, SCHEMA, Message
+
+DELIVER, HELLO = "deliver", "hello"
+"""The fitted global block for a site to keep, and the question who a site is."""
+ENVELOPES = (*KINDS, DELIVER, HELLO)
+MISSED = "missed"
+"""missed/start/<array>: a request that a late site has not had, and is set up by; it does not answer it."""
+
+CODES = {
+    "schema": "the two sides run different versions of pfedhgp",
+    "malformed": "the message is not one of ours: a name, a shape or a type is wrong",
+    "oversized": "the message is more than four times the size that it should have",
+    "not-finite": "a number in the message is NaN or infinite",
+    "stale": "the message belongs to an exchange that is over",
+    "duplicate": "the reply was there already",
+    "other-request": "the reply belongs to another run, request or site",
+    "forked": "server and site remember different exchanges: start the run again",
+    "forgotten": "the site has lost what it knew of the run, and begins again",
+    "config": "the site does not take part on these terms (columns, model)",
+    "data": "the site's rows do not fit the columns, or are too few",
+    "rows-changed": "the site's rows are not those that the run began with",
+    "numerics": "a factorisation failed, or a sum was not finite, at the site",
+    "internal": "the site failed; its own log says where",
+    "no-answer": "no answer in time",
+    "flower": "Flower returned an error instead of an answer",
+}
+
+
+class Refused(MessageError):
+    """A message that is not taken; only the code ever leaves the machine."""
+
+    def __init__(self, code: str) -> None:
+        assert code in CODES
+        super().__init__(CODES[code])
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """Either way. A reply repeats the request's run, exchange, kind, round and block."""
+
+    run: str
+    exchange: int
+    kind: str
+    round: int
+    sender: str
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
+    block: str = ""
+    schema: int = SCHEMA
+    counted: int = 0
+    """In a request: the last exchange in which the receiver's reply was counted."""
+    lapsed: bool = False
+    """In a request: whether the receiver's last sums are missing from the totals."""
+    agreement: str = ""
+    """In a request: columns and model, as JSON."""
+    summary: str = ""
+    """With the delivery: what the server says of the training, as JSON."""
+    code: str = ""
+    """In a reply: why there is none."""
+    audit: str = ""
+    """In a reply: the last hash of the site's audit log."""
+    seconds: float = 0.0
+    """In a reply: what the site's own work took."""
+
+    def message(self) -> Message:
+        """What the server and the cohorts know."""
+        own = {name: a for name, a in self.arrays.items() if not name.startswith(f"{MISSED}/")}
+        kind = "finish" if self.kind == DELIVER else self.kind
+        return Message(kind, self.round, self.sender, own, self.block, self.schema)
+
+    def missed(self) -> list[Message]:
+        """The requests that the site has not had, in the order in which they matter."""
+        found = []
+        for kind in ("cycles", "start"):
+            prefix = f"{MISSED}/{kind}/"
+            own = {
+                n.removeprefix(prefix): a for n, a in self.arrays.items() if n.startswith(prefix)
+            }
+            if own:
+                found.append(Message(kind, self.round, self.sender, own))
+        return found
+
+    def plain(self) -> dict[str, Any]:
+        """All but the arrays."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "arrays"}
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays.values())
+
+
+def missed_arrays(kind: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """A request as part of a later one."""
+    return {f"{MISSED}/{kind}/{name}": array for name, array in arrays.items()}
+
+
+def from_plain(plain: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Envelope:
+    """The inverse of `plain`; every field has to be there, and of its type."""
+    types = {"run": str, "exchange": int, "kind": str, "round": int, "sender": str, "block": str}
+    types |= {"schema": int, "counted": int, "lapsed": bool, "agreement": str, "summary": str}
+    types |= {"code": str, "audit": str, "seconds": float}
+    if plain.get("schema") != SCHEMA:
+        raise Refused("schema")
+    if set(plain) != set(types):
+        raise Refused("malformed")
+    for name, kind in types.items():
+        if type(plain[name]) is not kind:
+            raise Refused("malformed")
+    if plain["kind"] not in ENVELOPES or min(plain["exchange"], plain["round"]) < 0:
+        raise Refused("malformed")
+    return Envelope(arrays=arrays, **plain)

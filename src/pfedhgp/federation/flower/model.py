@@ -1,0 +1,119 @@
+"""The fitted model as a site keeps it (with its own block) and as the server keeps it (with no client's)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from pfedhgp.data.rows import ClientRows
+from pfedhgp.data.scaling import Scaling
+from pfedhgp.federation.cohort import Cohort
+from pfedhgp.federation.messages import Message
+from pfedhgp.federation.plan import Plan
+from pfedhgp.federation.server import Server
+from pfedhgp.inference.adoption import adopt
+from pfedhgp.inference.arrays import block_from_arrays
+from pfedhgp.inference.cycle_talk import layer_from_arrays
+from pfedhgp.inference.structured_training import Structured
+from pfedhgp.model.fitted import FittedModel
+from pfedhgp.model.posterior import GlobalPosterior, Population
+from pfedhgp.model.spec import Spec, starting_kernels
+
+
+def site_model(
+    plan: Plan,
+    rows: ClientRows,
+    cohort: Cohort,
+    delivered: Message,
+    *,
+    trained: bool,
+    names: tuple[tuple[str, ...], tuple[str, ...]],
+    settings: Mapping[str, Any],
+) -> FittedModel:
+    """From the delivery and the site's own state. A site that never trained fits its block now, alone."""
+    finish = {k: v for k, v in delivered.arrays.items() if not k.startswith("population.")}
+    attempt = int(finish["attempt"])
+    start, scaling = cohort.starts[attempt], cohort.scaling
+    assert scaling is not None
+    powers = {
+        name.removeprefix("population."): jnp.asarray(array)
+        for name, array in delivered.arrays.items()
+        if name.startswith("population.")
+    }
+    kernels = starting_kernels(
+        cohort.spec.kernel, scale=0.2, count=plan.spec.latents, extent=scaling.extent
+    )
+    moments = (jnp.asarray(finish[name]) for name in ("mean", "covariance"))
+    shared = GlobalPosterior(block_from_arrays(finish, kernels), *moments)
+    spec, jitter = cohort.spec, float(finish["jitter"])
+    model = _model(plan, spec, shared, Population(**powers), scaling, jitter, names)
+    own_layers = cohort.layers if plan.cycles and plan.cycles.sharing != "shared" else {}
+    model = replace(
+        model,
+        settings=dict(settings),
+        cycle_layer=layer_from_arrays(start) if plan.cycles is not None else None,
+        client_layers=dict(own_layers),
+    )
+    if trained:
+        cohort.answer(Message("finish", delivered.round, "server", finish))
+        posterior, own_jitter = cohort.posteriors[rows.name], cohort.trainers[attempt].jitter[0]
+    else:
+        solver = Structured(averaging=getattr(plan.inference, "averaging", None))
+        posterior, own_jitter = adopt(model, rows, noise=plan.spec.noise, settings=solver)
+    return replace(
+        model, clients={rows.name: posterior}, client_jitter={rows.name: float(own_jitter)}
+    )
+
+
+def server_model(
+    server: Server,
+    *,
+    names: tuple[tuple[str, ...], tuple[str, ...]],
+    settings: Mapping[str, Any],
+    messages: list[dict[str, Any]],
+    metrics: Mapping[str, Any],
+) -> FittedModel:
+    """What the server knows: it predicts as for a client that was never seen."""
+    assert server.best is not None
+    _, _, shared, population, jitter = server.best
+    model = _model(
+        server.plan, server.spec, shared, population, server.scaling, float(jitter), names
+    )
+    return replace(
+        model,
+        settings=dict(settings),
+        history=server.history,
+        messages=messages,
+        metrics=dict(metrics),
+        cycle_layer=None if server.cycles is None else server.cycles.layer,
+    )
+
+
+def _model(
+    plan: Plan,
+    spec: Spec,
+    shared: GlobalPosterior,
+    population: Population,
+    scaling: Scaling,
+    jitter: float,
+    names: tuple[tuple[str, ...], tuple[str, ...]],
+) -> FittedModel:
+    inputs, outputs = names
+    return FittedModel(
+        structure=spec.structure,
+        inference=plan.inference.name,
+        kernel=spec.kernel,
+        local_kernel=spec.local_kernel,
+        shared=shared,
+        clients={},
+        population=population,
+        scaling=Scaling(*(np.asarray(v) for v in vars(scaling).values())),
+        input_names=inputs,
+        output_names=outputs,
+        jitter=jitter,
+        scalar_output=plan.spec.outputs == 1,
+    )

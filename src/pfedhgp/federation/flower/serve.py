@@ -1,0 +1,89 @@
+"""`pfedhgp server`: a SuperLink beside this process, the sites' keys registered, training over its Grid."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pfedhgp.federation.flower import processes, tasks
+from pfedhgp.federation.flower.app import ByKey, GridLink
+from pfedhgp.federation.flower.certs import public_bytes
+from pfedhgp.federation.flower.coordinator import Coordinator
+
+
+@dataclass(frozen=True)
+class Listening:
+    """Where the server listens, and with what certificate; None: without TLS, for this machine alone."""
+
+    host: str
+    port: int
+    certificates: Path | None
+    """A folder with ca.crt, server.crt and server.key."""
+
+    def arguments(self) -> list[str]:
+        if self.certificates is None:
+            return ["--insecure"]
+        files = {"ca-certfile": "ca.crt", "certfile": "server.crt", "keyfile": "server.key"}
+        named = [(f"--ssl-{option}", self.certificates / name) for option, name in files.items()]
+        return [*(str(each) for pair in named for each in pair), "--enable-supernode-auth"]
+
+    @property
+    def local(self) -> tasks.Address:
+        """How this machine reaches it."""
+        host = "127.0.0.1" if self.host in ("0.0.0.0", "localhost", "127.0.0.1") else self.host
+        host = "[::1]" if self.host in ("::", "::1") else host
+        return tasks.Address(
+            f"{host}:{self.port}",
+            None if self.certificates is None else self.certificates / "ca.crt",
+        )
+
+
+def serve(coordinator: Coordinator, listening: Listening) -> dict[str, Any]:
+    """Trains, writes RUN and ends; after a kill the same call goes on from the checkpoint."""
+    folder = coordinator.out / "checkpoint" / "flower"
+    with processes.locked(coordinator.out / "checkpoint", "server") as lock:
+        secret = processes.secret_file(folder / "secret")
+        if not coordinator.resume:
+            (folder / "state.db").unlink(missing_ok=True)
+        (folder / "ready").unlink(missing_ok=True)
+        child = processes.start(
+            "superlink",
+            [
+                *listening.arguments(),
+                *("--host", listening.host, "--port", str(listening.port)),
+                *("--isolation", "process", "--superexec-auth-secret-file", str(folder / "secret")),
+                *("--database", str(folder / "state.db")),
+                "--disable-runtime-dependency-installation",
+            ],
+            folder=folder,
+            lock=lock,
+        )
+        os.environ.update(processes.QUIET)
+        try:
+            return _train(coordinator, listening, secret, folder, child)
+        finally:
+            child.stop()
+
+
+def _train(
+    coordinator: Coordinator,
+    listening: Listening,
+    secret: bytes,
+    folder: Path,
+    child: processes.Child,
+) -> dict[str, Any]:
+    address, directory = listening.local, None
+    tasks.wait_until_up(address, lambda: child.running)
+    if listening.certificates is not None:
+        names = {public_bytes(key, name): name for name, key in coordinator.keys.items()}
+        tasks.register(address, names)
+        directory = ByKey(names)
+    (folder / "ready").touch()
+    noted = folder / "run"
+    before = int(noted.read_text()) if coordinator.resume and noted.is_file() else None
+    run_id = tasks.start_run(address, before)
+    noted.write_text(str(run_id))
+    with tasks.server_grid(address, secret, run_id) as grid:
+        return coordinator.run(GridLink(grid, coordinator.sites, directory))

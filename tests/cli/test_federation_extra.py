@@ -1,0 +1,22 @@
+"""Without the extra, the federation's commands say what to install, and the rest works."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+COMMANDS = {
+    "server": ["--config", "c", "--sites", "s", "--out", "o"],
+    "client": ["--data", "d", "--name", "n", "--server", "h:1", "--home", "o"],
+    "certs": ["--site", "a", "--out", "o"],
+    "federate": ["d.csv", "--input", "x", "--output", "y", "--out", "o"],
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_missing_extra_is_one_line(name, run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "flwr", None)  # as if it were not there
+    monkeypatch.setattr("pfedhgp.cli.extra.find_spec", lambda name: None)
+    complaint = run(name, *COMMANDS[name]).complaint
+    assert complaint.endswith("this command needs Flower: pip install 'pfedhgp[flower]'")

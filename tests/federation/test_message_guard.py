@@ -1,0 +1,72 @@
+"""The lists of arrays by name and shape are those of real runs, for every kind of model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from federation.test_messages import clients, plan, recorded
+from pfedhgp.data.tables import whole_cycles_of
+from pfedhgp.federation.flower import guard
+from pfedhgp.federation.flower.envelope import Envelope, Refused
+from pfedhgp.inference.meanfield_training import MeanField
+from pfedhgp.inference.structured_training import Structured
+from pfedhgp.model.cycles import CycleChoice
+
+DOMAIN = (np.zeros(1), np.full(1, 5.0))
+
+
+def _cycles():
+    rng = np.random.default_rng(1)
+    grid = np.linspace(0.0, 5.0, 9)[:, None]
+    return [
+        whole_cycles_of(f"client {i}", grid, rng.normal(size=(4, 9, 2)) + np.sin(grid))
+        for i in range(2)
+    ]
+
+
+CASES = {
+    "structured": lambda: (Structured(rounds=2, frozen_rounds=0), clients(2), {}),
+    "loadings": lambda: (
+        Structured(rounds=2, frozen_rounds=0, learn_inducing=True),
+        clients(2, outputs=2),
+        {"domain": DOMAIN},
+    ),
+    "mean-field": lambda: (MeanField(rounds=2, local_steps=2), clients(2, outputs=2), {}),
+    "cycles": lambda: (
+        Structured(rounds=1),
+        _cycles(),
+        {"cycles": CycleChoice("stationary", "client", 5)},
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, marks=[] if c == "structured" else pytest.mark.slow) for c in CASES],
+)
+def test_every_message_of_a_run_is_as_expected(case):
+    inference, rows, more = CASES[case]()
+    chosen = plan(inference, outputs=rows[0].Y.shape[1], **more)
+    _, _, down, up = recorded(inference, rows, **more)
+    asked = {}
+    for message in down:
+        shapes = guard.request_shapes(chosen, message.kind, message.arrays)
+        guard.check_arrays(message.arrays, shapes)
+        assert guard.size_of(shapes) * guard.SLACK <= guard.most_bytes(chosen)
+        asked[message.kind, message.round] = message.arrays
+    for message in up:
+        request = asked[message.kind, message.round]
+        guard.check_arrays(message.arrays, guard.reply_shapes(chosen, message.kind, request))
+
+
+def test_more_inducing_inputs_than_the_plan_allows_are_refused():
+    chosen = plan(Structured(rounds=1))  # 8 inducing inputs
+    arrays = {"inputs": np.zeros((9, 1))}
+    with pytest.raises(Refused, match="not one of ours"):
+        guard.request_shapes(chosen, "round", arrays)
+    request = Envelope(
+        run="0" * 32, exchange=1, kind="round", round=1, sender="server", arrays=arrays
+    )
+    with pytest.raises(Refused):
+        guard.check_request(request, chosen)

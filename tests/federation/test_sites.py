@@ -1,0 +1,258 @@
+"""Sites and server with faults between them, without a network: the result is the participation log's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pfedhgp.federation import inprocess
+from pfedhgp.federation.checkpoint import Checkpoint
+from pfedhgp.federation.cohort import make_cohorts
+from pfedhgp.federation.flower import audit
+from pfedhgp.federation.flower.engine import Engine, Patience, QuorumError, Roster
+from pfedhgp.federation.server import Server
+from pfedhgp.runtime import numerics
+from reference_federation import (
+    Clock,
+    LocalLink,
+    agreement,
+    assert_same,
+    replay,
+    rows_of,
+    site_of,
+    with_nan,
+)
+
+NAMES = ("north", "south", "east")
+ROWS = rows_of(NAMES)
+MEAN_FIELD = {"name": "mean-field", "rounds": 2}
+
+
+def federation(tmp_path, terms, *, sites=NAMES, quorum=1, change=None, delivered=None):
+    """(engine, link) over sites in `tmp_path`."""
+    rows = {row.name: row for row in ROWS}
+    homes = {n: site_of(tmp_path / n, rows[n], delivered) for n in sites}
+    link = LocalLink(homes) if change is None else LocalLink(homes, change)
+    server, roster, clock = Server(terms.plan()), Roster(NAMES, terms.to_json()), Clock()
+    patience = Patience(timeout=30.0, quorum=quorum, grace=5.0, pause=1.0)
+    engine = Engine(server, roster, link, patience, clock=clock, sleep=clock.sleep)
+    return engine, link
+
+
+def run(engine):
+    with numerics():
+        return engine.run()
+
+
+@pytest.mark.parametrize(
+    "inference",
+    [{}, pytest.param(MEAN_FIELD, marks=pytest.mark.slow)],
+    ids=["structured", "mean-field"],
+)
+def test_sites_and_server_find_what_one_process_finds(tmp_path, inference):
+    terms = agreement(inference=inference)
+    delivered = {}
+    engine, _ = federation(tmp_path, terms, delivered=delivered)
+    assert run(engine) == {}
+    expected = Server(terms.plan())
+    with numerics():
+        inprocess.run(expected, make_cohorts(terms.plan(), ROWS, batch=False))
+    assert_same(engine.server, expected, 0.0)
+    assert_same(engine.server, replay(terms.plan(), ROWS, engine.roster.log), 0.0)
+    assert set(delivered) == set(NAMES)
+    assert engine.server.exchanges == expected.exchanges
+
+
+def test_a_site_that_is_away_comes_back_and_one_joins_late(tmp_path):
+    """South is away in rounds 1 and 2; east is there from round 2 on."""
+    terms = agreement(inference={"rounds": 4})
+
+    def change(name, request, reply):
+        if name == "south" and request.kind == "round" and request.round in (1, 2):
+            return None  # it answered, but too late: the step has to be taken back
+        return reply
+
+    engine, link = federation(tmp_path, terms, sites=("north", "south"), change=change)
+    late = site_of(tmp_path / "east", ROWS[2])
+    engine.callbacks = [
+        lambda record: link.sites.update(east=late) if record["round"] == 1 else None
+    ]
+    assert run(engine) == {}
+    log = engine.roster.log
+    counted = {entry["round"]: entry["counted"] for entry in log if entry["kind"] == "round"}
+    assert counted == {
+        1: ["north"],
+        2: ["north", "east"],
+        3: ["north", "south", "east"],
+        4: ["north", "south", "east"],
+    }
+    assert log[3]["missing"] == {"south": "no-answer", "east": "no-answer"}
+    assert_same(engine.server, replay(terms.plan(), ROWS, log))
+    waited = [entry["seconds"] for entry in log]
+    assert waited[0] == waited[3] == 30.0  # the whole timeout, for a site that is missing for once
+    assert max(waited[1], waited[2], *waited[4:]) <= 10.0  # the grace, for one that was away before
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        (lambda first, request, reply: with_nan(reply), "not-finite"),
+        (lambda first, request, reply: first, "stale"),
+        (lambda first, request, reply: replace(reply, run="0" * 32), "other-request"),
+        (lambda first, request, reply: replace(reply, sender="north"), "other-request"),
+        (lambda first, request, reply: replace(reply, block="0" * 64), "other-request"),
+        (lambda first, request, reply: replace(reply, code="an unknown text"), "internal"),
+        (
+            lambda first, request, reply: replace(
+                reply, arrays={**reply.arrays, "rows": np.ones(9)}
+            ),
+            "malformed",
+        ),
+    ],
+    ids=["nan", "replay", "run", "name", "block", "code", "extra"],
+)
+def test_bad_replies_are_refused_and_change_nothing(tmp_path, fault, code):
+    terms = agreement()
+    kept = {}
+
+    def change(name, request, reply):
+        if name != "south":
+            return reply
+        first = kept.setdefault("first", reply)
+        return fault(first, request, reply) if request.kind in ("start", "round") else reply
+
+    engine, _ = federation(tmp_path, terms, change=change)
+    run(engine)
+    log = engine.roster.log
+    assert [entry["missing"] for entry in log] == [{}, {}, *3 * [{"south": code}]]
+    assert_same(engine.server, replay(terms.plan(), ROWS, log))
+
+
+def test_a_killed_server_goes_on_from_its_checkpoint(tmp_path):
+    terms = agreement()
+    whole, _ = federation(tmp_path / "whole", terms)
+    run(whole)
+
+    class Killed(Exception):
+        pass
+
+    for stop in range(1, 5):
+        folder = tmp_path / str(stop)
+        kept = Checkpoint(folder / "checkpoint")
+
+        def dying(name, request, reply, stop=stop):
+            if request.exchange == stop + 1 and name == "south":
+                raise Killed  # after north has answered, before all are counted
+            return reply
+
+        first, _ = federation(folder, terms, change=dying)
+        first.keep = lambda first=first, kept=kept: kept.save(first.server, [first.roster], [])
+        with pytest.raises(Killed):
+            run(first)
+        second, link = federation(folder, terms)
+        with numerics():
+            kept.restore(second.server, [second.roster])
+        assert second.server.exchanges == stop
+        run(second)
+        assert_same(second.server, whole.server, 0.0)
+        north = [request for name, request in link.seen if name == "north"]
+        assert north[0].exchange == stop + 1
+        lines = (folder / "north" / audit.LOG).read_text().count(f'"exchange": {stop + 1}, ')
+        assert lines == 4, "asked and answered twice: the second time from the disk"
+
+
+def test_a_killed_site_goes_on_from_its_disk(tmp_path):
+    """Every answer is given by a site that was made anew: nothing lives in memory alone."""
+    terms = agreement()
+    whole, _ = federation(tmp_path / "whole", terms)
+    run(whole)
+    engine, link = federation(tmp_path / "anew", terms)
+
+    def push(name, request, lifetime):
+        row = next(row for row in ROWS if row.name == name)
+        link.inbox.append((name, site_of(tmp_path / "anew" / name, row).answer(request)))
+        return True
+
+    link.push = push
+    run(engine)
+    assert_same(engine.server, whole.server, 0.0)
+
+
+def test_a_site_that_lost_its_home_begins_again(tmp_path):
+    terms = agreement(inference={"rounds": 3})
+    engine, link = federation(tmp_path, terms)
+
+    def lose(record):
+        if record["round"] == 1:
+            link.sites["south"] = site_of(tmp_path / "new disk", ROWS[1])
+
+    engine.callbacks = [lose]
+    run(engine)
+    missing = {e["round"]: e["missing"] for e in engine.roster.log if e["kind"] == "round"}
+    assert missing == {1: {}, 2: {"south": "forgotten"}, 3: {}}
+
+
+def test_changed_rows_terms_and_old_requests_are_refused(tmp_path):
+    terms = agreement()
+    engine, link = federation(tmp_path, terms)
+    run(engine)
+    requests = [request for name, request in link.seen if name == "south"]
+    site = site_of(tmp_path / "south", ROWS[1])
+    before = sorted(p.name for p in (tmp_path / "south" / "runs").rglob("*"))
+    assert site.answer(requests[2]).code == "stale"
+    assert site.answer(replace(requests[-2], block="1" * 64)).code == "stale"
+    assert site.answer(replace(requests[-2], agreement="{}")).code == "config"
+    assert site.answer(replace(requests[-2], run="../../etc")).code == "malformed"
+    assert site.answer(replace(requests[-2], exchange=99, counted=1)).code == "forked"
+    assert sorted(p.name for p in (tmp_path / "south" / "runs").rglob("*")) == before
+    again = site.answer(requests[-2])
+    assert again.code == ""
+    other = ROWS[1].Y.copy()
+    other[3] += 1e-9
+    changed = site_of(tmp_path / "south", replace(ROWS[1], Y=other))
+    assert changed.answer(requests[-2]).code == "rows-changed"
+
+
+def test_requests_that_are_not_as_the_plan_says_are_refused(tmp_path):
+    terms = agreement()
+    engine, link = federation(tmp_path, terms)
+    run(engine)
+    requests = {request.kind: request for name, request in link.seen if name == "south"}
+    site = site_of(tmp_path / "elsewhere", ROWS[1])
+    asked = replace(requests["extent"], counted=0)
+    for change, code in (
+        ({"centre": np.array([np.nan])}, "not-finite"),
+        ({"centre": np.zeros(2)}, "malformed"),
+        ({"centre": np.zeros(1, np.float32)}, "malformed"),
+        ({"more": np.zeros(1)}, "malformed"),
+        ({"centre": np.zeros(1_000_000)}, "oversized"),
+        ({"missed/round/J": np.zeros(1)}, "malformed"),
+    ):
+        assert site.answer(replace(asked, arrays={**asked.arrays, **change})).code == code
+    assert site.answer(asked).code == ""
+
+
+def test_too_few_sites_stop_the_run_and_say_so(tmp_path):
+    engine, _ = federation(tmp_path, agreement(), sites=("north",), quorum=2)
+    with pytest.raises(QuorumError, match="1 of 3 sites answered the census request within 30 s"):
+        run(engine)
+
+
+def test_exceptions_at_a_site_leave_as_a_code_alone(tmp_path, caplog):
+    secret = "CANARY-9f31"
+    site = site_of(tmp_path / "south", ROWS[1])
+
+    def read(text):
+        raise ValueError(f"row 3: {secret}")
+
+    site.read = read
+    engine, link = federation(tmp_path, agreement(), sites=("north",))
+    link.sites["south"] = site
+    run(engine)
+    assert {entry["missing"].get("south") for entry in engine.roster.log} == {"internal"}
+    written = [p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()]
+    assert not any(secret.encode() in content for content in written)
+    assert secret not in caplog.text
+    assert "ValueError at " in caplog.text

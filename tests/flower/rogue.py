@@ -1,0 +1,39 @@
+"""A site that misbehaves in training, by $FAULT: nan, replay, silent, slow, raise; `pfedhgp client` else."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from pfedhgp.cli.main import main
+from pfedhgp.federation.flower import site as sites
+from reference_federation import with_nan
+
+FAULT = os.environ["FAULT"]
+honest = sites.Site.answer
+first = {}
+
+
+def answer(self, request):
+    if request.kind not in ("start", "round"):
+        return honest(self, request)
+    if FAULT == "silent" and request.round >= 3:
+        time.sleep(3600.0)
+    if FAULT == "slow" and request.kind == "round":
+        self.audit.append("note", code=f"slow {request.round}")
+        time.sleep(6.0)
+    if FAULT == "raise":
+        self.read = lambda text: 1 / 0
+        self._runs.clear()
+    reply = honest(self, request)
+    kept = first.setdefault("reply", reply)
+    if request.kind == "round" and FAULT == "nan":
+        return with_nan(reply)
+    if request.kind == "round" and FAULT == "replay":
+        return kept
+    return reply
+
+
+sites.Site.answer = answer
+sys.exit(main(sys.argv[1:]))
