@@ -52,6 +52,8 @@ class FederatedGP:
         latents: Latent functions of the global (and deviation) layer; by default 1 for one output, else 2.
         local_latents: The same for the local layers.
         noise: "scalar", "output" (one variance each), "full" (a covariance), or "auto": as "output".
+        local: "inducing" (local layers of any kernel, on inducing inputs) or "state-space": exact and O(n) at
+            any resolution, for one input (time) and Matérn kernels; each output has one local function.
         inducing: Global inducing inputs: "auto" or a number.
         local_inducing: Local inducing inputs a client: "auto" or a number.
         learn_inducing: Whether inducing inputs move while training (the default places them well enough).
@@ -94,6 +96,7 @@ class FederatedGP:
         latents: int | None = None,
         local_latents: int | None = None,
         noise: str = "auto",
+        local: str = "inducing",
         inducing: int | str = "auto",
         local_inducing: int | str = "auto",
         learn_inducing: bool = False,
@@ -117,6 +120,7 @@ class FederatedGP:
         self.latents = latents
         self.local_latents = local_latents
         self.noise = noise
+        self.local = local
         self.inducing = inducing
         self.local_inducing = local_inducing
         self.learn_inducing = learn_inducing
@@ -239,6 +243,7 @@ class FederatedGP:
         name_or_kernel = self.local_kernel
         if name_or_kernel is None:
             name_or_kernel = self.kernel if isinstance(self.kernel, str) else "rbf"
+            name_or_kernel = "matern32" if self.local == "state-space" else name_or_kernel
         d, Q = rows[0].X.shape[1], rows[0].Y.shape[1]
         spec = build_spec(
             inputs=d,
@@ -249,7 +254,12 @@ class FederatedGP:
             latents=self.latents,
             local_latents=self.local_latents,
             noise=self.noise,
+            local=self.local,
         )
+        if spec.state_space and (inference.name != "structured" or choice is not None):
+            raise InputError(
+                "local='state-space' needs inference='structured', and goes with no cycle layer"
+            )
         for name in ("inducing", "local_inducing"):
             value = getattr(self, name)
             if value != "auto" and (not isinstance(value, int | np.integer) or value < 1):

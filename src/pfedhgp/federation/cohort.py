@@ -12,7 +12,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from pfedhgp.data.rows import ClientRows
+from pfedhgp.data.rows import ClientRows, in_order
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import BudgetWarning, InputError, MessageError
 from pfedhgp.federation.messages import Message
@@ -122,7 +122,7 @@ class Cohort:
         seed = None if self.attempt == 0 else self.plan.seed + self.attempt
         spec, inference = self.plan.spec, self.plan.inference
         blocks, rows = [], []
-        for index, client in enumerate(self.clients):
+        for index, client in enumerate(self._ordered()):
             X, Y = self.scaling.inputs(client.X), self.scaling.outputs(client.Y)
             Z = self._local_inputs(client.name, X, scales)
             own_seed = None if seed is None else seed * 1_000_003 + index
@@ -140,6 +140,12 @@ class Cohort:
             spec, self._like(), stack_trees(_pad_inputs(blocks)), stack_trees(rows)
         )
         self.starts[self.attempt] = {name: np.asarray(array) for name, array in a.items()}
+
+    def _ordered(self) -> tuple[ClientRows, ...]:
+        """The clients; with state-space local layers, their rows in order of time."""
+        if not self.plan.spec.state_space:
+            return self.clients
+        return tuple(in_order(client) for client in self.clients)
 
     # checkpoints ------------------------------------------------------------------------------
 
@@ -212,7 +218,7 @@ class Cohort:
 
     def _local_inputs(self, name: str, X: np.ndarray, scales: Scales) -> np.ndarray:
         plan, spec = self.plan, self.plan.spec
-        if spec.local_latents == 0:
+        if spec.local_latents == 0 or spec.state_space:
             return X[:0]
         distinct = np.unique(X, axis=0)
         if plan.local_inducing == "auto":

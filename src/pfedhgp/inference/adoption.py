@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pfedhgp.data.rows import ClientRows
+from pfedhgp.data.rows import ClientRows, in_order
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.inference import budget, initial
 from pfedhgp.inference.arrays import stack_trees
@@ -34,6 +34,7 @@ def adopt(
     """
     settings = settings or Structured()
     spec = _spec_of(model, noise)
+    client = in_order(client) if spec.state_space else client
     scales = Scales(**model.settings["starting_scales"])
     X, Y = model.scaling.inputs(client.X), model.scaling.outputs(client.Y)
     extent = model.scaling.extent
@@ -41,7 +42,7 @@ def adopt(
         spec.local_kernel, scale=scales.short, count=spec.local_latents, extent=extent
     )
     spare = budget.tolerance(scales.noise_variance, scales.short_variance, Y.size)
-    cap = LARGEST_LOCAL if spec.local_latents else 0
+    cap = LARGEST_LOCAL if spec.local_latents and not spec.state_space else 0
     Z = budget.local_inputs(kernels, X, spare, cap) if cap else X[:0]
     block = initial.client_block(spec, scales, Y, Z, model.scaling.extent, None)
     if model.cycle_layer is None or client.cycles is None:
@@ -93,4 +94,5 @@ def _spec_of(model: FittedModel, noise: str) -> Spec:
         deviation=model.structure.deviation,
         tied=model.structure.tied,
         noise=noise,
+        state_space=model.structure.state_space,
     )

@@ -65,17 +65,21 @@ def log_prior(structure: Structure, free: ClientBlock, anchor: ClientBlock, phi:
     return value - 0.125 * sum(jax.tree.leaves(gaps), start=jnp.zeros(()))
 
 
-def movable(free: ClientBlock, *, kernels_free: Array, inputs: bool, noise: bool = True) -> Array:
-    """1 for coordinates that the search may move."""
+def movable(
+    free: ClientBlock, *, kernels_free: Array, inputs: bool, noise: bool = True, mixed: bool = True
+) -> Array:
+    """1 for coordinates that the search may move; local functions of one output each are not `mixed`."""
     ones = jax.tree.map(jnp.ones_like, free)
+    loadings = ones.loadings if mixed else jnp.eye(*ones.loadings.shape, dtype=free.loadings.dtype)
     mask = eqx.tree_at(
-        lambda b: (b.kernels, b.inputs, b.active, b.noise),
+        lambda b: (b.kernels, b.inputs, b.active, b.noise, b.loadings),
         ones,
         (
             jax.tree.map(lambda v: v * kernels_free, ones.kernels),
             free.active[:, None] * jnp.ones_like(free.inputs) * float(inputs),
             jnp.zeros_like(free.active),
             jax.tree.map(lambda v: v * float(noise), ones.noise),
+            loadings,
         ),
     )
     return ravel_pytree(mask)[0]
@@ -146,6 +150,7 @@ def step(
         kernels_free=broadcast.kernels_free,
         inputs=options.learn_inputs,
         noise=rows.cycles is None,  # a cycle layer's noise was settled with it, before training
+        mixed=not options.structure.state_space,
     )
     found = lbfgs.minimize(objective, start, evaluations=broadcast.evaluations, movable=mask)
     better = from_free(unravel(found.x))

@@ -9,7 +9,7 @@ their place.
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import equinox as eqx
 import jax
@@ -22,6 +22,7 @@ from pfedhgp.inference import client as client_step
 from pfedhgp.inference.arrays import (
     block_from_arrays,
     block_to_arrays,
+    stack_trees,
     statistics_from_arrays,
     statistics_to_arrays,
 )
@@ -43,6 +44,7 @@ from pfedhgp.inference.state import (
     tree_to_arrays,
 )
 from pfedhgp.inference.structured import Statistics, design_of
+from pfedhgp.inference.state_posterior import batched_states, distinct_states
 from pfedhgp.inference.structured_posterior import client_posterior, evidence_of
 from pfedhgp.inference.surrogate import Surrogate
 from pfedhgp.kernels import Kernel
@@ -383,6 +385,8 @@ class StructuredClients:
             jnp.asarray(self.jitter),
         )
         found = [jax.tree.map(lambda leaf, i=i: leaf[i], plain) for i in range(count)]
+        if self.spec.state_space:
+            return self._with_states(shared, found, jitter)
         if settings is None or not few.any():
             return found
         averaged = batched_average(
@@ -401,6 +405,26 @@ class StructuredClients:
             if all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(one)):
                 found[i] = one
         return found
+
+    def _with_states(
+        self, shared: GlobalPosterior, found: list[ClientPosterior], jitter: float
+    ) -> list[ClientPosterior]:
+        """Adds the local functions' states at each client's times; parameters are not averaged."""
+        means = np.asarray(
+            batched_states(
+                self._options(),
+                shared,
+                jnp.asarray(jitter),
+                stack_trees([p.marginal(shared)[0] for p in found]),
+                self.blocks,
+                self.rows,
+            )
+        )
+        X, mask = np.asarray(self.rows.X), np.asarray(self.rows.mask)
+        return [
+            replace(posterior, states=distinct_states(X[i, :, 0], mask[i], means[i]))
+            for i, posterior in enumerate(found)
+        ]
 
     def _short_of_rows(self) -> np.ndarray:
         """Which clients have so few cells for their parameters that averaging over these matters."""

@@ -20,6 +20,7 @@ from pfedhgp.kernels import (
     stack,
 )
 from pfedhgp.model.blocks import Structure
+from pfedhgp.state_space import has_states
 
 LAYERS = ("global", "deviation", "local")
 NOISES = ("scalar", "output", "full")
@@ -41,10 +42,11 @@ class Spec:
     deviation: bool
     tied: bool
     noise: str
+    state_space: bool = False
 
     @property
     def structure(self) -> Structure:
-        return Structure(deviation=self.deviation, tied=self.tied)
+        return Structure(self.deviation, self.tied, self.state_space)
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -62,6 +64,7 @@ def build_spec(
     latents: int | None,
     local_latents: int | None,
     noise: str,
+    local: str = "inducing",
 ) -> Spec:
     """Checks the choices against each other and fills in what was left open."""
     unknown = [layer for layer in layers if layer not in LAYERS]
@@ -78,6 +81,12 @@ def build_spec(
         for leaf in leaves_of(tree):
             if leaf.dims is not None and max(leaf.dims, default=0) >= inputs:
                 raise InputError(f"`{name}` uses input {max(leaf.dims)}, but there are {inputs}")
+    exact = local == "state-space"
+    if exact:
+        _check_states(inputs, outputs, local_kernel, layers, local_latents, noise)
+        local_latents = outputs
+    elif local != "inducing":
+        raise InputError(f"`local` must be 'inducing' or 'state-space', got {local!r}")
     tied = outputs == 1 and (latents or 1) == 1 and (local_latents or 1) == 1
     rank = latents or (1 if outputs == 1 else 2)
     local_rank = local_latents or (1 if outputs == 1 else 2)
@@ -91,7 +100,34 @@ def build_spec(
         deviation="deviation" in layers,
         tied=tied,
         noise=("scalar" if outputs == 1 else "output") if noise == "auto" else noise,
+        state_space=exact,
     )
+
+
+def _check_states(
+    inputs: int,
+    outputs: int,
+    kernel: Kernel,
+    layers: tuple[str, ...],
+    local_latents: int | None,
+    noise: str,
+) -> None:
+    """What a state-space local layer can do, and cannot."""
+    if inputs != 1:
+        raise InputError(f"local='state-space' takes one input (time), not {inputs}")
+    if not has_states(split_scale(kernel)[1]):
+        raise InputError(
+            "local='state-space' needs `local_kernel` to be a Matérn kernel or a sum of them, "
+            "such as 'matern32'"
+        )
+    if "global" not in layers or "local" not in layers:
+        raise InputError("local='state-space' needs the global and the local layer")
+    if local_latents not in (None, outputs):
+        raise InputError(
+            f"local='state-space' has one local function an output, so `local_latents` is {outputs}"
+        )
+    if noise == "full":
+        raise InputError("local='state-space' takes noise 'scalar' or 'output', not 'full'")
 
 
 def starting_kernels(template: Kernel, *, scale: float, count: int, extent: np.ndarray) -> Kernel:
