@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference_states as twin
 
+import reference_states as twin
 from pfedhgp import state_space as ss
 from pfedhgp.errors import InputError
 from pfedhgp.kernels import RBF, Matern12, Matern32, Matern52, Periodic
@@ -28,8 +28,11 @@ def made(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
     rng = np.random.default_rng(seed)
     times = np.sort(rng.uniform(size=30))
     times[7] = times[6]
-    return times, rng.uniform(0.01, 0.3, 30), (rng.uniform(size=30) < 0.8) * 1.0, rng.normal(
-        size=(30, 3)
+    return (
+        times,
+        rng.uniform(0.01, 0.3, 30),
+        (rng.uniform(size=30) < 0.8) * 1.0,
+        rng.normal(size=(30, 3)),
     )
 
 
@@ -39,9 +42,7 @@ def test_whitening_is_that_of_a_dense_factor_in_one_piece_and_in_two(name: str) 
     times, noise, seen, A = made()
     model, scale = ss.StateModel.of(kernel), jnp.asarray(1.4)
     keep = seen > 0
-    expected, log_det = twin.whitened(
-        1.96 * dense(times[keep], times[keep]), noise[keep], A[keep]
-    )
+    expected, log_det = twin.whitened(1.96 * dense(times[keep], times[keep]), noise[keep], A[keep])
     for cuts in ([slice(0, 30)], [slice(0, 11), slice(11, 30)]):
         carry, rows, total = ss.start(model, 3, jnp.asarray(times[0])), [], 0.0
         for cut in cuts:
@@ -87,12 +88,8 @@ def test_smoothed_states_carry_the_posterior_mean_to_any_time(name: str) -> None
     states, _ = ss.smooth(model, jnp.asarray(1.0), series, jnp.asarray(A))
     at = np.concatenate([[-0.4, times[0], times[4], times[-1], 1.3], np.linspace(0.01, 0.99, 40)])
     found = ss.interpolate(model, jnp.asarray(times), states[:, :, 0], jnp.asarray(at))
-    mean, _ = twin.posterior(
-        dense(at, at), dense(at, times), dense(times, times), noise, A
-    )
-    np.testing.assert_allclose(
-        found @ np.asarray(model.observe), mean[:, 0], rtol=1e-6, atol=1e-7
-    )
+    mean, _ = twin.posterior(dense(at, at), dense(at, times), dense(times, times), noise, A)
+    np.testing.assert_allclose(found @ np.asarray(model.observe), mean[:, 0], rtol=1e-6, atol=1e-7)
 
 
 def test_gradients_of_the_likelihood_are_those_of_finite_differences() -> None:

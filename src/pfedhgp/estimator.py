@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -29,6 +29,9 @@ from pfedhgp.model.cycles import FORMS, SHARINGS, CycleChoice
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.spec import build_spec
 from pfedhgp.runtime import with_numerics
+
+if TYPE_CHECKING:
+    from pfedhgp.zones import Zones
 
 KERNELS: dict[str, Callable[[], Kernel]] = {
     "rbf": RBF,
@@ -428,6 +431,65 @@ class FederatedGP:
             client_jitter={**model.client_jitter, name: jitter},
         )
         return self
+
+    @with_numerics
+    def cluster(
+        self,
+        groups: int | None = None,
+        *,
+        method: str = "agglomerative",
+        distance: str = "function",
+        choose: str = "eigengap",
+        size: int | None = None,
+        grid: Any = 800,
+        seed: int = 0,
+        draws: int = 20,
+        data: Any = None,
+        client: str | None = None,
+    ) -> Zones:
+        """Groups clients whose own functions (deviation + local) are alike; no rows are pooled.
+
+        Each client sends a random sketch of its function on a public grid, which is then in `messages_`.
+
+        Args:
+            groups: How many; None chooses by `choose`, "eigengap" or "silhouette".
+            method: "agglomerative" (Ward's), "average" (linkage) or "spectral".
+            distance: "function" (expected squared distance between posteriors), or "operator", the paper's:
+                it sees input times and kernels alone, and needs `data` and equal `local_inducing`.
+            size: Numbers in a sketch; by default 0.375 of the grid's. More are more exact, and tell more.
+            grid: Points of the public grid, or their number.
+            seed: Of the sketch; public.
+            draws: Sketches and bootstraps for `stability`.
+            data: The rows again, as `fit` takes them, for the R² with which sketches reproduce them. Without
+                them R² is that of the fitted functions.
+            client: The client column of `data`, where it is a table.
+        """
+        from pfedhgp import zones
+
+        model = self._fitted()
+        rows = None
+        if data is not None:
+            found, _, _ = clients_from(
+                data,
+                client=client,
+                inputs=None if client is None else list(model.input_names),
+                outputs=None if client is None else list(model.output_names),
+            )
+            rows = {each.name: (each.X, each.Y) for each in found}
+        result = zones.discover(
+            model,
+            groups,
+            method=method,
+            distance=distance,
+            choose=choose,
+            size=size,
+            grid=grid,
+            seed=seed,
+            draws=draws,
+            rows=rows,
+        )
+        self.model_ = zones.with_messages(model, result)
+        return result
 
     def _adopted(self, name: str, X: np.ndarray, y: Any) -> ClientRows:
         """A new client's rows; as cycles where the model has a cycle layer, or where they come as cycles."""

@@ -37,6 +37,11 @@ def has_states(kernel: Kernel) -> bool:
     return all(type(part) in ORDERS for part in parts)
 
 
+def _length(kernel: Kernel) -> Array:
+    assert isinstance(kernel, Matern12 | Matern32 | Matern52)
+    return jnp.asarray(kernel.lengthscale)
+
+
 class StateModel(eqx.Module):
     """f(t) = observeᵀ x(t), of unit variance; one entry of `rates` for each part of a sum."""
 
@@ -56,7 +61,7 @@ class StateModel(eqx.Module):
         weights = jnp.asarray(kernel.weights) if isinstance(kernel, Sum) else jnp.ones(1)
         orders = tuple(ORDERS[type(part)] for part in parts)
         rates = tuple(
-            math.sqrt(2 * order - 1) / jnp.asarray(getattr(part, "lengthscale")).reshape(())
+            math.sqrt(2 * order - 1) / _length(part).reshape(())
             for part, order in zip(parts, orders, strict=True)
         )
         first = np.cumsum([0, *orders[:-1]])
@@ -151,7 +156,7 @@ def gains(model: StateModel, scale: Array, series: Series, carry: Carry) -> tupl
 def whiten(
     model: StateModel, scale: Array, series: Series, columns: Float[Array, "n k"], carry: Carry
 ) -> tuple[Float[Array, "n k"], Array, Carry]:
-    """L⁻¹A for one piece of a series (rows that were not seen are 0), log|L|² of it, and the filter after it."""
+    """L⁻¹A for one piece of a series (rows not seen are 0), log|L|² of it, and the filter after it."""
     steps, last = gains(model, scale, series, carry)
     errors, state = _innovations(model, scale, steps, columns, carry.state)
     root = series.seen / jnp.sqrt(steps.variance)

@@ -17,6 +17,7 @@ import typer
 
 from pfedhgp import __version__
 from pfedhgp.cli import reproduce
+from pfedhgp.cli.cluster import cluster
 from pfedhgp.cli.demo import demo
 from pfedhgp.cli.fit import fit
 from pfedhgp.cli.predict import predict
@@ -56,7 +57,7 @@ def root(
         typer.echo(context.get_help())
 
 
-for command in (demo, fit, predict, report):
+for command in (demo, fit, predict, report, cluster):
     app.command()(command)
 app.add_typer(reproduce.app)
 

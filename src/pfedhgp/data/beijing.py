@@ -58,7 +58,7 @@ LARGEST_FILE = 200 * 2**20
 
 @dataclass(frozen=True, eq=False)
 class Station:
-    """One station's hours: `days` since 1 January of the first year asked for, `values` (n, Q), NaN missing."""
+    """One station's hours: `days` since 1 January of the first year, `values` (n, Q), NaN where missing."""
 
     name: str
     days: np.ndarray
@@ -88,9 +88,7 @@ def load_stations(
             f"{source}: no file for station {missing[0]!r} (PRSA_Data_{missing[0]}_….csv); "
             f"{len(missing)} of {len(stations)} stations are missing"
         )
-    return [
-        _station(name, *texts[name], tuple(years), tuple(columns), hours) for name in stations
-    ]
+    return [_station(name, *texts[name], tuple(years), tuple(columns), hours) for name in stations]
 
 
 def _station(
@@ -132,15 +130,16 @@ def _station(
 def _read(where: str, text: bytes) -> pl.DataFrame:
     try:
         frame = pl.read_csv(
-            io.BytesIO(text), null_values=["NA", ""], infer_schema=False, truncate_ragged_lines=False
+            io.BytesIO(text),
+            null_values=["NA", ""],
+            infer_schema=False,
+            truncate_ragged_lines=False,
         )
     except (pl.exceptions.PolarsError, UnicodeDecodeError) as error:
         raise InputError(f"{where}: not a CSV file ({str(error).splitlines()[0]})") from None
     lost = [name for name in HEADER if name not in frame.columns]
     if lost:
-        raise InputError(
-            f"{where}: no column {lost[0]!r}; UCI's header is {', '.join(HEADER)}"
-        )
+        raise InputError(f"{where}: no column {lost[0]!r}; UCI's header is {', '.join(HEADER)}")
     numbers = frame.select(pl.col(NUMBERS).cast(pl.Float64, strict=False))
     for name in NUMBERS:
         broken = frame[name].is_not_null() & numbers[name].is_null()

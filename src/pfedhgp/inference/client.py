@@ -70,7 +70,7 @@ def movable(
 ) -> Array:
     """1 for coordinates that the search may move; local functions of one output each are not `mixed`."""
     ones = jax.tree.map(jnp.ones_like, free)
-    loadings = ones.loadings if mixed else jnp.eye(*ones.loadings.shape, dtype=free.loadings.dtype)
+    loadings = ones.loadings if mixed else jnp.eye(ones.loadings.shape[0], ones.loadings.shape[1])
     mask = eqx.tree_at(
         lambda b: (b.kernels, b.inputs, b.active, b.noise, b.loadings),
         ones,

@@ -76,9 +76,7 @@ def accumulate(rows: Rows, design: Design, *, unloaded: bool = False, chunk: int
     return _by_chunks(rows, design, unloaded, chunk, None)
 
 
-def _with_states(
-    rows: Rows, design: Design, kernels: Kernel, unloaded: bool, chunk: int
-) -> Grams:
+def _with_states(rows: Rows, design: Design, kernels: Kernel, unloaded: bool, chunk: int) -> Grams:
     """Sums over the global and deviation weights alone: local functions are in the noise.
 
     The VFE term stays −½ Σ res/σ² with the white noise's σ²: what the global inducing inputs leave out comes

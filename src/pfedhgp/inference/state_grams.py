@@ -1,8 +1,8 @@
 """A client's sums with a state-space local layer: the local functions are integrated out with the noise.
 
 Output q has one local function of its own, b_q h_q, so that its cells have N_q = b_q² K_q + diag(σ_q²/c), and
-L_q⁻¹ comes from a Kalman filter in O(n). Global and deviation layers have the same features a(x), so one matrix
-an output,
+L_q⁻¹ comes from a Kalman filter in O(n). Global and deviation layers have the same features a(x), so one
+matrix an output,
     Γ_q = [A, y_q]ᵀ N_q⁻¹ [A, y_q],
 gives every block of Λ and η for any loadings: Σ_q B[q,r] B'[q,s] Γ_q[r,s].
 """

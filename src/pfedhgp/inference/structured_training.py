@@ -43,8 +43,8 @@ from pfedhgp.inference.state import (
     tree_from_arrays,
     tree_to_arrays,
 )
-from pfedhgp.inference.structured import Statistics, design_of
 from pfedhgp.inference.state_posterior import batched_states, distinct_states
+from pfedhgp.inference.structured import Statistics, design_of
 from pfedhgp.inference.structured_posterior import client_posterior, evidence_of
 from pfedhgp.inference.surrogate import Surrogate
 from pfedhgp.kernels import Kernel

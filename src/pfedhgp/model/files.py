@@ -14,7 +14,8 @@ What a client's file reveals: it holds no rows, but it is the client's fitted fu
 uncertainty. Whoever has it predicts as the client does, and sees from the covariance where its data
 are dense. Where the client has no more rows than inducing inputs, its inducing inputs ARE its
 inputs (Z_i = X_i), and the fitted function there is nearly its targets: guard such a file like the
-rows. So is every file with a state-space local layer: it holds the fitted function at the client's times. global.safetensors holds the shared function and, in its covariance, where the clients' data
+rows. So is every file with a state-space local layer: it holds the fitted function at the client's
+times. global.safetensors holds the shared function and, in its covariance, where the clients' data
 are dense together. A site needs spec.json, global.safetensors and its own file (`load_client`).
 """
 

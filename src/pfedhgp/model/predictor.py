@@ -165,8 +165,8 @@ def latents(
         found = local_states.latents(
             p.states, p.block, p.noise, p.shared, p.loadings, p.half_shared, p.half_own, X
         )
-        parts = ((moments, own, spread), found)
-        moments, own, spread = (jnp.concatenate(pair, axis=1) for pair in zip(*parts, strict=True))
+        both = zip((moments, own, spread), found, strict=True)
+        moments, own, spread = (jnp.concatenate(pair, axis=1) for pair in both)
     return moments[:, :, 0], moments[:, :, 1:], own, spread
 
 
