@@ -1,8 +1,8 @@
 """A state-space local layer at any inputs: the smoother runs once over the client's times and the new ones.
 
 Given v, E[h_q(x)] = s_q(y) − Σ s_q(a_rm) (B_g[q,r] v_g,rm + B̃[q,r] v_δ,rm), where s_q(·) is what the smoother
-makes of a column as data: so a local function leans on the other layers by s_q of their features, and the rest
-of its variance, given v, is the smoother's own.
+makes of a column as data: so a local function leans on the other layers by s_q of their features, and
+the rest of its variance, given v, is the smoother's own.
 """
 
 from __future__ import annotations
