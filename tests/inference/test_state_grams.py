@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference_states as twin
 
+import reference_states as twin
 from pfedhgp.features import Basis
 from pfedhgp.inference.grams import Design, accumulate
 from pfedhgp.inference.structured import cavity_bound
@@ -25,7 +25,9 @@ def made(outputs: int = 2, latents: int = 2, n: int = 25) -> tuple[Rows, Design]
     mask = rng.choice([0.0, 1.0, 3.0], size=(n, outputs), p=[0.2, 0.6, 0.2])
     Y = np.where(mask > 0, rng.normal(size=(n, outputs)), 0.0)
     Z = np.linspace(0.0, 1.0, 5)[:, None]
-    shared = Basis.build(stack([RBF([0.3 + 0.2 * r]) for r in range(latents)]), jnp.asarray(Z), 1e-8)
+    shared = Basis.build(
+        stack([RBF([0.3 + 0.2 * r]) for r in range(latents)]), jnp.asarray(Z), 1e-8
+    )
     design = Design(
         shared=shared,
         local=None,
@@ -67,7 +69,9 @@ def dense(rows: Rows, design: Design, *, unloaded: bool) -> tuple[np.ndarray, np
         start += len(block)
     tall, target = np.concatenate(H), np.concatenate(y)
     solved = np.linalg.solve(N, np.column_stack([tall, target]))
-    constant -= 0.5 * (len(N) * np.log(2 * np.pi) + np.linalg.slogdet(N)[1] + target @ solved[:, -1])
+    constant -= 0.5 * (
+        len(N) * np.log(2 * np.pi) + np.linalg.slogdet(N)[1] + target @ solved[:, -1]
+    )
     return tall.T @ solved[:, :-1], tall.T @ solved[:, -1], float(constant)
 
 
@@ -78,7 +82,10 @@ def test_sums_are_those_of_dense_matrices(unloaded: bool, turned: bool) -> None:
     if turned:
         turn = jnp.asarray(np.random.default_rng(1).normal(size=(2, 5, 5)))
         design = Design(
-            *(getattr(design, name) for name in ("shared", "local", "B_g", "B_dev", "B_loc", "noise")),
+            *(
+                getattr(design, name)
+                for name in ("shared", "local", "B_g", "B_dev", "B_loc", "noise")
+            ),
             turn=turn,
             exact=design.exact,
         )

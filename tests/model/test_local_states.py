@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import reference_states as twin
 
+import reference_states as twin
 from pfedhgp import FederatedGP
 from pfedhgp.errors import InputError
 
@@ -69,27 +69,29 @@ def dense_prediction(
     seen = {name: np.isfinite(Y).reshape(-1) for name, (_, Y) in data.items()}
     A_star = features(at)
 
-    def prior(one: str, A_one: np.ndarray, X: np.ndarray, two: str, A_two: np.ndarray, Z: np.ndarray):
+    def prior(
+        one: str, A_one: np.ndarray, X: np.ndarray, two: str, A_two: np.ndarray, Z: np.ndarray
+    ):
         K = layer(A_one, B_g) @ layer(A_two, B_g).T
         if one == two:
             K = K + layer(A_one, own_loadings(one)) @ layer(A_two, own_loadings(two)).T
             K = K + local(one, X, Z)
         return K
 
-    K = np.block(
-        [[prior(i, A[i], data[i][0], j, A[j], data[j][0]) for j in names] for i in names]
-    )
+    K = np.block([[prior(i, A[i], data[i][0], j, A[j], data[j][0]) for j in names] for i in names])
     noise = np.concatenate(
         [
-            np.tile(np.diag(np.asarray(fitted.clients[n].block.noise.covariance(Q))), len(data[n][0]))
+            np.tile(
+                np.diag(np.asarray(fitted.clients[n].block.noise.covariance(Q))), len(data[n][0])
+            )
             for n in names
         ]
     )
     keep = np.concatenate([seen[n] for n in names])
     y = np.concatenate([scaling.outputs(data[n][1]).reshape(-1) for n in names])[keep]
-    cross = np.concatenate(
-        [prior(client, A_star, at, n, A[n], data[n][0]) for n in names], axis=1
-    )[:, keep]
+    cross = np.concatenate([prior(client, A_star, at, n, A[n], data[n][0]) for n in names], axis=1)[
+        :, keep
+    ]
     inner = K[np.ix_(keep, keep)] + np.diag(noise[keep])
     mean = cross @ np.linalg.solve(inner, y)
     K_star = prior(client, A_star, at, client, A_star, at)
@@ -130,9 +132,7 @@ def test_predictions_are_those_of_the_dense_model(fitted: tuple[FederatedGP, dic
         np.einsum("rnm,qr,pr->nqmp", left, B * spread[:, None], B * spread[:, None])
         for B in (B_g, B_d)
     ).reshape(whole.shape)
-    np.testing.assert_allclose(
-        whole[different], (cov + extra)[different], rtol=1e-5, atol=1e-7
-    )
+    np.testing.assert_allclose(whole[different], (cov + extra)[different], rtol=1e-5, atol=1e-7)
 
 
 def _lengths(model: FederatedGP) -> np.ndarray:

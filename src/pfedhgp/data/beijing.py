@@ -128,6 +128,11 @@ def _station(
 
 
 def _read(where: str, text: bytes) -> pl.DataFrame:
+    first = text.split(b"\n", 1)[0].decode("utf-8", "replace").strip().lstrip("\ufeff")
+    columns = [name.strip().strip('"') for name in first.split(",")]
+    lost = [name for name in HEADER if name not in columns]
+    if lost:
+        raise InputError(f"{where}: no column {lost[0]!r}; UCI's header is {', '.join(HEADER)}")
     try:
         frame = pl.read_csv(
             io.BytesIO(text),
@@ -137,9 +142,6 @@ def _read(where: str, text: bytes) -> pl.DataFrame:
         )
     except (pl.exceptions.PolarsError, UnicodeDecodeError) as error:
         raise InputError(f"{where}: not a CSV file ({str(error).splitlines()[0]})") from None
-    lost = [name for name in HEADER if name not in frame.columns]
-    if lost:
-        raise InputError(f"{where}: no column {lost[0]!r}; UCI's header is {', '.join(HEADER)}")
     numbers = frame.select(pl.col(NUMBERS).cast(pl.Float64, strict=False))
     for name in NUMBERS:
         broken = frame[name].is_not_null() & numbers[name].is_null()
