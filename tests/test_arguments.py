@@ -41,6 +41,7 @@ WRONG = {
     "latents": NO_COUNT,
     "local_latents": NO_COUNT,
     "noise": [*NO_NAME, "white"],
+    "local": [*NO_NAME, "kalman"],
     "inducing": [*NO_COUNT, None],
     "local_inducing": [*NO_COUNT, None],
     "learn_inducing": [v for v in NO_FLAG if v is not None],

@@ -60,6 +60,7 @@ OTHER = {
     "latents": 3,
     "local_latents": 2,
     "noise": "full",
+    "local": "state-space",
     "inducing": 7,
     "local_inducing": 5,
     "learn_inducing": True,

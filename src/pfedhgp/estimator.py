@@ -29,6 +29,7 @@ from pfedhgp.runtime import has_device, on_device, with_numerics
 
 if TYPE_CHECKING:
     from pfedhgp.diagnosis import Calibration, Diagnosis, Why
+    from pfedhgp.zones import Zones
 
 __all__ = ["KERNELS", "FederatedGP"]
 
@@ -45,6 +46,8 @@ class FederatedGP:
         latents: Latent functions of the global (and deviation) layer; by default 1 for one output, else 2.
         local_latents: The same for the local layers.
         noise: "scalar", "output" (one variance each), "full" (a covariance), or "auto": as "output".
+        local: "inducing" (local layers of any kernel, on inducing inputs) or "state-space": exact and O(n) at
+            any resolution, for one input (time) and Matérn kernels; each output has one local function.
         inducing: Global inducing inputs: "auto" or a number.
         local_inducing: Local inducing inputs a client: "auto" or a number.
         learn_inducing: Whether inducing inputs move while training; by default as the inference has it
@@ -95,6 +98,7 @@ class FederatedGP:
         latents: int | None = None,
         local_latents: int | None = None,
         noise: str = "auto",
+        local: str = "inducing",
         inducing: int | str = "auto",
         local_inducing: int | str = "auto",
         learn_inducing: bool | str | None = None,
@@ -120,6 +124,7 @@ class FederatedGP:
         self.latents = latents
         self.local_latents = local_latents
         self.noise = noise
+        self.local = local
         self.inducing = inducing
         self.local_inducing = local_inducing
         self.learn_inducing = learn_inducing
@@ -389,6 +394,65 @@ class FederatedGP:
             client_jitter={**model.client_jitter, name: jitter},
         )
         return self
+
+    @with_numerics
+    def cluster(
+        self,
+        groups: int | None = None,
+        *,
+        method: str = "agglomerative",
+        distance: str = "function",
+        choose: str = "eigengap",
+        size: int | None = None,
+        grid: Any = 800,
+        seed: int = 0,
+        draws: int = 20,
+        data: Any = None,
+        client: str | None = None,
+    ) -> Zones:
+        """Groups clients whose own functions (deviation + local) are alike; no rows are pooled.
+
+        Each client sends a random sketch of its function on a public grid, which is then in `messages_`.
+
+        Args:
+            groups: How many; None chooses by `choose`, "eigengap" or "silhouette".
+            method: "agglomerative" (Ward's), "average" (linkage) or "spectral".
+            distance: "function" (expected squared distance between posteriors), or "operator", the paper's:
+                it sees input times and kernels alone, and needs `data` and equal `local_inducing`.
+            size: Numbers in a sketch; by default 0.375 of the grid's. More are more exact, and tell more.
+            grid: Points of the public grid, or their number.
+            seed: Of the sketch; public.
+            draws: Sketches and bootstraps for `stability`.
+            data: The rows again, as `fit` takes them, for the R² with which sketches reproduce them. Without
+                them R² is that of the fitted functions.
+            client: The client column of `data`, where it is a table.
+        """
+        from pfedhgp import zones
+
+        model = self._fitted()
+        rows = None
+        if data is not None:
+            found, _, _ = clients_from(
+                data,
+                client=client,
+                inputs=None if client is None else list(model.input_names),
+                outputs=None if client is None else list(model.output_names),
+            )
+            rows = {each.name: (each.X, each.Y) for each in found}
+        result = zones.discover(
+            model,
+            groups,
+            method=method,
+            distance=distance,
+            choose=choose,
+            size=size,
+            grid=grid,
+            seed=seed,
+            draws=draws,
+            rows=rows,
+        )
+        self.model_ = zones.with_messages(model, result)
+        return result
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Writes a RUN folder; nothing in it can be executed, and it holds no rows."""

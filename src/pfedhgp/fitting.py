@@ -51,7 +51,13 @@ def make_plan(chosen: Parameters, rows: Sequence[ClientRows], choice: CycleChoic
         raise InputError("a cycle layer needs inference='structured': mean-field has none")
     if chosen["restarts"] > 1 and not inference.knows_bound:
         raise InputError("`restarts` needs a bound to choose by, which mean-field does not send")
-    own = chosen["local_kernel"]
+    own, exact = chosen["local_kernel"], chosen["local"] == "state-space"
+    if exact and (inference.name != "structured" or choice is not None):
+        raise InputError(
+            "local='state-space' needs inference='structured', and goes with no cycle layer"
+        )
+    if own is None and exact:
+        own = "matern32"
     if own is None:
         own = chosen["kernel"]
         own = own if isinstance(own, str) else like_shared(own)
@@ -64,6 +70,7 @@ def make_plan(chosen: Parameters, rows: Sequence[ClientRows], choice: CycleChoic
         latents=chosen["latents"],
         local_latents=chosen["local_latents"],
         noise=chosen["noise"],
+        local=chosen["local"],
     )
     _say_what_is_not_used(chosen)
     return Plan(

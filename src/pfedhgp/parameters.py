@@ -32,7 +32,7 @@ from pfedhgp.kernels import (
     refuse_unknown,
 )
 from pfedhgp.model.cycles import FORMS, SHARED_WHITE, SHARINGS
-from pfedhgp.model.spec import LAYERS, NOISES
+from pfedhgp.model.spec import LAYERS, LOCALS, NOISES
 
 KERNELS: dict[str, Callable[[], Kernel]] = {
     "rbf": RBF,
@@ -73,6 +73,7 @@ PARAMETERS: Mapping[str, Check] = {
     "latents": optional(whole(1)),
     "local_latents": optional(whole(1)),
     "noise": one_of("auto", *NOISES),
+    "local": one_of(*LOCALS),
     "inducing": auto_or(whole(1)),
     "local_inducing": auto_or(whole(1)),
     "learn_inducing": optional(auto_or(flag)),

@@ -104,7 +104,7 @@ class Agreement:
         asked = estimator(self.config, columns, domain)
         plan = asked._plan([probe], cycle_choice(asked._chosen()))
         if getattr(plan.inference, "learn_inducing", False) == "auto":
-            raise InputError("learn_inducing = \"auto\" is decided in one process: say true or false")
+            raise InputError('learn_inducing = "auto" is decided in one process: say true or false')
         return plan
 
     def settings(self) -> dict[str, Any]:

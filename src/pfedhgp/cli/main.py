@@ -21,6 +21,7 @@ from pfedhgp.cli.audit import audit
 from pfedhgp.cli.certs import certs
 from pfedhgp.cli.classify import classify
 from pfedhgp.cli.client import client
+from pfedhgp.cli.cluster import cluster
 from pfedhgp.cli.demo import demo
 from pfedhgp.cli.federate import federate
 from pfedhgp.cli.fit import fit
@@ -67,7 +68,7 @@ def root(
 
 
 COMMANDS = (
-    *(demo, fit, predict, classify, report),
+    *(demo, fit, predict, classify, cluster, report),
     *(server, client, federate, certs, audit),
 )
 for command in COMMANDS:

@@ -136,6 +136,28 @@ def tonnage(
     _say(results, out, as_json)
 
 
+@app.command()
+def airquality(
+    data: Annotated[Path, typer.Option(help="UCI's files: a folder, a zip, or the zip in a zip.")],
+    year: Annotated[int, typer.Option(help="2013 begins in March.")],
+    out: Annotated[Path, OUT],
+    raw: Annotated[bool, typer.Option(help="PM2.5 as it is, instead of log(1 + PM2.5).")] = False,
+    seed: Annotated[int, typer.Option(help="Of sketches and held-out days.")] = 0,
+    sketches: Annotated[int, typer.Option(help="Sketch seeds, from --seed on.")] = 5,
+    full: Annotated[bool, typer.Option("--full", help="Imputation on three splits.")] = False,
+    as_json: Annotated[bool, AS_JSON] = False,
+) -> None:
+    """Twelve Beijing stations: three zones without pooling rows, and imputation of missing days."""
+    from pfedhgp.studies.airquality import AirQuality, run
+
+    def tell(line: str) -> None:
+        if not as_json:
+            print(line, file=sys.stderr, flush=True)
+
+    study = AirQuality(year=year, raw=raw, seed=seed, sketches=sketches, full=full)
+    _say(run(study, data, out, tell), out, as_json)
+
+
 def _names(given: str) -> list[str]:
     return [name.strip() for name in given.split(",") if name.strip()]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,3 +22,10 @@ class ClientRows:
     """Whole cycles (C, n, Q) on the grid X, NaN where missing; Y is then their mean. For a cycle layer."""
     scatter_seen: np.ndarray | None = None
     """(G, Q): 1 for the cells that a pattern has."""
+
+
+def in_order(client: ClientRows) -> ClientRows:
+    """The rows in order of their first input; no whole cycles."""
+    order = np.argsort(client.X[:, 0], kind="stable")
+    counts = None if client.counts is None else client.counts[order]
+    return replace(client, X=client.X[order], Y=client.Y[order], counts=counts)

@@ -12,7 +12,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from pfedhgp.data.rows import ClientRows
+from pfedhgp.data.rows import ClientRows, in_order
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import BudgetWarning, InputError, MessageError, PFedHGPWarning
 from pfedhgp.federation.messages import Message
@@ -149,7 +149,7 @@ class Cohort:
         start, spec = Start.from_array(a["scales"]), self.spec
         seed = None if self.attempt == 0 else self.plan.seed + self.attempt
         blocks, rows = [], []
-        for index, client in enumerate(self.clients):
+        for index, client in enumerate(self._ordered()):
             X, Y = self.scaling.inputs(client.X), self.scaling.outputs(client.Y)
             Z = self._local_inputs(client.name, X, start)
             own_seed = None if seed is None else seed * 1_000_003 + index
@@ -187,6 +187,12 @@ class Cohort:
                     PFedHGPWarning,
                     stacklevel=2,
                 )
+
+    def _ordered(self) -> tuple[ClientRows, ...]:
+        """The clients; with state-space local layers, their rows in order of time."""
+        if not self.plan.spec.state_space:
+            return self.clients
+        return tuple(in_order(client) for client in self.clients)
 
     # checkpoints ------------------------------------------------------------------------------
 
@@ -282,7 +288,7 @@ class Cohort:
 
     def _local_inputs(self, name: str, X: np.ndarray, start: Start) -> np.ndarray:
         plan, spec = self.plan, self.spec
-        if spec.local_latents == 0:
+        if spec.local_latents == 0 or spec.state_space:
             return X[:0]
         tolerance = budget.tolerance(
             start.noise_variance, start.local_variance, len(X) * spec.outputs

@@ -13,6 +13,8 @@ Never rows, never a client's weights, inducing inputs or loadings. A client's re
 | start    | the solver's statistics at the starting values, of each start that is compared |
 | round    | the solver's statistics after the client's step |
 | finish   | nothing; with mean-field B̃B̃ᵀ, B_l B_lᵀ and Σ, which the structured statistics hold already |
+| zones    | only where `cluster` is asked for: a random sketch of the fitted deviation + local function, |
+|          | its mean variance and coverage; where a client has few rows, once more under its coverage |
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import numpy as np
 from pfedhgp.errors import MessageError, NonFiniteMessageError
 
 SCHEMA = 1
-KINDS = ("census", "extent", "cycles", "start", "round", "finish")
+KINDS = ("census", "extent", "cycles", "start", "round", "finish", "zones")
 
 
 @dataclass(frozen=True)

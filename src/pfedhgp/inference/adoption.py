@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pfedhgp.data.rows import ClientRows
+from pfedhgp.data.rows import ClientRows, in_order
 from pfedhgp.inference import budget, initial
 from pfedhgp.inference.arrays import stack_trees
 from pfedhgp.inference.client import Broadcast
@@ -40,6 +40,7 @@ def adopt(
     """
     settings = settings or Structured()
     spec = _spec_of(model, noise)
+    client = in_order(client) if spec.state_space else client
     start = Start.from_json(model.settings["starting_scales"])
     X, Y = model.scaling.inputs(client.X), model.scaling.outputs(client.Y)
     extent = model.scaling.extent
@@ -48,7 +49,7 @@ def adopt(
     )
     spare = budget.tolerance(start.noise_variance, start.local_variance, Y.size)
     Z = X[:0]
-    if spec.local_latents:
+    if spec.local_latents and not spec.state_space:
         Z = local_inputs(
             client.name, kernels, X, local_inducing, tolerance=spare, largest=LARGEST_LOCAL
         )
@@ -98,4 +99,5 @@ def _spec_of(model: FittedModel, noise: str) -> Spec:
         deviation=model.structure.deviation,
         tied=model.structure.tied,
         noise=noise,
+        state_space=model.structure.state_space,
     )

@@ -105,17 +105,21 @@ def below_floor(log_kernels: Kernel, floor: Float[Array, " d"]) -> Array:
     return cost
 
 
-def movable(free: ClientBlock, *, kernels_free: Array, inputs: bool, noise: bool = True) -> Array:
-    """1 for coordinates that the search may move."""
+def movable(
+    free: ClientBlock, *, kernels_free: Array, inputs: bool, noise: bool = True, mixed: bool = True
+) -> Array:
+    """1 for coordinates that the search may move; local functions of one output each are not `mixed`."""
     ones = jax.tree.map(jnp.ones_like, free)
+    loadings = ones.loadings if mixed else jnp.eye(ones.loadings.shape[0], ones.loadings.shape[1])
     mask = eqx.tree_at(
-        lambda b: (b.kernels, b.inputs, b.active, b.noise),
+        lambda b: (b.kernels, b.inputs, b.active, b.noise, b.loadings),
         ones,
         (
             jax.tree.map(lambda v: v * kernels_free, ones.kernels),
             free.active[:, None] * jnp.ones_like(free.inputs) * float(inputs),
             jnp.zeros_like(free.active),
             jax.tree.map(lambda v: v * float(noise), ones.noise),
+            loadings,
         ),
     )
     return ravel_pytree(mask)[0]
@@ -187,6 +191,7 @@ def step(
         kernels_free=broadcast.kernels_free,
         inputs=options.learn_inputs,
         noise=rows.cycles is None,  # a cycle layer's noise was settled with it, before training
+        mixed=not options.structure.state_space,
     )
     found = lbfgs.minimize(objective, start, evaluations=broadcast.evaluations, movable=mask)
     better = from_free(unravel(found.x))

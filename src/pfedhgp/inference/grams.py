@@ -17,6 +17,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pfedhgp.features import Basis
+from pfedhgp.inference.state_grams import gammas, loaded
+from pfedhgp.kernels import Kernel
 from pfedhgp.model.blocks import CycleTerm, Rows
 from pfedhgp.model.noise import Noise, RowPrecision
 
@@ -27,13 +29,15 @@ class Design(eqx.Module):
     """What turns rows into sums: the two bases, the three loadings and the noise."""
 
     shared: Basis
-    local: Basis
+    local: Basis | None
     B_g: Float[Array, "Q R"]
     B_dev: Float[Array, "Q Rd"]
     B_loc: Float[Array, "Q Rl"]
     noise: Noise
     turn: Float[Array, "R M M"] | None = None
     """Optional change of the global weights' coordinates: features become turn · a(x)."""
+    exact: Kernel | None = None
+    """The local kernels, one an output, of a state-space local layer; then there is no local basis."""
 
 
 class Grams(eqx.Module):
@@ -64,12 +68,35 @@ def accumulate(rows: Rows, design: Design, *, unloaded: bool = False, chunk: int
         sums = accumulate(without, design, unloaded=unloaded, chunk=chunk)
         spread = 0.5 * design.noise.within(scatter, seen)
         return eqx.tree_at(lambda g: g.constant, sums, sums.constant - spread)
+    if design.exact is not None:
+        return _with_states(rows, design, design.exact, unloaded, chunk)
     if rows.cycles is not None:
         white = Rows(rows.X, rows.Y, rows.mask)
         return _correlated(
             _by_chunks(white, design, unloaded, chunk, rows.cycles.weights), rows.cycles
         )
     return _by_chunks(rows, design, unloaded, chunk, None)
+
+
+def _with_states(rows: Rows, design: Design, kernels: Kernel, unloaded: bool, chunk: int) -> Grams:
+    """Sums over the global and deviation weights alone: local functions are in the noise.
+
+    The VFE term stays −½ Σ res/σ² with the white noise's σ²: what the global inducing inputs leave out comes
+    before local functions are integrated out. It is a bound, and not the tightest.
+    """
+    scales, noise = jnp.diagonal(design.B_loc), design.noise
+    gamma, constant, left = gammas(rows, design.shared, kernels, scales, noise, chunk)
+    layers = [design.B_g, design.B_dev]
+    precision, linear, quadratic = loaded(gamma, layers, design.turn, unloaded=unloaded)
+    residual = sum(jnp.sum(B.T**2 * left[: B.shape[1]]) for B in layers)
+    eye = jnp.eye(rows.Y.shape[1], dtype=rows.Y.dtype)
+    return Grams(
+        precision,
+        linear,
+        constant - 0.5 * quadratic,
+        jnp.asarray(residual),
+        left[:, :, None] * eye[None],
+    )
 
 
 def _correlated(sums: Grams, cycles: CycleTerm) -> Grams:
@@ -119,6 +146,7 @@ def _pad_rows(array: Array, length: int) -> Array:
 
 
 def _one_chunk(rows: Rows, design: Design, unloaded: bool, cycles: Array | None) -> Grams:
+    assert design.local is not None
     P = design.noise.rows(rows.mask)
     A_g, A_l = design.shared.features(rows.X), design.local.features(rows.X)
     A_d = A_g[: design.B_dev.shape[1]]

@@ -75,7 +75,9 @@ def client_block(
     moment = second_moment(Y)
     width = spec.latents if spec.deviation and not spec.tied else 0
     deviation = principal_loadings(moment, width, rng) * np.sqrt(0.5 * start.shared_variance)
-    if spec.tied:
+    if spec.state_space:
+        local = np.sqrt(start.local_variance) * np.eye(spec.outputs)
+    elif spec.tied:
         local = np.full((1, spec.local_latents), np.sqrt(start.local_variance))
     else:
         local = principal_loadings(moment, spec.local_latents, rng) * np.sqrt(start.local_variance)

@@ -59,11 +59,12 @@ def design_of(
     """The client's linear model at the current parameters."""
     return Design(
         shared=basis,
-        local=client.basis(jitter),
+        local=None if structure.state_space else client.basis(jitter),
         B_g=shared.loadings,
         B_dev=deviation_loadings(structure, shared, client),
         B_loc=client.loadings,
         noise=client.noise,
+        exact=client.kernels if structure.state_space else None,
     )
 
 

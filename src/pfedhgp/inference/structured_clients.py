@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import equinox as eqx
@@ -14,7 +14,7 @@ import numpy as np
 
 from pfedhgp.errors import NumericsWarning
 from pfedhgp.inference import client as client_step
-from pfedhgp.inference.arrays import block_from_arrays, statistics_to_arrays
+from pfedhgp.inference.arrays import block_from_arrays, stack_trees, statistics_to_arrays
 from pfedhgp.inference.averaging import batched_average, parameters
 from pfedhgp.inference.budget import round_up, spacing
 from pfedhgp.inference.client import Broadcast, Info, StepOptions
@@ -31,6 +31,7 @@ from pfedhgp.inference.state import (
     tree_from_arrays,
     tree_to_arrays,
 )
+from pfedhgp.inference.state_posterior import batched_states, distinct_states
 from pfedhgp.inference.structured import Statistics, design_of
 from pfedhgp.inference.structured_posterior import client_posterior, evidence_of
 from pfedhgp.kernels import Kernel
@@ -234,6 +235,8 @@ class StructuredClients:
             jnp.asarray(self.jitter),
         )
         found = [jax.tree.map(lambda leaf, i=i: leaf[i], plain) for i in range(count)]
+        if self.spec.state_space:
+            return self._with_states(shared, found, jitter)
         if settings is None or not few.any():
             return self._without_unseen(found)
         final = self._final(shared, jitter)
@@ -263,6 +266,26 @@ class StructuredClients:
                 continue
             found[i] = jax.tree.map(lambda leaf, i=i: leaf[i], averaged)
         return self._without_unseen(found)
+
+    def _with_states(
+        self, shared: GlobalPosterior, found: list[ClientPosterior], jitter: float
+    ) -> list[ClientPosterior]:
+        """Adds the local functions' states at each client's times; parameters are not averaged."""
+        means = np.asarray(
+            batched_states(
+                self._options(),
+                shared,
+                jnp.asarray(jitter),
+                stack_trees([p.marginal(shared)[0] for p in found]),
+                self.blocks,
+                self.rows,
+            )
+        )
+        X, mask = np.asarray(self.rows.X), np.asarray(self.rows.mask)
+        return [
+            replace(posterior, states=distinct_states(X[i, :, 0], mask[i], means[i]))
+            for i, posterior in enumerate(found)
+        ]
 
     def _without_unseen(self, found: list[ClientPosterior]) -> list[ClientPosterior]:
         """Loadings of outputs that a client never observed are zero to the last bit: nothing is known."""

@@ -25,6 +25,8 @@ class Structure:
 
     deviation: bool = True
     tied: bool = False
+    state_space: bool = False
+    """Local layers are exact: one function an output, integrated out by a Kalman filter, no Z_i."""
 
 
 class GlobalBlock(eqx.Module):

@@ -14,7 +14,8 @@ What a client's file reveals: it holds no rows, but it is the client's fitted fu
 uncertainty. Whoever has it predicts as the client does, and sees from the covariance where its data
 are dense. Where the client has no more rows than inducing inputs, its inducing inputs ARE its
 inputs (Z_i = X_i), and the fitted function there is nearly its targets: guard such a file like the
-rows. global.safetensors holds the shared function and, in its covariance, where the clients' data
+rows. So is every file with a state-space local layer: it holds the fitted function at the client's
+times. global.safetensors holds the shared function and, in its covariance, where the clients' data
 are dense together. A site needs spec.json, global.safetensors and its own file (`load_client`).
 """
 
@@ -46,7 +47,13 @@ from pfedhgp.model.codec import (
 )
 from pfedhgp.model.cycles import FORMS, CycleBasis, CycleLayer, check_layer
 from pfedhgp.model.fitted import FittedModel, check_client, check_frame, check_shared
-from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population, Tangents
+from pfedhgp.model.posterior import (
+    ClientPosterior,
+    GlobalPosterior,
+    LocalStates,
+    Population,
+    Tangents,
+)
 from pfedhgp.model.run_folder import (
     SPEC,
     RunFolder,
@@ -61,6 +68,7 @@ __all__ = ["load", "load_client", "save"]
 
 GLOBAL, METRICS, MESSAGES = "global.safetensors", "metrics.json", "messages.jsonl"
 VIEW = ("shared_mean", "shared_covariance")
+STATES = ("times", "counts", "means")
 SLOPES = ("kernels", "deviation", "loadings", "weights")
 PathLike = str | os.PathLike[str]
 
@@ -170,6 +178,8 @@ def _client_arrays(client: ClientPosterior, own: CycleLayer | None) -> Arrays:
     if client.tangents is not None:
         arrays |= {key: to_array(getattr(client, key)) for key in VIEW}
         arrays |= {f"tangents.{key}": to_array(getattr(client.tangents, key)) for key in SLOPES}
+    if client.states is not None:
+        arrays |= {f"states.{key}": to_array(getattr(client.states, key)) for key in STATES}
     if own is not None:
         arrays |= {"cycles.factor": to_array(own.factor), "cycles.noise": to_array(own.noise)}
     return arrays | noise_to_json(block.noise, "noise")[1]
@@ -283,6 +293,7 @@ def _assemble(
 
 def _structure(table: Mapping[str, Any]) -> Structure:
     usual = asdict(Structure())
+    table = {"state_space": False, **table}  # older files have no state-space layers
     if {key: type(value) for key, value in table.items()} != {k: type(v) for k, v in usual.items()}:
         raise ValueError(
             f"`structure` is {table!r}, expected {', '.join(usual)}, true or false each"
@@ -314,6 +325,9 @@ def _client(entry: Mapping[str, Any], arrays: Arrays) -> ClientPosterior:
     keys = ("inputs", "active", "deviation", "loadings")
     block = ClientBlock(kernels=kernels, noise=noise, **{key: arrays.pop(key) for key in keys})
     posterior = ClientPosterior(block, *(arrays.pop(key) for key in ("offset", "G", "covariance")))
+    if f"states.{STATES[0]}" in arrays:
+        states = LocalStates(*(arrays.pop(f"states.{key}") for key in STATES))
+        posterior = dataclasses.replace(posterior, states=states)
     if VIEW[0] not in arrays:
         return posterior
     tangents = Tangents(*(arrays.pop(f"tangents.{key}") for key in SLOPES))

@@ -10,11 +10,20 @@ import jax
 import numpy as np
 
 from pfedhgp.data.scaling import Scaling
-from pfedhgp.kernels import Kernel, Periodic, RationalQuadratic, Scaled, Sum, leaves_of
+from pfedhgp.kernels import (
+    Kernel,
+    Periodic,
+    RationalQuadratic,
+    Scaled,
+    Sum,
+    leaves_of,
+    unstack,
+)
 from pfedhgp.model.blocks import Structure
 from pfedhgp.model.cycles import CycleLayer, check_layer
 from pfedhgp.model.noise import DiagonalNoise, FullNoise
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population
+from pfedhgp.state_space import StateModel
 
 TOLERANCE = 1e-8
 """How far a covariance may be from symmetric and from PSD, relative to its largest variance."""
@@ -145,6 +154,7 @@ def check_client(structure: Structure, shared: GlobalPosterior, client: ClientPo
     _expect("offset", client.offset, (K,))
     _expect("G", client.G, (K, R * M))
     _expect_covariance("covariance", client.covariance, K)
+    _check_states(structure, client, Q)
     parts = (client.shared_mean, client.shared_covariance, client.tangents)
     if all(part is None for part in parts):
         return
@@ -160,6 +170,22 @@ def check_client(structure: Structure, shared: GlobalPosterior, client: ClientPo
     _expect("tangents.loadings", tangents.loadings, (rank, Q, Rl))
     count = sum(np.size(leaf) for leaf in jax.tree.leaves(block.kernels))
     _expect("tangents.kernels", tangents.kernels, (rank, count))
+
+
+def _check_states(structure: Structure, client: ClientPosterior, Q: int) -> None:
+    """There with a state-space local layer and only then: times in order, counts and means to fit."""
+    states = client.states
+    if (states is not None) != structure.state_space:
+        raise ValueError("states of a local layer are missing, or not expected")
+    if states is None:
+        return
+    n = np.size(states.times)
+    _expect("states.times", states.times, (n,))
+    _expect("states.counts", states.counts, (n, Q))
+    size = StateModel.of(unstack(client.block.kernels, 0)).observe.shape[0]
+    _expect("states.means", states.means, (Q, n, size))
+    if n == 0 or np.any(np.diff(states.times) <= 0) or np.any(np.asarray(states.counts) < 0):
+        raise ValueError("states.times are not in order, or states.counts are negative")
 
 
 def check_kernels(kernels: Kernel, latents: int, inputs: int) -> None:

@@ -33,6 +33,18 @@ class Tangents(eqx.Module):
     """of the means of [v_g | w]"""
 
 
+class LocalStates(eqx.Module):
+    """What a state-space local layer keeps: its smoothed states at the client's times, all different.
+
+    Their covariances, and how they lean on the other layers, follow from times, counts and parameters.
+    """
+
+    times: Float[Array, " n"]
+    counts: Float[Array, "n Q"]
+    """observations of each cell; 0 where it was missing"""
+    means: Float[Array, "Q n s"]
+
+
 class ClientPosterior(eqx.Module):
     """q(w | v_g) of one client; weights ordered deviation (latent, inducing input), then local.
 
@@ -47,6 +59,7 @@ class ClientPosterior(eqx.Module):
     shared_mean: Float[Array, " RM"] | None = None
     shared_covariance: Float[Array, "RM RM"] | None = None
     tangents: Tangents | None = None
+    states: LocalStates | None = None
 
     def view(self, shared: GlobalPosterior) -> tuple[Float[Array, " RM"], Float[Array, "RM RM"]]:
         """Mean and covariance of v_g as this client sees it: its own, or the server's."""

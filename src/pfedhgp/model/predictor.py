@@ -27,9 +27,10 @@ from jaxtyping import Array, Float
 
 from pfedhgp.errors import NonFiniteError, NumericsError
 from pfedhgp.features import Basis
+from pfedhgp.model import local_states
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, deviation_loadings
 from pfedhgp.model.fitted import FittedModel
-from pfedhgp.model.posterior import Tangents
+from pfedhgp.model.posterior import LocalStates, Tangents
 from pfedhgp.together import together
 
 LAYERS = ("global", "deviation", "local")
@@ -52,6 +53,8 @@ class Predictor(eqx.Module):
     jitter: Array | None = None
     tangents: Tangents | None = None
     """The three of a client whose parameters were averaged."""
+    states: LocalStates | None = None
+    """Of a state-space local layer, which has no local basis; `block` is then there."""
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -109,7 +112,9 @@ class Predictor(eqx.Module):
             S_half = psd_factor(S)
         averaged = posterior.tangents is not None
         B_d = deviation_loadings(model.structure, shared.block, block)
-        own = _basis(block, model.jitter_of(client), client) if block.loadings.shape[1] else None
+        exact = posterior.states is not None
+        local = block.loadings.shape[1] and not exact
+        own = _basis(block, model.jitter_of(client), client) if local else None
         return Predictor(
             shared=basis,
             local=own,
@@ -119,9 +124,10 @@ class Predictor(eqx.Module):
             half_shared=jnp.asarray(np.concatenate([S_half, -G @ S_half])),
             half_own=jnp.asarray(psd_factor(np.asarray(posterior.covariance))),
             known=True,
-            block=block if averaged else None,
+            block=block if averaged or exact else None,
             jitter=jnp.asarray(np.float64(model.jitter_of(client))) if averaged else None,
             tangents=posterior.tangents,
+            states=posterior.states,
         )
 
 
@@ -155,6 +161,12 @@ def latents(
         [_project(A_g[:d], p.half_own[:own_cut]), _project(A_l, p.half_own[own_cut:])], axis=1
     )
     spread = jnp.concatenate([res_g, res_g[:d], res_l]).T
+    if p.states is not None and p.block is not None and p.shared is not None:
+        found = local_states.latents(
+            p.states, p.block, p.noise, p.shared, p.loadings, p.half_shared, p.half_own, X
+        )
+        both = zip((moments, own, spread), found, strict=True)
+        moments, own, spread = (jnp.concatenate(pair, axis=1) for pair in both)
     return moments[:, :, 0], moments[:, :, 1:], own, spread
 
 
@@ -211,6 +223,8 @@ def own_covariance(
     """r(x, z) of each different kind of latent (see `Predictor.kinds`)."""
     p = predictor
     parts = [_residual(p.shared, X, Z)]
+    if p.states is not None and p.block is not None:
+        return jnp.concatenate([*parts, local_states.covariance(p.states, p.block, p.noise, X, Z)])
     if p.known:
         return jnp.concatenate([*parts, _residual(p.local, X, Z)])
     same = jnp.all(X[:, None, :] == Z[None, :, :], axis=2).astype(X.dtype)

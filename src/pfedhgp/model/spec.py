@@ -21,9 +21,11 @@ from pfedhgp.kernels import (
     stack,
 )
 from pfedhgp.model.blocks import Structure
+from pfedhgp.state_space import has_states
 
 LAYERS = ("global", "deviation", "local")
 NOISES = ("scalar", "output", "full")
+LOCALS = ("inducing", "state-space")
 
 
 @dataclass(frozen=True)
@@ -42,10 +44,11 @@ class Spec:
     deviation: bool
     tied: bool
     noise: str
+    state_space: bool = False
 
     @property
     def structure(self) -> Structure:
-        return Structure(deviation=self.deviation, tied=self.tied)
+        return Structure(self.deviation, self.tied, self.state_space)
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -63,10 +66,15 @@ def build_spec(
     latents: int | None,
     local_latents: int | None,
     noise: str,
+    local: str = "inducing",
 ) -> Spec:
     """Checks kernels against the inputs and fills in what was left open."""
     _check_template(kernel, inputs, "kernel")
     _check_template(local_kernel, inputs, "local_kernel")
+    exact = local == "state-space"
+    if exact:
+        _check_states(inputs, outputs, local_kernel, layers, local_latents, noise)
+        local_latents = outputs
     tied = outputs == 1 and (latents or 1) == 1 and (local_latents or 1) == 1
     rank = latents or (1 if outputs == 1 else 2)
     local_rank = local_latents or (1 if outputs == 1 else 2)
@@ -80,6 +88,7 @@ def build_spec(
         deviation="deviation" in layers,
         tied=tied,
         noise=("scalar" if outputs == 1 else "output") if noise == "auto" else noise,
+        state_space=exact,
     )
 
 
@@ -128,6 +137,32 @@ def like_shared(kernel: Kernel) -> Kernel:
         return eqx.tree_at(lambda k: k.lengthscale, leaf, None)
 
     return map_leaves(clear, split_scale(kernel)[1])
+
+
+def _check_states(
+    inputs: int,
+    outputs: int,
+    kernel: Kernel,
+    layers: tuple[str, ...],
+    local_latents: int | None,
+    noise: str,
+) -> None:
+    """What a state-space local layer can do, and cannot."""
+    if inputs != 1:
+        raise InputError(f"local='state-space' takes one input (time), not {inputs}")
+    if not has_states(split_scale(kernel)[1]):
+        raise InputError(
+            "local='state-space' needs `local_kernel` to be a Matérn kernel or a sum of them, "
+            "such as 'matern32'"
+        )
+    if "global" not in layers or "local" not in layers:
+        raise InputError("local='state-space' needs the global and the local layer")
+    if local_latents not in (None, outputs):
+        raise InputError(
+            f"local='state-space' has one local function an output, so `local_latents` is {outputs}"
+        )
+    if noise == "full":
+        raise InputError("local='state-space' takes noise 'scalar' or 'output', not 'full'")
 
 
 def starting_kernels(template: Kernel, *, scale: float, count: int, extent: np.ndarray) -> Kernel:

@@ -1,0 +1,139 @@
+"""Groups of clients from squared dissimilarities: Ward's, average linkage, or spectral; how many; how sure.
+
+Clients are taken in the order of their names, so labels do not depend on the order in which they came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from scipy.cluster.hierarchy import fcluster, leaves_list, linkage, optimal_leaf_ordering
+from scipy.spatial.distance import squareform
+
+from pfedhgp.errors import InputError
+
+METHODS = ("agglomerative", "average", "spectral")
+CHOICES = ("eigengap", "silhouette")
+
+
+def group(squared: np.ndarray, count: int, method: str) -> np.ndarray:
+    """Labels 0 … count − 1, numbered by the first client of each group."""
+    n = len(squared)
+    if method not in METHODS:
+        raise InputError(f"`method` must be one of {', '.join(METHODS)}, got {method!r}")
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or not 1 <= count <= n:
+        raise InputError(f"`groups` must be a whole number from 1 to {n} (clients), got {count!r}")
+    if count == 1:
+        return np.zeros(n, int)
+    if count == n:
+        return np.arange(n)
+    if method == "spectral":
+        return in_order(_spectral(squared, count))
+    return in_order(fcluster(tree(squared, method), count, "maxclust"))
+
+
+def tree(squared: np.ndarray, method: str = "agglomerative") -> np.ndarray:
+    """SciPy's linkage matrix, neighbouring leaves alike: Ward's on distances, or average of the squares."""
+    flat = squareform(_symmetric(squared), checks=False)
+    found = linkage(flat if method == "average" else np.sqrt(flat), _linkage(method))
+    return optimal_leaf_ordering(found, flat) if len(squared) > 2 else found
+
+
+def _linkage(method: str) -> str:
+    return "average" if method == "average" else "ward"
+
+
+def leaf_order(squared: np.ndarray, method: str = "agglomerative") -> np.ndarray:
+    """The order of a dendrogram's leaves."""
+    return leaves_list(tree(squared, method)) if len(squared) > 1 else np.zeros(1, int)
+
+
+def affinity(squared: np.ndarray) -> np.ndarray:
+    """exp(−d²/median d²)"""
+    off = squared[~np.eye(len(squared), dtype=bool)]
+    middle = float(np.median(off))
+    return np.exp(-_symmetric(squared) / (middle if middle > 0 else 1.0))
+
+
+def _spectral(squared: np.ndarray, count: int) -> np.ndarray:
+    from sklearn.cluster import SpectralClustering
+
+    model = SpectralClustering(count, affinity="precomputed", random_state=0, n_init=50)
+    return model.fit_predict(affinity(squared))
+
+
+def how_many(squared: np.ndarray, method: str, choice: str) -> tuple[int, dict[int, float]]:
+    """The number of groups by the largest eigengap or best mean silhouette, and every candidate's score."""
+    n = len(squared)
+    if choice not in CHOICES:
+        raise InputError(f"`choose` must be one of {', '.join(CHOICES)}, got {choice!r}")
+    if n < 3:
+        return 1, {1: 0.0}
+    candidates = range(2, min(n - 1, 10) + 1)
+    if choice == "eigengap":
+        A = affinity(squared)
+        root = 1.0 / np.sqrt(A.sum(1))
+        values = np.sort(np.linalg.eigvalsh(root[:, None] * A * root[None, :]))[::-1]
+        scores = {k: float(values[k - 1] - values[k]) for k in candidates}
+    else:
+        distance = np.sqrt(_symmetric(squared))
+        scores = {k: silhouette(distance, group(squared, k, method)) for k in candidates}
+    return max(scores, key=lambda k: scores[k]), scores
+
+
+def silhouette(distance: np.ndarray, labels: np.ndarray) -> float:
+    """Mean over clients of (b − a)/max(a, b); a client alone in its group counts 0."""
+    scores = []
+    for i, label in enumerate(labels):
+        own = (labels == label) & (np.arange(len(labels)) != i)
+        if not own.any():
+            scores.append(0.0)
+            continue
+        a = distance[i, own].mean()
+        b = min(distance[i, labels == other].mean() for other in set(labels) - {label})
+        scores.append((b - a) / max(a, b, 1e-300))
+    return float(np.mean(scores))
+
+
+def agreement(labellings: Sequence[np.ndarray]) -> np.ndarray:
+    """How often two clients are in one group, over labellings."""
+    return np.mean([labels[:, None] == labels[None, :] for labels in labellings], axis=0)
+
+
+def stability(reference: np.ndarray, others: Sequence[np.ndarray]) -> float:
+    """Mean adjusted Rand index of other labellings with the reference one."""
+    from sklearn.metrics import adjusted_rand_score
+
+    return float(np.mean([adjusted_rand_score(reference, labels) for labels in others]))
+
+
+def bootstrap(
+    sketches: np.ndarray, extra: np.ndarray, label: Callable[[np.ndarray], np.ndarray], seed: int
+) -> np.ndarray:
+    """Labels from coordinates of the sketches drawn with replacement."""
+    k = sketches.shape[1]
+    drawn = np.random.default_rng(seed).integers(0, k, k)
+    return label(squared_distances(sketches[:, drawn], extra))
+
+
+def squared_distances(sketches: np.ndarray, extra: np.ndarray) -> np.ndarray:
+    """|s_i − s_j|²/k + v_i + v_j; 0 on the diagonal."""
+    gram = sketches @ sketches.T
+    norms = np.diag(gram)
+    squared = np.maximum(norms[:, None] + norms[None, :] - 2.0 * gram, 0.0) / sketches.shape[1]
+    squared = squared + extra[:, None] + extra[None, :]
+    np.fill_diagonal(squared, 0.0)
+    return squared
+
+
+def in_order(labels: np.ndarray) -> np.ndarray:
+    """The same groups, numbered in the order in which they first occur."""
+    seen: dict[int, int] = {}
+    return np.array([seen.setdefault(int(label), len(seen)) for label in labels])
+
+
+def _symmetric(squared: np.ndarray) -> np.ndarray:
+    out = 0.5 * (squared + squared.T)
+    np.fill_diagonal(out, 0.0)
+    return out

@@ -1,0 +1,188 @@
+"""Zones on a made-up federation of two kinds of client, and the parts they are made of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pfedhgp import FederatedGP, zone_groups, zone_sketches
+from pfedhgp.cli.main import main
+from pfedhgp.errors import InputError
+from pfedhgp.zone_operators import operator
+from pfedhgp.zone_sketches import OwnFunction
+from pfedhgp.zones import _Compared
+
+KIND = {"a": 0, "b": 1, "c": 0, "d": 1}
+
+
+def made() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    t = np.linspace(0.0, 6.0, 30)
+    waves = (np.sin(3 * t), np.cos(5 * t))
+    return {
+        name: (t[:, None], np.sin(t) + waves[kind] + 0.05 * rng.normal(size=30))
+        for name, kind in KIND.items()
+    }
+
+
+def fit(data: dict) -> FederatedGP:
+    return FederatedGP(inducing=8, local_inducing=10, rounds=2, averaging=False).fit(data)
+
+
+@pytest.fixture(scope="module")
+def model() -> FederatedGP:
+    return fit(made())
+
+
+def test_two_kinds_are_found_and_told_apart_by_eigengap(model: FederatedGP) -> None:
+    for method in zone_groups.METHODS:
+        zones = model.cluster(2, method=method, grid=60, draws=3)
+        assert zones.members() == [["a", "c"], ["b", "d"]]
+        assert zones.stability["sketches"] == 1.0
+    for choose in zone_groups.CHOICES:
+        assert model.cluster(choose=choose, grid=60, draws=0).groups == 2
+
+
+def test_labels_do_not_depend_on_the_clients_order(model: FederatedGP) -> None:
+    turned = fit(dict(reversed(made().items())))
+    one, two = model.cluster(2, grid=60, draws=0), turned.cluster(2, grid=60, draws=0)
+    assert one.labels == two.labels
+    np.testing.assert_allclose(one.distances, two.distances, rtol=1e-3, atol=1e-4)
+
+
+def test_the_log_lists_the_sketches_and_nothing_else(model: FederatedGP) -> None:
+    before = len(model.messages_)
+    model.cluster(2, grid=60, size=20, draws=0)
+    added = model.messages_[before:]
+    assert [entry["from"] for entry in added] == ["server", "a", "b", "c", "d"]
+    assert added[1]["arrays"] == {"sketch": [20], "variance": [], "coverage": []}
+
+
+def test_larger_sketches_reproduce_more_and_a_whole_one_all_of_the_fit(model: FederatedGP) -> None:
+    data = made()
+    found = [model.cluster(2, grid=40, size=size, draws=0, data=data) for size in (2, 10, 40)]
+    means = [np.mean(list(zones.r2.values())) for zones in found]
+    assert found[0].r2_of == "rows"
+    assert means[0] < means[1] < means[2]
+    for name, (X, y) in data.items():
+        left = y - model.predict(name, X).mean[:, 0]
+        assert found[2].r2[name] == pytest.approx(1.0 - np.mean(left**2) / y.var(), abs=1e-3)
+
+
+def test_a_whole_sketch_keeps_distances_exactly(model: FederatedGP) -> None:
+    grid = zone_sketches.public_grid(model.model_, 40)
+    own = [zone_sketches.own_function(model.model_, name, grid) for name in sorted(KIND)]
+    found = model.cluster(2, grid=grid, size=40, draws=0)
+    for i, one in enumerate(own):
+        for j, two in enumerate(own):
+            expected = (
+                np.mean((one.mean - two.mean) ** 2) + one.variance.mean() + two.variance.mean()
+            )
+            assert found.distances[i, j] == pytest.approx(0.0 if i == j else expected, rel=1e-9)
+
+
+def test_own_function_is_the_two_layers_of_a_prediction(model: FederatedGP) -> None:
+    grid = np.linspace(0.0, 6.0, 9)[:, None]
+    own = zone_sketches.own_function(model.model_, "b", grid)
+    p = model.predict("b", grid)
+    spread = np.asarray(model.model_.scaling.spread)
+    together = p.layers["deviation"].mean + p.layers["local"].mean
+    np.testing.assert_allclose(own.mean * spread, together, rtol=1e-8, atol=1e-10)
+    assert np.all(own.variance > 0)
+    assert np.all(own.variance <= own.prior + 1e-9)
+
+
+def test_operators_are_the_papers(model: FederatedGP) -> None:
+    X, _ = made()["a"]
+    found = operator(model.model_, "a", X)
+    shared, block, scaling = (
+        model.model_.shared.block,
+        model.model_.clients["a"].block,
+        model.model_.scaling,
+    )
+    noise = float(np.asarray(block.noise.covariance(1))[0, 0])
+    parts = []
+    for kernels, Z, B in (
+        (shared.kernels, shared.inputs, shared.loadings),
+        (block.kernels, block.inputs, block.loadings),
+    ):
+        length, variance = (
+            float(np.asarray(kernels.lengthscale)[0, 0]),
+            float(np.asarray(B)[0, 0]) ** 2,
+        )
+        t, z = scaling.inputs(X)[:, 0], np.asarray(Z)[:, 0]
+
+        def k(x: np.ndarray, y: np.ndarray, v: float = variance, l: float = length) -> np.ndarray:
+            return v * np.exp(-0.5 * ((x[:, None] - y[None, :]) / l) ** 2)
+
+        parts.append(k(z, t) @ np.linalg.inv(k(t, t) + noise * np.eye(len(t))) @ k(t, z))
+    whole = np.zeros_like(found)
+    whole[:8, :8], whole[8:, 8:] = parts
+    np.testing.assert_allclose(found, whole / np.trace(whole), rtol=1e-6, atol=1e-9)
+    zones = model.cluster(2, distance="operator", data=made())
+    assert zones.distances.shape == (4, 4)
+
+
+def test_sparse_clients_join_the_group_whose_function_they_share() -> None:
+    """Where e was seen it is as b; elsewhere it is at its prior mean, which is nearer to a."""
+    t = np.linspace(0.0, 6.0, 80)
+    waves = (0.3 * np.sin(7 * t), 2.0 * np.cos(5 * t))
+    sure = np.full((80, 1), 0.05)
+    own = {
+        name: OwnFunction(waves[kind][:, None], sure, np.ones((80, 1)))
+        for name, kind in KIND.items()
+    }
+    seen = np.zeros((80, 1))
+    seen[::10] = 0.95
+    own["e"] = OwnFunction(seen * waves[1][:, None], 1.0 - seen, np.ones((80, 1)))
+    names = tuple(own)
+    whole = np.array([np.mean((own["e"].mean - own[name].mean) ** 2) for name in "ab"])
+    assert whole[0] < whole[1]
+    for seed in range(5):
+        found = _Compared(own, names, 30, seed, None)
+        assert [names[i] for i in found.sparse] == ["e"]
+        assert found.label(2, "agglomerative").tolist() == [0, 1, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"groups": 9}, "from 1 to 4"),
+        ({"groups": 2, "method": "dbscan"}, "agglomerative"),
+        ({"groups": 2, "distance": "rows"}, "function, operator"),
+        ({"groups": 2, "size": 1000, "grid": 60}, "from 1 to 60"),
+        ({"groups": 2, "distance": "operator"}, "data"),
+        ({"choose": "elbow", "grid": 60}, "eigengap"),
+    ],
+)
+def test_bad_arguments_are_named(model: FederatedGP, settings: dict, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        model.cluster(**settings)
+
+
+def test_the_command_writes_groups_figures_and_a_map(
+    model: FederatedGP, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model.save(tmp_path / "run")
+    places = tmp_path / "places.csv"
+    places.write_text(
+        "client,latitude,longitude\n" + "".join(f"{n},40.{i},116.{i}\n" for i, n in enumerate(KIND))
+    )
+    command = ["cluster", str(tmp_path / "run"), "--groups", "2", "--places", str(places)]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "group 1: a, c" in said
+    assert "R²" in said
+    written = tmp_path / "run" / "zones"
+    found = json.loads((written / "zones.json").read_text())
+    assert found["members"] == [["a", "c"], ["b", "d"]]
+    assert (written / "zones.html").read_text().count("<svg") == 3
+    assert main(command) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    places.write_text("client,latitude,longitude\na,north,116\n")
+    assert main([*command, "--overwrite"]) == 2
+    assert "line 2" in capsys.readouterr().err
+    assert FederatedGP.load(tmp_path / "run").clients_ == tuple(KIND)
