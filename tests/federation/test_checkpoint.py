@@ -183,7 +183,7 @@ def test_no_attribute_of_a_party_is_forgotten(name):
     with numerics(), on_device("cpu"), pytest.raises(Stop):
         inprocess.run(server, cohorts, callbacks=[_stopping(2)])
     # What is made anew from settings and rows, and what the next exchange sets before it is used.
-    settings = {"settings", "spec", "options", "like", "rows", "start"}
+    settings = {"settings", "spec", "options", "like", "rows", "start", "floor"}
     used_up = {"total", "gradient", "info", "reference"}
     party_server, party_clients = server.trainer, cohorts[0].trainers[0]
     kept_server = {"now"} if name == "mean-field" else set()
@@ -193,14 +193,14 @@ def test_no_attribute_of_a_party_is_forgotten(name):
         kept_clients |= {"blocks"}
     # And of those around them: `starts` and `heard` bring back what the clients learnt from requests.
     settings |= {"plan", "clients", "padded_rows", "names"}
-    used_up |= {"_request", "posteriors"}
+    used_up |= {"_request", "posteriors", "openings"}
     parties = (
         (party_server, kept_server),
         (party_clients, kept_clients),
         (server, set()),
-        (cohorts[0], {"trainers", "starts", "scaling", "scales", "layers", "_halves"}),
+        (cohorts[0], {"trainers", "starts", "scaling", "scales", "layers", "_halves", "others"}),
     )
-    not_yet = {"before", "best", "local_nats", "cycles"}
+    not_yet = {"before", "best", "local_nats", "cycles", "crowd"}
     for party, more in parties:
         held = _names(party.state())
         for attribute in set(vars(party)) - settings - used_up:

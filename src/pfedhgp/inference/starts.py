@@ -22,7 +22,7 @@ from pfedhgp.model.spec import Spec
 SHORTEST, LONGEST = 0.003, 0.5
 """Between these, in the unit box, restarts draw lengthscales."""
 STRETCH = 2.0
-"""A wave of period p has the variogram of a lengthscale of 0.16 p near zero; 0.35 p models it best."""
+"""A wave of period p has the variogram of a lengthscale of 0.16 p near zero; a fit ended at 0.35 p."""
 CLEARLY = 0.05
 """Nats an observed cell by which another start must beat the usual one: neither is trained yet."""
 LARGEST_MESSAGE = 2048
@@ -89,7 +89,7 @@ def first(spec: Spec, scales: Scales, *, compare: bool) -> list[Start]:
     """The starts that the first exchange compares; one where nothing is open, or nothing to choose by.
 
     With loadings there is nothing to choose by: before these are fitted, bounds of starts differ by what the
-    loadings happen to be (in three of ten runs of the study's scenario A the wrong one won).
+    loadings happen to be (in three of ten runs of the study's scenario A another one than the usual won).
     """
     if not compare or not spec.tied or not has_open_scale(spec):
         return [usual(scales)]
