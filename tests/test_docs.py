@@ -324,6 +324,8 @@ def test_what_is_not_run_is_known():
         "pfedhgp reproduce synthetic --runs 30 --out STUDY",
         "pfedhgp reproduce stability --out SPLIT",
         "pfedhgp reproduce tonnage --data simulated --out PRESS",
+        "pfedhgp reproduce tonnage --data simulated --out PRESS",
+        "pfedhgp reproduce tonnage --data hydraulic:valve --none --out VALVE",
     ]
     for command in skipped[1:]:  # at least, they are commands
         _, group, name, *options = command.split()
