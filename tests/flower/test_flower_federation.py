@@ -273,12 +273,9 @@ def test_kills_nan_replays_and_silence(deployment):
 def test_flwr_run_works_on_the_app_with_mean_field(deployment):
     """Flower's own commands, without TLS: a process for every message, state on the sites' disks alone."""
     here = deployment(rows_of(["north", "south"]), inference={"name": "mean-field", "rounds": 2})
-    from pfedhgp.federation.flower.tasks import app_files
+    from pfedhgp.federation.flower.write_app import write_app
 
-    for name, content in app_files().items():
-        path = here.folder / "pfedhgp-app" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+    write_app(here.folder / "pfedhgp-app")
     home = here.folder / "flwr"
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
     quiet |= {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "FLWR_HOME": str(home)}

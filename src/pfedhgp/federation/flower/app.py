@@ -1,8 +1,8 @@
 """The Flower app: a ServerApp that drives the engine over the Grid, a ClientApp that asks the site.
 
 `pfedhgp server` and `pfedhgp client` run these without a bundle; `flwr run` runs the same ones from the small
-app that `pfedhgp federate --write-app DIR` writes, with the paths of settings and homes in Flower's own
-configuration.
+app that `python -m pfedhgp.federation.flower.write_app DIR` writes, with the paths of settings and homes in
+Flower's own configuration.
 """
 
 from __future__ import annotations
