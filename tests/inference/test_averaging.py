@@ -15,7 +15,7 @@ import posteriors
 import reference as ref
 from pfedhgp import FederatedGP
 from pfedhgp import predict as prediction
-from pfedhgp.inference import averaging, structured_training
+from pfedhgp.inference import averaging, structured_clients
 from pfedhgp.inference.client import StepOptions
 from pfedhgp.model import files
 from pfedhgp.model.blocks import ClientBlock, deviation_loadings
@@ -90,7 +90,7 @@ def test_parameters_are_settled_before_their_curvature_is_taken(monkeypatch):
         for name, shift in (("a", 0.0), ("b", 0.4))
     }
     caught = {}
-    settle = structured_training.StructuredClients._settled
+    settle = structured_clients.StructuredClients._settled
 
     def settling(self, final, rest):
         caught["before"] = self.blocks
@@ -100,14 +100,14 @@ def test_parameters_are_settled_before_their_curvature_is_taken(monkeypatch):
         caught["arguments"] = arguments
         return averaging.batched_average(*arguments)
 
-    monkeypatch.setattr(structured_training.StructuredClients, "_settled", settling)
-    monkeypatch.setattr(structured_training, "batched_average", catching)
+    monkeypatch.setattr(structured_clients.StructuredClients, "_settled", settling)
+    monkeypatch.setattr(structured_clients, "batched_average", catching)
     FederatedGP(rounds=1).fit(clients)
-    options, _, *common, rest, after, anchors, rows, jitter = caught["arguments"]
+    options, _, shared, jitter, rest, after, *more = caught["arguments"]
 
     def steepness(blocks, i):
-        own = jax.tree.map(lambda leaf: jnp.asarray(leaf[i]), (rest, blocks, anchors, rows, jitter))
-        found = averaging.target(options, *common, *own)
+        own = jax.tree.map(lambda leaf: jnp.asarray(leaf[i]), (rest, blocks, *more))
+        found = averaging.target(options, shared, jitter, *own)
         return float(jnp.linalg.norm(jax.grad(found.log_density)(found.best)))
 
     now, before = ([steepness(each, i) for i in range(2)] for each in (after, caught["before"]))

@@ -9,7 +9,7 @@ import pytest
 from pfedhgp import kernels
 from pfedhgp.inference import budget
 from pfedhgp.inference.client import below_floor, log_prior
-from pfedhgp.inference.structured_training import usual_noise
+from pfedhgp.inference.structured_server import usual_noise
 from pfedhgp.model.blocks import ClientBlock, Structure, to_free
 from pfedhgp.model.noise import DiagonalNoise, FullNoise
 
