@@ -54,6 +54,15 @@ def test_cycles_that_vary_in_one_shape_get_the_free_layer():
     assert judged["free, shared"].log_loss < judged["stationary, shared"].log_loss
 
 
+def test_where_no_candidate_errs_the_density_of_held_out_cycles_decides():
+    """Classes far apart: any smooth layer classifies without fault, and cycles vary in one shape alone."""
+    shape = 2.0 * np.exp(-0.5 * ((GRID - 0.42) / 0.07) ** 2)
+    form, judged = chosen(shape, 4.0, 3)
+    assert judged["stationary, shared"].log_loss < 1e-3
+    assert judged["free, shared"].log_loss < 1e-3
+    assert form == "free"
+
+
 def test_folds_never_cut_a_block():
     labels = ["a"] * 30 + ["b"] * 20
     blocks = [f"{c // 5}" for c in range(50)]

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pfedhgp.diagnosis import Calibration, calibrate
+from pfedhgp.diagnosis import Calibration, calibrate, numbered
 from pfedhgp.errors import InputError
 from pfedhgp.evidence import Evidence, Law, of_laws, stacked
-from pfedhgp.inference.cycle_forms import Halves, estimate, mixed
+from pfedhgp.inference.cycle_forms import MARGIN, Halves, estimate, mixed
 from pfedhgp.inference.within import halves_of
 from pfedhgp.model.cycles import FORMS, SHARINGS, CycleBasis, CycleLayer
 from pfedhgp.runtime import with_numerics
@@ -26,7 +26,7 @@ FloatArray = npt.NDArray[np.float64]
 FINE = 3
 """Samples a basis function beyond which a grid is far finer than the basis."""
 SIMPLER = 0.01
-"""Nats of held-out log-loss a cycle that a richer candidate must bring."""
+"""Nats of log-loss a held-out cycle within which candidates tell classes apart equally well."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,11 @@ def choose(
     candidates: Sequence[Candidate] = USUAL,
     noise: str = "output",
 ) -> tuple[Candidate, dict[str, Calibration]]:
-    """(the simplest candidate within `SIMPLER` of the best held-out log-loss, what each one scored).
+    """(the candidate, what each one scored).
+
+    Of those within `SIMPLER` of the best held-out log-loss, the simplest within `MARGIN` nats of the best
+    density of held-out cycles under their own class. With few cycles several candidates make no mistake
+    at all, and the log-loss then does not say which of them describes cycles best.
 
     `cycles` has each class's (C, n, Q) in scaled units on the grid (n, d) in the unit box; `candidates` come
     in order of simplicity. Only complete cycles take part.
@@ -125,7 +129,16 @@ def choose(
     scores = {name: calibrate(stacked(parts), truth) for name, parts in found.items()}
     losses = {each: scores[str(each)].log_loss or 0.0 for each in candidates}
     enough = min(losses.values()) + SIMPLER
-    return next(each for each in candidates if losses[each] <= enough), scores
+    level = [each for each in candidates if losses[each] <= enough]
+    density = {each: own_density(stacked(found[str(each)]), truth) for each in level}
+    best = max(density.values()) - MARGIN
+    return next(each for each in level if density[each] >= best), scores
+
+
+def own_density(found: Evidence, truth: Sequence[str]) -> float:
+    """Σ ℓ of held-out cycles under their own class: what is left to tell candidates apart by."""
+    place = numbered(found.classes, truth)
+    return float(np.sum(found.log_density[np.arange(len(place)), place]))
 
 
 class _Fits:
