@@ -21,6 +21,8 @@ from pfedhgp.federation.flower.site import Site
 
 log = logging.getLogger("pfedhgp.site")
 PAUSE = 0.1
+LINGER = 6.0
+"""Seconds that a site stays after the delivery, in case that its receipt is lost: two of Flower's polls."""
 SENT = "Sent successfully"
 
 
@@ -91,6 +93,7 @@ def attend(
     with processes.locked(site.home, "client") as lock:
         os.environ.update(processes.QUIET)
         began, came = time.monotonic(), False
+        delivered: float | None = None
         while True:
             secret = processes.secret_file(folder / "secret")
             port = processes.free_port()
@@ -109,6 +112,8 @@ def attend(
                 while child.running:
                     done, worked = _work(site, desk, child, say)
                     if done and not stay:
+                        delivered = time.monotonic()
+                    if delivered is not None and time.monotonic() - delivered > LINGER:
                         return
                     came = came or worked
                     if not worked:
@@ -117,6 +122,8 @@ def attend(
             finally:
                 desk.close()
                 child.stop()
+            if delivered is not None:
+                return
             _explain_end(child, came)
             log.warning("Flower's SuperNode ended: it is started again")
             _give_up(began, came, patience, server)

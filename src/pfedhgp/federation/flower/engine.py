@@ -156,7 +156,7 @@ class Engine:
         expected = guard.reply_shapes(self.server.plan, request.kind, request.arrays)
         self.link.expect(guard.SLACK * guard.size_of(expected))
         envelopes = {name: self._envelope(request, number, name) for name in self.roster.sites}
-        replies, refusals, spent = self._gather(envelopes, expected, grace=self.patience.grace)
+        replies, refusals, spent = self._gather(envelopes, expected)
         counted = [name for name in self.roster.sites if name in replies]
         entry: dict[str, Any] = {
             "exchange": number,
@@ -233,10 +233,11 @@ class Engine:
         roster.log.append(entry)
 
     def _gather(
-        self, envelopes: Mapping[str, Envelope], expected: guard.Shapes, *, grace: float
+        self, envelopes: Mapping[str, Envelope], expected: guard.Shapes, *, last: bool = False
     ) -> tuple[dict[str, Envelope], dict[str, str], float]:
         """Sends to all and waits; (replies, codes of refusals, seconds)."""
         began = self.clock()
+        grace = self.patience.last_grace if last else self.patience.grace
         end = began + self.patience.timeout
         away = (
             {n for n, e in envelopes.items() if e.counted < e.exchange - 1}
@@ -257,7 +258,10 @@ class Engine:
             for name, reply in self.link.pull():
                 self._take(name, reply, envelopes, expected, replies, refusals)
                 waiting.discard(name)
-            to_send |= set(self.link.lost()) & waiting
+            gone = set(self.link.lost()) & waiting
+            to_send |= gone
+            if last:  # who has left after the last question may have all that he needs
+                away |= gone
             if waiting and waiting <= away and len(replies) >= self.patience.quorum:
                 # Once all that were here last time have answered, the others get as long again.
                 end = min(end, began + 2.0 * (now - began) + grace)
@@ -309,7 +313,7 @@ class Engine:
             made = self._envelope(request, number, name)
             envelopes[name] = replace(made, kind=DELIVER, summary=self.summary())
         self.link.expect(guard.SLACK * guard.HEADER)
-        replies, refusals, _ = self._gather(envelopes, {}, grace=self.patience.last_grace)
+        replies, refusals, _ = self._gather(envelopes, {}, last=True)
         missing = {n: refusals.get(n, "no-answer") for n in envelopes if n not in replies}
         for name, code in missing.items():
             log.warning("%s has not got the model: %s", self._shown(name), CODES[code])

@@ -1,13 +1,15 @@
 """Envelopes as Flower's records, and back. What comes in is measured before it is unpacked.
 
 All arrays of a message travel as one run of float64, with names and shapes beside it: Flower moves every
-array by calls of its own, which would be most of a round's time.
+array by calls of its own, which would be most of a round's time. Eight random bytes end it: Flower stores
+equal content once for all messages, and may drop it with the first that was read while others need it.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import secrets
 from typing import Any
 
 import numpy as np
@@ -17,14 +19,15 @@ from pfedhgp.federation.flower.envelope import Envelope, Refused, from_plain
 
 ABOUT, LAYOUT, ARRAYS, NUMBERS = "about", "layout", "arrays", "numbers"
 MOST_ARRAYS, LONGEST_NAME, LONGEST_TEXT, MOST_AXES = 128, 200, 262_144, 4
+NONCE = 8
 
 
 def to_records(envelope: Envelope) -> RecordDict:
     """Names and shapes as JSON, numbers as little-endian float64 in that order."""
     shapes = {name: list(array.shape) for name, array in envelope.arrays.items()}
     flat = [np.asarray(a, "<f8").reshape(-1) for a in envelope.arrays.values()]
-    data = np.concatenate([*flat, np.zeros(0, "<f8")])
-    packed = Array("float64", (len(data),), "raw", data.tobytes())
+    data = np.concatenate([*flat, np.zeros(0, "<f8")]).tobytes() + secrets.token_bytes(NONCE)
+    packed = Array("float64", (len(data) // 8,), "raw", data)
     about = ConfigRecord({**envelope.plain(), LAYOUT: json.dumps(shapes)})
     return RecordDict({ABOUT: about, ARRAYS: ArrayRecord({NUMBERS: packed})})
 
@@ -62,9 +65,9 @@ def _layout(text: Any) -> dict[str, tuple[int, ...]]:
 
 
 def _unpacked(shapes: dict[str, tuple[int, ...]], data: bytes) -> dict[str, np.ndarray]:
-    if 8 * sum(math.prod(shape) for shape in shapes.values()) != len(data):
+    if 8 * sum(math.prod(shape) for shape in shapes.values()) != len(data) - NONCE:
         raise Refused("malformed")
-    numbers, start, arrays = np.frombuffer(data, "<f8").astype(np.float64), 0, {}
+    numbers, start, arrays = np.frombuffer(data[:-NONCE], "<f8").astype(np.float64), 0, {}
     for name, shape in shapes.items():
         size = math.prod(shape)
         arrays[name] = numbers[start : start + size].reshape(shape)
