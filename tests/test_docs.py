@@ -248,6 +248,7 @@ def test_what_is_not_run_is_known():
         "python3 -m pip install .",
         "pfedhgp reproduce synthetic --runs 30 --out STUDY",
         "pfedhgp reproduce stability --out SPLIT",
+        "pfedhgp reproduce airquality --data PRSA_Data_20130301-20150228.zip --year 2013 --out results-2013",
     ]
     for command in skipped[1:]:  # at least, they are commands
         _, group, name, *options = command.split()
