@@ -25,7 +25,7 @@ def sites(outputs: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     return found
 
 
-@pytest.fixture(scope="module", params=[1, 2])
+@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.slow)])
 def fitted(request: pytest.FixtureRequest) -> tuple[FederatedGP, dict]:
     data = sites(request.param)
     model = FederatedGP(

@@ -14,7 +14,7 @@ from pfedhgp.studies import air_imputation as imputing
 from pfedhgp.studies import airquality
 
 
-def write_stations(folder: Path, days: int = 40) -> None:
+def write_stations(folder: Path, days: int = 60) -> None:
     """Twelve files of UCI's layout: a common wave, one more a zone, hours 2 and 14 alone."""
     rng = np.random.default_rng(0)
     t = np.arange(2 * days) / 2.0

@@ -17,6 +17,7 @@ from scipy.optimize import minimize
 
 from pfedhgp import metrics
 from pfedhgp import state_space as ss
+from pfedhgp.errors import InputError
 from pfedhgp.kernels import Matern12
 from pfedhgp.runtime import with_numerics
 
@@ -58,6 +59,10 @@ def split(sites: Mapping[str, Series], *, share: float, seed: int) -> Split:
             np.floor(t), rng.choice(whole, max(1, round(share * len(whole))), replace=False)
         )
         if name == chosen:
+            if t[-1] - t[0] <= 3 * FORTNIGHT:
+                raise InputError(
+                    f"station {name!r} has six weeks or less: too short for imputation"
+                )
             first = float(rng.uniform(t[0] + FORTNIGHT, t[-1] - 2 * FORTNIGHT))
             block = (t >= first) & (t < first + FORTNIGHT)
             fortnight[name] = (t[block], y[block])
