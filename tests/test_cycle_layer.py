@@ -200,7 +200,11 @@ def test_auto_chooses_a_form_by_held_out_cycles_and_says_so():
     [
         ({"cycles": "smooth"}, press(), "`cycles` must be one of white, stationary, free, auto"),
         ({"cycles": "free", "cycle_sharing": "us"}, press(), "`cycle_sharing` must be one of"),
-        ({"cycles": "free", "cycle_basis": 1}, press(), "`cycle_basis` must be 'auto' or a number"),
+        (
+            {"cycles": "free", "cycle_basis": 1},
+            press(),
+            "`cycle_basis` must be 'auto' or a whole number of at least 2",
+        ),
         (
             {"cycles": "free", "inference": "mean-field"},
             press(),

@@ -102,7 +102,8 @@ def test_dims_selects_columns(kind):
 @pytest.mark.parametrize("kind", BASE)
 def test_one_number_is_the_same_lengthscale_in_every_dimension(kind):
     X = jnp.asarray(points(6, 5, 3))
-    one, each = kind(0.8), kind([0.8, 0.8, 0.8])
+    wave = {"period": 1.3} if kind is Periodic else {}
+    one, each = kind(0.8, **wave), kind([0.8, 0.8, 0.8], **wave)
     np.testing.assert_allclose(value(one, X, X), value(each, X, X), rtol=1e-14)
 
 
@@ -372,10 +373,11 @@ def test_dims_beyond_the_inputs_are_refused(kind):
 @pytest.mark.parametrize("kind", BASE)
 def test_lengthscales_of_another_number_of_dimensions_are_refused(kind):
     """Two lengthscales on one column would broadcast and answer with the wrong kernel."""
+    wave = {"period": 1.3} if kind is Periodic else {}
     for d, lengths in [(1, [1.0, 2.0]), (3, [1.0, 2.0]), (2, [1.0])]:
         X = jnp.zeros((3, d))
         with pytest.raises(InputError, match=rf"`lengthscale` .* sees {d} columns"):
-            kind(lengths)(X, X)
+            kind(lengths, **wave)(X, X)
     with pytest.raises(InputError, match=r"`period` .* sees 1 columns"):
         Periodic(1.0, period=[1.0, 2.0])(jnp.zeros((3, 1)), jnp.zeros((3, 1)))
 

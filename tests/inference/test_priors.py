@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -56,11 +57,13 @@ def test_log_prior_of_a_layers_size_where_there_are_no_loadings():
 
 
 def test_lengthscales_below_the_floor_cost_and_others_do_not():
-    log_kernels = kernels.RBF(jnp.log(jnp.array([[0.05, 2.0], [0.2, 0.01]])))
+    given = kernels.RBF(jnp.array([[0.05, 2.0], [0.2, 0.01]]))
+    log_kernels = jax.tree.map(jnp.log, given)
     floor = jnp.array([0.1, 0.02])
     cost = 8.0 * 2 * np.log(2.0) ** 2
     assert below_floor(log_kernels, floor) == pytest.approx(cost, rel=1e-12)
-    periodic = kernels.Periodic(jnp.zeros((1, 2)) - 9.0, period=jnp.ones((1, 2)))
+    periodic = kernels.Periodic(jnp.full((1, 2), 1e-4), period=jnp.ones((1, 2)))
+    periodic = jax.tree.map(jnp.log, periodic)
     assert below_floor(periodic, floor) == 0.0
 
 

@@ -159,7 +159,7 @@ def test_a_saved_model_predicts_the_same(fitted: tuple[FederatedGP, dict], tmp_p
         ({"local_latents": 2}, "local_latents"),
         ({"inference": "mean-field"}, "structured"),
         ({"layers": ("global",)}, "local layer"),
-        ({"local": "kalman"}, "'inducing' or 'state-space'"),
+        ({"local": "kalman"}, "`local` must be one of inducing, state-space"),
     ],
 )
 def test_what_it_cannot_do_is_refused(settings: dict, words: str) -> None:

@@ -55,12 +55,13 @@ class Agreement:
         twice = [name for name in used if used.count(name) > 1]
         if twice:
             raise InputError(f"column {twice[0]!r} is used twice")
-        strange = [name for name in data.datetimes if name not in data.inputs]
+        dated = data.datetimes or []
+        strange = [name for name in dated if name not in data.inputs]
         if strange:
             raise InputError(f"`datetimes` in [data]: {strange[0]!r} is not an input")
         inputs = tuple(
             InputColumn(name, "datetime", data.datetime_format)
-            if name in data.datetimes
+            if name in dated
             else InputColumn(name)
             for name in data.inputs
         )

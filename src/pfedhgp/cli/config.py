@@ -1,7 +1,7 @@
 """All settings of a fit, from a TOML file and from the command line, which wins.
 
 [data]       files, client, inputs, outputs, cycle, delimiter, datetimes, datetime_format
-[model]      kernel, local_kernel, layers, latents, local_latents, noise, inducing, local_inducing,
+[model]      kernel, local_kernel, layers, latents, local_latents, local, noise, inducing, local_inducing,
              learn_inducing, largest_inducing, largest_local_inducing, cycles, cycle_sharing,
              cycle_basis, domain
 [inference]  name, rounds, tolerance, restarts, batch, averaging
@@ -42,7 +42,7 @@ class Data(_Part):
     outputs: list[str] = []
     cycle: str | None = None
     delimiter: str | None = None
-    datetimes: list[str] = []
+    datetimes: list[str] | None = None
     """Inputs that are datetimes: for a federation's server, which has no file to see it in."""
     datetime_format: str | None = None
 
@@ -55,6 +55,7 @@ class Model(_Part):
     layers: list[Layer] = ["global", "deviation", "local"]
     latents: Count | None = None
     local_latents: Count | None = None
+    local: Literal["inducing", "state-space"] = "inducing"
     noise: Literal["auto", "scalar", "output", "full"] = "auto"
     inducing: Budget = "auto"
     local_inducing: Budget = "auto"

@@ -81,7 +81,7 @@ def _settings(config: Config, data: Ingested) -> str:
         inputs=list(columns.input_names),
         outputs=list(columns.outputs),
         cycle=columns.cycle,
-        datetimes=[column.name for column in dated],
+        datetimes=[column.name for column in dated] or None,
     )
     model = config.model
     if model.domain is not None:

@@ -89,6 +89,13 @@ def fit(
         int | None,
         typer.Option(help="Latent functions of the local layers.", rich_help_panel=MODEL),
     ] = None,
+    local: Annotated[
+        str | None,
+        typer.Option(
+            help="How local layers are carried: inducing, or state-space (one input, Matérn kernels).",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
     noise: Annotated[
         str | None,
         typer.Option(help="scalar, output (one variance each) or full.", rich_help_panel=MODEL),
@@ -257,6 +264,7 @@ def run_command(options: dict[str, Any], train: Any = None) -> None:
             else [each.strip() for each in o["layers"].split(",")],
             "latents": o["latents"],
             "local_latents": o["local_latents"],
+            "local": o["local"],
             "noise": o["noise"],
             "inducing": _budget(o["inducing"]),
             "local_inducing": _budget(o["local_inducing"]),

@@ -252,6 +252,7 @@ def estimator(
         layers=tuple(model.layers),
         latents=model.latents,
         local_latents=model.local_latents,
+        local=model.local,
         noise=model.noise,
         inducing=model.inducing,
         local_inducing=model.local_inducing,
