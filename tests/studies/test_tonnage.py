@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import require_part
 from pfedhgp.data.cycles import CycleSet
 from pfedhgp.errors import InputError
 from pfedhgp.studies import press, tonnage_data
@@ -163,8 +162,8 @@ def test_confusions_of_runs_that_met_classes_in_another_order_add_up(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not hydraulic_there(), reason="the hydraulic data are not on this machine")
 def test_the_valve_is_found(tmp_path):
-    require_part("the hydraulic data", found=hydraulic_there())
     study = Tonnage(data="hydraulic:valve")
     store = run_tonnage(study, runs=1, folder=Path(tmp_path), models=["pfedhgp", "pfedhgp-white"])
     ours, white = (
