@@ -113,7 +113,7 @@ def test_bad_data_is_one_line_and_code_2(
 
 @pytest.mark.slow
 def test_the_study_writes_its_results(tmp_path: Path) -> None:
-    """Files, records and curves. Two rounds on 8 inputs find no zones worth a claim: docs/zones.md has those."""
+    """Files, records and curves; two rounds on 8 inputs promise no zones (docs/zones.md has those)."""
     source = tmp_path / "data"
     source.mkdir()
     write_stations(source)
