@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import typer
 import pfedhgp
 from pfedhgp import errors
 from pfedhgp.cli import main as cli
+from pfedhgp.cli import signals
 from pfedhgp.cli.signals import Terminated
 
 HEAVY = {"jax", "jaxlib", "numpy", "scipy", "equinox", "optax", "pandas", "polars", "narwhals"}
@@ -103,10 +105,35 @@ def test_sigterm_is_exit_code_143_and_unwinds(failing, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_the_handler_of_sigterm_is_put_back(failing):
-    before = signal.getsignal(signal.SIGTERM)
+def test_the_handlers_of_signals_are_put_back(failing):
+    before = [signal.getsignal(number) for number in signals.RAISES]
     failing(typer.Exit(0))
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert [signal.getsignal(number) for number in signals.RAISES] == before
+
+
+@pytest.mark.parametrize("number", signals.RAISES)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_that_a_callback_swallowed_is_heeded_at_the_next_step(number):
+    """The garbage collector's callbacks print what they raise, and drop it."""
+    heeding, collected = signals.Heeding(), []
+
+    def collect(phase, info):
+        if not collected:
+            collected.append(phase)
+            os.kill(os.getpid(), number)
+
+    with signals.terminable():
+        heeding.phase("start")  # nothing came yet
+        gc.callbacks.append(collect)
+        try:
+            gc.collect()
+        finally:
+            gc.callbacks.remove(collect)
+        assert collected
+        with pytest.raises(signals.RAISES[number]):
+            heeding.phase("round")
+    with signals.terminable():
+        heeding({})  # another command starts without what ended this one
 
 
 def test_a_commands_own_exit_code_is_kept(failing):
@@ -177,6 +204,7 @@ def test_help_answers_in_under_three_tenths_of_a_second():
 
 
 CACHE = """
+import gc
 import os
 from pfedhgp.cli.terminal import use_compilation_cache
 import pfedhgp

@@ -11,6 +11,7 @@ from pfedhgp.data.cycles import as_cycles, on_outputs
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.tables import cycles_of, dimensions, numeric, whole_cycles_of
 from pfedhgp.errors import InputError
+from pfedhgp.fitting import LARGEST
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.predict import outside
 
@@ -31,6 +32,8 @@ def inputs_of(model: FittedModel, X: Any) -> np.ndarray:
                 raise InputError(f"no column {missing[0]!r}; the table has {there}")
             X = np.stack([frame[name].to_numpy() for name in model.input_names], axis=1)
     array = numeric(X, "`X`", missing=False)
+    if array.size and np.abs(array).max() > LARGEST:
+        raise InputError(f"`X` has inputs beyond {LARGEST:g}, which cannot be squared")
     if array.shape[1] != model.inputs:
         raise InputError(f"`X` has {array.shape[1]} columns, the model has {model.inputs} inputs")
     return array

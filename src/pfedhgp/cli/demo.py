@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pfedhgp.cli.options import AsJson, Quiet
+from pfedhgp.cli.signals import Heeding
 from pfedhgp.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -203,7 +204,9 @@ def train(
         POOLED: {"layers": ("global",), "kernel": kernel, "inducing": size.inducing},
     }
     with progress(rounds=size.rounds, quiet=quiet) as show:
-        model = FederatedGP(**choices[name], rounds=size.rounds, seed=seed, callbacks=[show])
+        model = FederatedGP(
+            **choices[name], rounds=size.rounds, seed=seed, callbacks=[show, Heeding()]
+        )
         data = {client.name: (client.X, client.Y) for client in rows}
         return model.fit(data, inputs=[INPUT], outputs=[OUTPUT])
 

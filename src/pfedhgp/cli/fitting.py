@@ -16,7 +16,7 @@ from pfedhgp import atomic
 from pfedhgp.cli import kernel_words
 from pfedhgp.cli.config import Config, option_of
 from pfedhgp.cli.ingest import Ingested, fingerprints, ingest
-from pfedhgp.cli.signals import Terminated
+from pfedhgp.cli.signals import Heeding, Terminated, heed
 from pfedhgp.cli.targets import check_parent, writing_to
 from pfedhgp.cli.terminal import say, use_compilation_cache
 from pfedhgp.data.columns import Columns
@@ -191,6 +191,7 @@ def _progress(config: Config, *, quiet: bool) -> AbstractContextManager[Any]:
 
 
 def _tell(show: Any, phase: str | None) -> None:
+    heed()
     if phase is not None and hasattr(show, "phase"):
         show.phase(phase)
 
@@ -213,7 +214,7 @@ def _check_device(device: str) -> None:
 def _train(
     config: Config, data: Ingested, checkpoint: Path, show: Any, *, resume: bool, quiet: bool
 ) -> FederatedGP:
-    fitted = estimator(config, data.columns, data.domain, callbacks=[show]).fit(
+    fitted = estimator(config, data.columns, data.domain, callbacks=[show, Heeding()]).fit(
         client_rows(data.training, data.columns, whole_cycles=config.model.cycles != "white"),
         inputs=data.columns.input_names,
         outputs=data.columns.outputs,

@@ -1,4 +1,9 @@
-"""A polite request to end (SIGTERM) unwinds like Ctrl-C, so that nothing half written is left behind."""
+"""Ctrl-C and a polite request to end (SIGTERM) unwind alike, so that nothing half written is left behind.
+
+Python raises in a handler wherever it happens to be. Inside a callback of the garbage collector, of which
+compiling runs many, the exception is printed and dropped: so what came is also remembered, and `heed` raises
+it at the next step of the work.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +12,52 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 
 class Terminated(BaseException):
     """SIGTERM came; not an `Exception`, so that nothing takes it for an error of its own."""
 
 
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise Terminated
+RAISES: dict[int, type[BaseException]] = {
+    signal.SIGINT: KeyboardInterrupt,
+    signal.SIGTERM: Terminated,
+}
+_came: list[type[BaseException]] = []
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    _came.append(RAISES[number])
+    raise RAISES[number]
+
+
+def heed() -> None:
+    """Raises what a signal asked for and nobody heard."""
+    if _came:
+        raise _came[-1]
+
+
+class Heeding:
+    """A callback of `FederatedGP` that ends a fit whose signal was lost."""
+
+    def __call__(self, record: dict[str, Any]) -> None:
+        heed()
+
+    def phase(self, name: str) -> None:
+        """Before each request of the server's."""
+        heed()
 
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM raises `Terminated` inside the block; the handler that was there comes back after it."""
+    """Signals raise and are remembered inside the block; the handlers that were there come back after it."""
+    _came.clear()
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers
         return
-    before = signal.signal(signal.SIGTERM, _terminate)
+    before = {number: signal.signal(number, _stop) for number in RAISES}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
