@@ -18,7 +18,7 @@ from pfedhgp.errors import BudgetWarning, InputError, MessageError, PFedHGPWarni
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.opening import inference_of
 from pfedhgp.federation.plan import Plan
-from pfedhgp.inference import budget, census, cycle_rows, cycle_talk, initial
+from pfedhgp.inference import budget, census, cycle_rows, cycle_talk, initial, shared_scale
 from pfedhgp.inference.arrays import block_from_arrays, stack_trees
 from pfedhgp.inference.cycle_forms import Halves
 from pfedhgp.inference.jitter import WEIGHTS, expect_finite
@@ -90,12 +90,13 @@ class Cohort:
         replies = []
         for client in self.clients:
             unit = (client.X - centre) / np.where(spread > 0, spread, 1.0) / np.sqrt(12.0) + 0.5
-            replies.append(
-                {
-                    "histogram": census.histogram(client.X, centre, spread),
-                    **self._by_lag(unit, client.Y),
-                }
-            )
+            sums = {
+                "histogram": census.histogram(client.X, centre, spread),
+                **self._by_lag(unit, client.Y),
+            }
+            if "bins" in request.arrays:
+                sums |= shared_scale.binned(unit[:, 0], client.Y, int(request.arrays["bins"]))
+            replies.append(sums)
         return replies
 
     def _by_lag(self, unit: np.ndarray, Y: np.ndarray) -> dict[str, np.ndarray]:

@@ -20,7 +20,7 @@ from pfedhgp.errors import BudgetWarning, InputError, MessageError
 from pfedhgp.federation.messages import Message, hash_arrays
 from pfedhgp.federation.opening import Frame, Opening, inference_of, opened, too_few
 from pfedhgp.federation.plan import Plan
-from pfedhgp.inference import budget, census, starts
+from pfedhgp.inference import budget, census, shared_scale, starts
 from pfedhgp.inference.arrays import block_to_arrays
 from pfedhgp.inference.census import Scales
 from pfedhgp.inference.cycle_talk import CycleServer, layer_from_arrays
@@ -36,7 +36,7 @@ from pfedhgp.model.spec import Spec, starting_kernels, with_periods
 log = logging.getLogger("pfedhgp")
 COUNTERS = (
     *("phase", "round", "exchanges", "attempt", "turn", "_flat", "stop_asked", "present"),
-    *("chosen", "compared", "learn"),
+    *("chosen", "compared", "learn", "shared_is_short"),
 )
 """What the server counts, and where it is."""
 
@@ -70,6 +70,7 @@ class Server:
         self.chosen = 0
         self.compared = False
         self.learn = False
+        self.shared_is_short = False
         self.spec: Spec = plan.spec
         self.crowd: tuple[np.ndarray, np.ndarray] | None = None
         self.turn = 0
@@ -144,7 +145,16 @@ class Server:
         self._settle(lower, upper, sums, upper - lower)
 
     def _ask_extent(self) -> dict[str, np.ndarray]:
-        return {"centre": self.x_centre, "spread": self.x_spread}
+        asked = {"centre": self.x_centre, "spread": self.x_spread}
+        bins = shared_scale.bins_for(self._rows_a_client())
+        if bins and self._chooses_between_clients():
+            asked["bins"] = np.asarray(float(bins))
+        return asked
+
+    def _chooses_between_clients(self) -> bool:
+        plan = self.plan
+        several = self.clients > 1 and plan.cycles is None
+        return several and plan.inference.knows_bound and starts.asks_between_clients(plan.spec)
 
     def _take_extent(self, sums: dict[str, np.ndarray], count: int) -> None:
         lower, upper = census.extent(sums["histogram"], self.x_centre, self.x_spread)
@@ -183,6 +193,10 @@ class Server:
             found.long_variance,
             found.noise_variance,
         )
+        if "bin_sum" in sums:
+            common = shared_scale.shared_scale(sums)
+            self.shared_is_short = shared_scale.is_short(common, short=found.short, long=found.long)
+            log.info("between clients: %s, shared is short: %s", common, self.shared_is_short)
         if "waves" in sums:
             periods = np.array([starting_period(total, ANY_PERIODS) for total in sums["waves"]])
             self._take_periods(periods * np.where(width > 0, width, 1.0))
@@ -263,12 +277,17 @@ class Server:
         """Those that the first exchange compares, or another one for a restart."""
         plan = self.plan
         if self.attempt == 0:
-            return starts.first(self.spec, self.scales, compare=plan.inference.knows_bound)
+            return starts.first(
+                self.spec,
+                self.scales,
+                compare=plan.inference.knows_bound,
+                shared_is_short=self.shared_is_short,
+            )
         return [
             starts.again(
                 self.scales,
                 self.starts[0],
-                compared=self.compared,
+                compared=self.compared or not self.spec.tied,
                 attempt=self.attempt,
                 seed=plan.seed,
             )

@@ -85,14 +85,19 @@ def has_open_scale(spec: Spec) -> bool:
     )
 
 
-def first(spec: Spec, scales: Scales, *, compare: bool) -> list[Start]:
+def first(
+    spec: Spec, scales: Scales, *, compare: bool, shared_is_short: bool = False
+) -> list[Start]:
     """The starts that the first exchange compares; one where nothing is open, or nothing to choose by.
 
-    With loadings there is nothing to choose by: before these are fitted, bounds of starts differ by what the
-    loadings happen to be (in three of ten runs of the study's scenario A another one than the usual won).
+    With loadings bounds are nothing to choose by: before these are fitted, they differ by what the loadings
+    happen to be (in three of ten runs of the study's scenario A another one than the usual won). There the
+    covariogram between clients decides (`shared_scale`).
     """
-    if not compare or not spec.tied or not has_open_scale(spec):
+    if not compare or not has_open_scale(spec):
         return [usual(scales)]
+    if not spec.tied:
+        return [turned(scales) if shared_is_short else usual(scales)]
     return [usual(scales), turned(scales), turned(scales, factor=STRETCH)]
 
 
@@ -101,6 +106,11 @@ def best_of(bounds: list[float | None], cells: float) -> int:
     known = np.array([-np.inf if bound is None else bound for bound in bounds])
     found = int(np.argmax(known))
     return found if known[found] > known[0] + CLEARLY * cells else 0
+
+
+def asks_between_clients(spec: Spec) -> bool:
+    """Whether clients are asked for what tells the shared scale: with loadings and one input."""
+    return not spec.tied and spec.inputs == 1 and has_open_scale(spec)
 
 
 def again(scales: Scales, tried: Start, *, compared: bool, attempt: int, seed: int) -> Start:

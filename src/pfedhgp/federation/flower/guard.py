@@ -81,7 +81,7 @@ def request_shapes(plan: Plan, kind: str, arrays: Arrays) -> Shapes:
     if kind == "census":
         return {}
     if kind == "extent":
-        return {"centre": (d,), "spread": (d,)}
+        return {"centre": (d,), "spread": (d,)} | ({"bins": ()} if "bins" in arrays else {})
     if kind == "cycles":
         return _scaling(plan) | _cycle_layer(plan, *_basis_in(plan, arrays))
     size = _inducing_in(plan, arrays)
@@ -255,7 +255,7 @@ def reply_shapes(plan: Plan, kind: str, request: Arrays) -> Shapes:
         shapes |= {name: (Q, Q) for name in ("y_pairs", "y_mean", "y_cross")}
         return shapes | lags if plan.domain is not None else shapes
     if kind == "extent":
-        return {"histogram": (d, HISTOGRAM_BINS), **lags}
+        return {"histogram": (d, HISTOGRAM_BINS), **lags, **_bins(plan, request)}
     if kind == "cycles":
         return _within(plan, len(request["cycle_inputs"]))
     mean_field = isinstance(plan.inference, MeanField)
@@ -271,6 +271,15 @@ def reply_shapes(plan: Plan, kind: str, request: Arrays) -> Shapes:
     for prefix, other in others.items():
         shapes |= _below(prefix, _statistics(plan, other) | powers)
     return shapes
+
+
+def _bins(plan: Plan, request: Arrays) -> Shapes:
+    """Sums by bin and their products by lag, where the server asks for them."""
+    if "bins" not in request:
+        return {}
+    count, Q = 2 * int(request["bins"]), plan.spec.outputs
+    products: Shapes = {"own_products": (count,), "own_pairs": (count,)}
+    return {"bin_sum": (Q, count), "bin_rows": (Q, count)} | products
 
 
 def _statistics(plan: Plan, request: Arrays) -> Shapes:
