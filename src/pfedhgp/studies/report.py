@@ -37,7 +37,7 @@ STYLE = (
 
 def machine() -> dict[str, Any]:
     """The day, versions and machine, for who compares timings."""
-    import os
+    from pfedhgp.studies.schedule import cores
 
     found: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
@@ -49,7 +49,7 @@ def machine() -> dict[str, Any]:
             found[name] = version(name)
         except PackageNotFoundError:
             found[name] = None
-    return {**found, "machine": platform.machine(), "cores": os.cpu_count()}
+    return {**found, "machine": platform.machine(), "cores": cores()}
 
 
 def can_draw() -> bool:

@@ -37,7 +37,14 @@ def run_tasks(
         if device == "gpu":
             _kinds_together(tasks, work, kind, _gpu())
         else:
-            _Pool(tasks, work, kind).run(workers or min(os.cpu_count() or 1, 8))
+            _Pool(tasks, work, kind).run(workers or min(cores(), 8))
+
+
+def cores() -> int:
+    """Those that this process may use: fewer than the machine's in a container or under `taskset`."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _gpu() -> jax.Device:
