@@ -23,6 +23,7 @@ from pfedhgp.errors import (
     NotFittedError,
     PFedHGPWarning,
 )
+from pfedhgp.inference import client as client_step
 
 
 def table(seed: int = 0, sites: int = 4, rows: int = 25) -> pd.DataFrame:
@@ -115,6 +116,21 @@ def test_invariance_the_order_of_clients_does_not_matter(scalar):
     turned = pd.concat([part for _, part in reversed(list(whole.groupby("site")))])
     other = FederatedGP(rounds=5).fit(turned, client="site", inputs="t", outputs="a")
     same_answer(other, scalar)
+
+
+def test_a_whole_fit_compiles_the_clients_step_once(monkeypatch):
+    """Rounds, the search before averaging, and whatever else calls it: equal shapes and equal types."""
+    traced = []
+    step = client_step.step
+
+    def counted(*args):
+        traced.append(args)
+        return step(*args)
+
+    monkeypatch.setattr(client_step, "step", counted)
+    model = FederatedGP(rounds=2, inducing=7, local_inducing=9)  # shapes that no other test has
+    model.fit(table(rows=13), client="site", inputs="t", outputs="a")
+    assert len(traced) == 1
 
 
 def test_the_same_seed_gives_the_same_numbers(scalar):

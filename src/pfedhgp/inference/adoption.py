@@ -71,10 +71,10 @@ def adopt(
             block=model.shared.block,
             J=rest[0],
             h=rest[1],
-            kernels_free=jnp.asarray(kernels_free),
-            jitter=jnp.asarray(model.jitter),
-            evaluations=jnp.asarray(evaluations),
-            derivatives=jnp.asarray(0),
+            kernels_free=kernels_free,
+            jitter=model.jitter,
+            evaluations=evaluations,
+            derivatives=0,
         )
         party.improve(broadcast, stacked, (client.name,))
     posterior = party.posteriors(model.shared, model.jitter, stacked)[0]

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from pfedhgp.inference import lbfgs
@@ -40,16 +41,27 @@ class StepOptions(NamedTuple):
     chunk: int = 4096
 
 
+def _real(value: ArrayLike) -> Array:
+    return jnp.asarray(value, jnp.float64)
+
+
+def _whole(value: ArrayLike | None) -> Array | None:
+    return None if value is None else jnp.asarray(value, jnp.int64)
+
+
 class Broadcast(eqx.Module):
-    """The global block and the totals ΣJ and Σh at it; `kernels_free` is 0 while lengthscales are held."""
+    """The global block and the totals ΣJ and Σh at it; `kernels_free` is 0 while lengthscales are held.
+
+    Scalars get one dtype: a Python number is of a weak type, for which all would be compiled again.
+    """
 
     block: GlobalBlock
     J: Float[Array, "RM RM"]
     h: Float[Array, " RM"]
-    kernels_free: Array
-    jitter: Array
-    evaluations: Array
-    derivatives: Array | None
+    kernels_free: Array = eqx.field(converter=_real)
+    jitter: Array = eqx.field(converter=_real)
+    evaluations: Array = eqx.field(converter=_whole)
+    derivatives: Array | None = eqx.field(converter=_whole)
     """1 where the server will move θ_g next, and so needs derivatives in it; None: no code for them"""
 
 

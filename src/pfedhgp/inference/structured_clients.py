@@ -80,10 +80,10 @@ class StructuredClients:
             block=block_from_arrays(arrays, self.like),
             J=jnp.asarray(arrays["J"]),
             h=jnp.asarray(arrays["h"]),
-            kernels_free=jnp.asarray(arrays["kernels_free"]),
-            jitter=jnp.asarray(arrays["jitter"]),
-            evaluations=jnp.asarray(int(arrays["evaluations"])),
-            derivatives=jnp.asarray(int(arrays["derivatives"])),
+            kernels_free=arrays["kernels_free"],
+            jitter=arrays["jitter"],
+            evaluations=arrays["evaluations"],
+            derivatives=arrays["derivatives"],
         )
         rest = self._rest(broadcast)
         self.expect_noise(arrays["noise"])
@@ -329,10 +329,10 @@ class StructuredClients:
             block=shared.block,
             J=J,
             h=h,
-            kernels_free=jnp.asarray(1.0),
-            jitter=jnp.asarray(jitter),
-            evaluations=jnp.asarray(self.settings.evaluations),
-            derivatives=jnp.asarray(0),
+            kernels_free=1.0,
+            jitter=jitter,
+            evaluations=self.settings.evaluations,
+            derivatives=0,
         )
 
 

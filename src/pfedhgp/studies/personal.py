@@ -100,10 +100,10 @@ class PersonalClients(StructuredClients):
             block=nothing,
             J=jnp.zeros((0, 0)),
             h=jnp.zeros(0),
-            kernels_free=jnp.asarray(arrays["kernels_free"]),
-            jitter=jnp.asarray(self.settings.jitter),
-            evaluations=jnp.asarray(int(arrays["evaluations"])),
-            derivatives=jnp.asarray(0),
+            kernels_free=arrays["kernels_free"],
+            jitter=self.settings.jitter,
+            evaluations=arrays["evaluations"],
+            derivatives=0,
         )
         self.improve(broadcast, (jnp.zeros((count, 0, 0)), jnp.zeros((count, 0))), names)
         logs = [np.log(_ravel(self.blocks.kernels, i)) for i in range(count)]
