@@ -10,6 +10,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
+# Compiling is most of what tests do: workers, and commands that they start, share what was compiled.
+os.environ.setdefault(
+    "JAX_COMPILATION_CACHE_DIR", str(Path(__file__).resolve().parents[1] / "build" / "compiled")
+)
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+
 import jax
 import pytest
 
