@@ -162,7 +162,9 @@ def fit(seed: int):
     truth = simulate("A", seed, clients=2, outputs=1, n=12, n_test=5)
     data = {str(i): (X, Y) for i, (X, Y) in enumerate(zip(truth.X, truth.Y, strict=True))}
     settings = Structured(rounds=2, evaluations=4, first_evaluations=4, frozen_rounds=1)
-    model = FederatedGP(domain=[(0.0, 10.0)], inducing=6, inference=settings).fit(data)
+    model = FederatedGP(domain=[(0.0, 10.0)], inducing=6, local_inducing=6, inference=settings).fit(
+        data
+    )
     bounds = [record["bound"] for record in model.history_]
     return bounds, model.predict("1", truth.X_test), model.exchanges_, model.messages_
 

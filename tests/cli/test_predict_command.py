@@ -34,7 +34,9 @@ def model_and_run(tmp_path_factory):
         n: (X, np.sin(HOURS / 2.0) + i + 0.1 * RNG.normal(size=14)) for i, n in enumerate("ab")
     }
     sites["a/b"] = (X[:6], sites["a"][1][:6])
-    model = FederatedGP(rounds=3, inducing=6).fit(sites, inputs=["time"], outputs=["y"])
+    model = FederatedGP(rounds=3, inducing=6, local_inducing=6, averaging=False).fit(
+        sites, inputs=["time"], outputs=["y"]
+    )
     columns = Columns("site", (InputColumn("time", "datetime"),), ("y",))
     kept = {**model.model_.settings, "columns": {**columns.to_json(), "dropped": []}}
     model.model_ = replace(model.model_, settings=kept, metrics={"holdout": None, "seconds": 1.0})

@@ -26,15 +26,15 @@ def _cycles():
 
 
 CASES = {
-    "structured": lambda: (Structured(rounds=2, frozen_rounds=0), clients(2), {}),
+    "structured": lambda: (Structured(rounds=2, averaging=None, frozen_rounds=0), clients(2), {}),
     "loadings": lambda: (
-        Structured(rounds=2, frozen_rounds=0, learn_inducing=True),
+        Structured(rounds=2, averaging=None, frozen_rounds=0, learn_inducing=True),
         clients(2, outputs=2),
         {"domain": DOMAIN},
     ),
     "mean-field": lambda: (MeanField(rounds=2, local_steps=2), clients(2, outputs=2), {}),
     "cycles": lambda: (
-        Structured(rounds=1),
+        Structured(rounds=1, averaging=None),
         _cycles(),
         {"cycles": CycleChoice("stationary", "client", 5)},
     ),
@@ -61,7 +61,7 @@ def test_every_message_of_a_run_is_as_expected(case):
 
 
 def test_more_inducing_inputs_than_the_plan_allows_are_refused():
-    chosen = plan(Structured(rounds=1))  # 8 inducing inputs
+    chosen = plan(Structured(rounds=1, averaging=None))  # 8 inducing inputs
     arrays = {"inputs": np.zeros((9, 1))}
     with pytest.raises(Refused, match="not one of ours"):
         guard.request_shapes(chosen, "round", arrays)

@@ -90,7 +90,7 @@ def recorded(inference, rows, *, batch: bool = True, **kwargs):
 
 def test_every_message_of_a_structured_run_is_on_the_list():
     """Derivatives in θ_g are sent only for the rounds after which the server moves it."""
-    server, _, down, up = recorded(Structured(rounds=3, frozen_rounds=1), clients())
+    server, _, down, up = recorded(Structured(rounds=3, averaging=None, frozen_rounds=1), clients())
     kinds = ["census", "extent", "start", "round", "round", "round"]
     assert [m.kind for m in down[::3]] == [*kinds, "finish"]
     assert all(set(m.arrays) == DOWN[m.kind] for m in down)
@@ -113,7 +113,7 @@ def test_a_cycle_layer_adds_one_exchange_of_sums():
         for i in range(3)
     ]
     choice = CycleChoice("stationary", "client", 5)
-    server, _, down, up = recorded(Structured(rounds=1), rows, cycles=choice)
+    server, _, down, up = recorded(Structured(rounds=1, averaging=None), rows, cycles=choice)
     kinds = ["census", "extent", "cycles", "start", "round"]
     assert [m.kind for m in down[::3]] == [*kinds, "finish"]
     frame = {"lower", "upper", "centre", "spread"}
@@ -129,7 +129,7 @@ def test_a_cycle_layer_adds_one_exchange_of_sums():
 
 def test_a_known_domain_spares_the_extent_exchange():
     domain = (np.zeros(1), np.full(1, 5.0))
-    server, _, down, up = recorded(Structured(rounds=1), clients(), domain=domain)
+    server, _, down, up = recorded(Structured(rounds=1, averaging=None), clients(), domain=domain)
     assert "extent" not in {m.kind for m in down}
     assert set(up[0].arrays) == UP["census"] | {"lag_sum", "lag_pairs"}
     assert server.exchanges == 3
@@ -150,7 +150,7 @@ def test_mean_field_sends_gradients_and_nothing_else_while_training():
 def test_no_message_holds_a_row_or_a_clients_own_block():
     """Every row, target, inducing input and loading is looked for, bit for bit, in all that was sent."""
     rows = clients(outputs=2)
-    _, cohorts, _, up = recorded(Structured(rounds=2), rows)
+    _, cohorts, _, up = recorded(Structured(rounds=2, averaging=None), rows)
     sent = np.concatenate([a.reshape(-1) for m in up for a in m.arrays.values()])
     private = [v for r in rows for v in (r.X, r.Y)]
     for cohort in cohorts:
@@ -184,7 +184,7 @@ def test_malformed_messages_are_refused(change, words):
 
 
 def test_replies_to_another_request_and_nan_are_refused():
-    chosen = plan(Structured(rounds=1))
+    chosen = plan(Structured(rounds=1, averaging=None))
     server = Server(chosen)
     cohort = make_cohorts(chosen, clients(), batch=True)[0]
     replies = cohort.answer(server.request())

@@ -102,7 +102,7 @@ def test_parameters_are_settled_before_their_curvature_is_taken(monkeypatch):
 
     monkeypatch.setattr(structured_clients.StructuredClients, "_settled", settling)
     monkeypatch.setattr(structured_clients, "batched_average", catching)
-    FederatedGP(rounds=1).fit(clients)
+    FederatedGP(rounds=1, inducing=8, local_inducing=8).fit(clients)
     options, _, shared, jitter, rest, after, *more = caught["arguments"]
 
     def steepness(blocks, i):
