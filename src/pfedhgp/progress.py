@@ -4,32 +4,38 @@
         FederatedGP(rounds=10, callbacks=[show]).fit(sites)
 
 A fit tells the callback its phases too (`show.phase`): census, start, round, finish. Who does more, such as
-scoring, says so with `show.phase("scoring")`.
+scoring, says so with `show.phase("scoring")`, and how far it is with `show.step(3, 12)`. A phase that has
+nothing new to say for a while (compilation) says that it is still at work.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
 PREPARING = "preparing: scales, starting values, compilation"
-AVERAGING = "averaging over clients' parameters"
+AVERAGING = "averaging over clients' parameters: one more search, curvatures, compilation"
 """What `finish` is for `structured`; the other inference just finishes."""
+BEAT = 15.0
+"""Seconds of silence after which a phase says that it is still at work."""
 
 
 class Progress:
-    """A callback of `FederatedGP` that shows records and phases by two functions."""
+    """A callback of `FederatedGP` that shows records, phases and steps by three functions."""
 
     def __init__(
         self,
         show_record: Callable[[dict[str, Any]], None],
         show_phase: Callable[[str], None],
         finishing: str,
+        show_step: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         self._record, self._show, self._finishing = show_record, show_phase, finishing
+        self._step = show_step
         self._last: str | None = None
 
     def __call__(self, record: dict[str, Any]) -> None:
@@ -45,6 +51,11 @@ class Progress:
             self._last = text
             self._show(text)
 
+    def step(self, done: int, total: int) -> None:
+        """How far the phase that was last told is; one without parts need not say so."""
+        if self._last is not None and total > 1:
+            self._step(done, total)
+
 
 @contextmanager
 def progress(
@@ -55,6 +66,7 @@ def progress(
     finishing: str = AVERAGING,
     quiet: bool = False,
     stream: TextIO | None = None,
+    beat: float = BEAT,
 ) -> Iterator[Progress]:
     """A callback of `FederatedGP`; `rounds` is the most that one training can take."""
     out = sys.stderr if stream is None else stream
@@ -62,20 +74,62 @@ def progress(
     if quiet:
         yield Progress(lambda record: None, lambda text: None, finishing)
     elif out.isatty() or _in_notebook():
-        with _bar(clock, out) as (record, phase):
-            yield Progress(record, phase, finishing)
+        with _bar(clock, out) as (record, phase, step):
+            yield Progress(record, phase, finishing, step)
     else:
+        lines = _Lines(clock, out)
+        with lines.beating(beat):
+            yield Progress(lines.record, lines.phase, finishing, lines.step)
 
-        def line(record: dict[str, Any]) -> None:
-            done, left = clock.tick(record)
-            print(
-                f"round {done} of at most {clock.total}, bound {_bound(record)}, "
-                f"{clock.elapsed:.0f} s, {_left(left)}",
-                file=out,
-                flush=True,
-            )
 
-        yield Progress(line, lambda text: print(text, file=out, flush=True), finishing)
+class _Lines:
+    """A line for each record and phase, and one now and then while a phase is silent."""
+
+    def __init__(self, clock: _Clock, out: TextIO) -> None:
+        self.clock, self.out = clock, out
+        self.news = threading.Event()
+        self.about = "preparing"
+        self.done = ""
+
+    def say(self, text: str) -> None:
+        print(text, file=self.out, flush=True)
+        self.news.set()
+
+    def record(self, record: dict[str, Any]) -> None:
+        done, left = self.clock.tick(record)
+        self.about, self.done = f"round {done + 1}", ""
+        self.say(
+            f"round {done} of at most {self.clock.total}, bound {_bound(record)}, "
+            f"{self.clock.elapsed:.0f} s, {_left(left)}"
+        )
+
+    def phase(self, text: str) -> None:
+        self.about, self.done = text.partition(":")[0], ""
+        self.say(text)
+
+    def step(self, done: int, total: int) -> None:
+        self.done = f", {done} of {total} done"
+
+    @contextmanager
+    def beating(self, beat: float) -> Iterator[None]:
+        """Says "still …" after each `beat` seconds without news."""
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.is_set():
+                self.news.clear()
+                if not self.news.wait(beat) and not over.is_set():
+                    text = f"still {self.about}{self.done}, {self.clock.elapsed:.0f} s"
+                    print(text, file=self.out, flush=True)
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            self.news.set()
+            watcher.join()
 
 
 class _Clock:
@@ -108,7 +162,13 @@ class _Clock:
 @contextmanager
 def _bar(
     clock: _Clock, out: TextIO
-) -> Iterator[tuple[Callable[[dict[str, Any]], None], Callable[[str], None]]]:
+) -> Iterator[
+    tuple[
+        Callable[[dict[str, Any]], None],
+        Callable[[str], None],
+        Callable[[int, int], None],
+    ]
+]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -123,22 +183,35 @@ def _bar(
     # No file= in a notebook: rich has its own way to show things there.
     console = Console(file=out) if out.isatty() else Console()
     with Progress(*columns, console=console, transient=True) as bars:
-        task = bars.add_task("preparing", total=clock.total, bound="…", left="")
+        rounds = bars.add_task("", total=clock.total, bound="…", left="", visible=False)
+        shown = [rounds, bars.add_task("preparing", total=None, bound="…", left="")]
 
         def phase(text: str) -> None:
-            bars.update(task, description=text.partition(":")[0], left="")
+            # Without a total the bar pulses: how long this takes is not known. Its clock is its own.
+            name, _, more = text.partition(": ")
+            bound = bars.tasks[0].fields["bound"]
+            if len(shown) > 1:
+                bars.remove_task(shown.pop())
+            shown.append(bars.add_task(name, total=None, bound=bound, left=more))
+            bars.update(rounds, visible=False)
+
+        def step(done: int, total: int) -> None:
+            bars.update(shown[-1], completed=done, total=total, left=f"{done} of {total}")
 
         def callback(record: dict[str, Any]) -> None:
             done, left = clock.tick(record)
+            if len(shown) > 1:
+                bars.remove_task(shown.pop())
             bars.update(
-                task,
+                rounds,
+                visible=True,
                 completed=done,
                 description=f"round {done} of at most {clock.total}",
                 bound=_bound(record),
                 left=_left(left),
             )
 
-        yield callback, phase
+        yield callback, phase, step
 
 
 def _bound(record: dict[str, Any]) -> str:

@@ -30,6 +30,8 @@ DEFAULT = Path("pfedhgp-demo")
 MODEL, REPORT, TABLE = "RUN", "report.html", "stations.csv"
 """What lies in a demo's folder."""
 BLOCK_DAYS = 4.0
+GRID, SKETCH = 200, 24
+"""Points of the grid on which stations are compared, about one a reading, and numbers that each sends."""
 NEXT = (
     "pfedhgp fit {table} --client station --input time --output no2 --holdout blocks:0.2 "
     '--kernel "rbf(3 days) + periodic(1 day)" --inducing 48 --local-inducing 32 --out RUN'
@@ -267,7 +269,7 @@ def zones_of(model: FederatedGP, split: Split) -> KeptZones:
     truth = {name: zone for zone, names in ZONES.items() for name in names}
     here = {name: zone for name, zone in truth.items() if name in model.model_.clients}
     rows = {client.name: (client.X, client.Y) for client in split.train}
-    found = discover(model.model_, len({*here.values()}), rows=rows)
+    found = discover(model.model_, len({*here.values()}), grid=GRID, size=SKETCH, rows=rows)
     return KeptZones(found, truth=here)
 
 
