@@ -1,4 +1,4 @@
-"""The overview of many clients, or of fast functions: the shared layer, and each client's own part as a strip.
+"""The overview of many clients, or of fast functions: the shared layer, and a strip for each client.
 
 Lines of twelve clients with a daily wave over eight weeks are a blob. A strip shows where and when a client
 is above the shared layer and where below; it is averaged over columns some pixels wide.

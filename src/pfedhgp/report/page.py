@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from pfedhgp.zone_files import KeptZones
 
 __all__ = ["render", "write"]
+
+_TABLE = re.compile(r"<table>.*?</table>", flags=re.DOTALL)
+_ROW = re.compile(r"<tr>.*?</tr>", flags=re.DOTALL)
 
 
 def write(
@@ -74,7 +78,20 @@ def render(
     template = environment.from_string((folder / "template.html").read_text("utf-8"))
     css = (folder / "style.css").read_text("utf-8")
     own = zone_section.section(zones) if zones is not None else None
-    return template.render(_context(found), zones=own, css=Markup(css), version=__version__)
+    page = template.render(_context(found), zones=own, css=Markup(css), version=__version__)
+    return _TABLE.sub(_labelled, page)
+
+
+def _labelled(table: re.Match[str]) -> str:
+    """The table with its columns' names at every cell: on a phone each row is a card, without a head."""
+    head, body = table.group().split("</thead>", 1)
+    names = re.findall(r"<th>(.*?)</th>", head, flags=re.DOTALL)[1:]
+
+    def named(row: re.Match[str]) -> str:
+        left = iter(names)
+        return re.sub("<td>", lambda _: f'<td data-label="{next(left)}">', row.group())
+
+    return f"{head}</thead>{_ROW.sub(named, body)}"
 
 
 def _context(found: Gathered) -> dict[str, Any]:
