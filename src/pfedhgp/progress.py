@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any, TextIO
 
 PREPARING = "preparing: scales, starting values, compilation"
@@ -73,7 +74,7 @@ def progress(
     clock = _Clock(rounds * restarts, start_is_round)
     if quiet:
         yield Progress(lambda record: None, lambda text: None, finishing)
-    elif out.isatty() or _in_notebook():
+    elif out.isatty() or (_in_notebook() and find_spec("ipywidgets")):
         with _bar(clock, out) as (record, phase, step):
             yield Progress(record, phase, finishing, step)
     else:
@@ -112,13 +113,17 @@ class _Lines:
 
     @contextmanager
     def beating(self, beat: float) -> Iterator[None]:
-        """Says "still …" after each `beat` seconds without news."""
+        """Says "still …" after `beat` seconds without news, and less and less often after that."""
         over = threading.Event()
 
         def watch() -> None:
+            wait = beat
             while not over.is_set():
                 self.news.clear()
-                if not self.news.wait(beat) and not over.is_set():
+                if self.news.wait(wait):
+                    wait = beat
+                elif not over.is_set():
+                    wait = min(2.0 * wait, 8.0 * beat)
                     text = f"still {self.about}{self.done}, {self.clock.elapsed:.0f} s"
                     print(text, file=self.out, flush=True)
 
@@ -180,7 +185,7 @@ def _bar(
         TimeElapsedColumn(),
         TextColumn("{task.fields[left]}"),
     )
-    # No file= in a notebook: rich has its own way to show things there.
+    # No file= in a notebook: rich has its own way to show things there, by ipywidgets.
     console = Console(file=out) if out.isatty() else Console()
     with Progress(*columns, console=console, transient=True) as bars:
         rounds = bars.add_task("", total=clock.total, bound="…", left="", visible=False)

@@ -19,6 +19,7 @@ from pfedhgp import zone_sketches as sketching
 from pfedhgp.errors import InputError
 from pfedhgp.federation.messages import Message
 from pfedhgp.model.fitted import FittedModel
+from pfedhgp.runtime import with_numerics
 from pfedhgp.zone_operators import operator_distances
 
 GRID = 800
@@ -125,6 +126,7 @@ class Zones:
         return zones
 
 
+@with_numerics
 def discover(
     model: FittedModel,
     groups: int | None = None,

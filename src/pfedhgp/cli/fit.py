@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -318,7 +319,7 @@ def run_command(options: dict[str, Any], train: Any = None) -> None:
 
 def _budget(given: str | None) -> int | str | None:
     """A number where it is one; the settings' check says what else is allowed."""
-    return int(given) if given is not None and given.isdecimal() else given
+    return int(given) if given is not None and re.fullmatch(r"[+-]?\d+", given) else given
 
 
 def _anchor_files(tree: dict[str, Any], folder: Path) -> None:
