@@ -148,10 +148,10 @@ def test_strips_show_what_is_each_clients_own(case):
     slices = {
         name: view_client(case.model, name, points=[160]).slices[0] for name in case.model.clients
     }
-    for width, columns in ((WIDE, carpet.MANY_COLUMNS), (NARROW, carpet.FEW_COLUMNS)):
+    for width in (WIDE, NARROW):
         text = carpet.carpet(slices, 0, output_name="y", width=width, name="c")
         drawn = Svg(text, "c")
-        own, largest = carpet.own_parts(slices, 0, columns)
+        own, largest = carpet.own_parts(slices, 0)
         shade = np.minimum(np.abs(own) / largest * carpet.SHADES, carpet.SHADES - 1).astype(int)
         for sign, word in ((1, "above"), (-1, "below")):
             for level in range(1, carpet.SHADES):

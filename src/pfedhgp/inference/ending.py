@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["CONVERGED", "LIMIT", "STOPPED", "gain_a_round", "how", "in_words", "may_end"]
+__all__ = ["CONVERGED", "LIMIT", "NOISE", "STOPPED", "gain_a_round", "how", "in_words", "may_end"]
 
 CONVERGED, LIMIT, STOPPED = "converged", "limit", "stopped"
+NOISE = 0.05
+"""Nats a client by which a bound may fall because clients move at the same time; the server allows for it."""
 
 
 def gain_a_round(bounds: Sequence[float]) -> float | None:
@@ -71,7 +73,7 @@ def in_words(history: Sequence[Mapping[str, Any]]) -> str | None:
     limit = "stopped when asked, after" if last["ended"] == STOPPED else "stopped at the limit of"
     gain = gain_a_round(bounds)
     best = max(range(len(bounds)), key=lambda i: bounds[i])
-    if bounds[best] > bounds[-1]:
+    if bounds[best] - bounds[-1] > NOISE * int(last.get("clients") or 1):
         worse = f"{bounds[best] - bounds[-1]:.2g}"
         return f"{limit} {count}, {_nats(worse)} below round {best}"
     if gain is None or gain <= 0:

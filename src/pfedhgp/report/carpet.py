@@ -19,12 +19,12 @@ from pfedhgp.report.theme import COLOURS, NARROW, drawing, new_figure, to_svg
 from pfedhgp.report.views import Slice
 from pfedhgp.report.words import shown
 
-__all__ = ["SHADES", "carpet", "columns_of", "own_parts"]
+__all__ = ["COLUMNS", "SHADES", "carpet", "columns_of", "own_parts"]
 
-SHADES = 6
+SHADES = 10
 """Of each sign; the lightest is drawn as nothing."""
 STRONGEST = 0.9
-FEW_COLUMNS, MANY_COLUMNS = 60, 120
+COLUMNS = 60
 
 
 def columns_of(values: np.ndarray, count: int) -> np.ndarray:
@@ -33,7 +33,7 @@ def columns_of(values: np.ndarray, count: int) -> np.ndarray:
     return np.stack([values[..., part].mean(axis=-1) for part in parts], axis=-1)
 
 
-def own_parts(slices: Mapping[str, Slice], output: int, count: int) -> tuple[np.ndarray, float]:
+def own_parts(slices: Mapping[str, Slice], output: int) -> tuple[np.ndarray, float]:
     """(clients, columns) of deviation + local, and the size at which colours end: nearly the largest."""
     own = np.stack(
         [
@@ -41,7 +41,7 @@ def own_parts(slices: Mapping[str, Slice], output: int, count: int) -> tuple[np.
             for s in slices.values()
         ]
     )
-    found = columns_of(own, count)
+    found = columns_of(own, COLUMNS)
     return found, float(np.quantile(np.abs(found), 0.99)) or 1.0
 
 
@@ -50,7 +50,6 @@ def carpet(
 ) -> str:
     """The global layer with its band, and under it a strip for each client."""
     wide = width > NARROW
-    count = MANY_COLUMNS if wide else FEW_COLUMNS
     first = next(iter(slices.values()))
     names = [shown(client, 20 if wide else 14) for client in slices]
     left = max(58, 14 + 7 * max(map(len, names)))
@@ -64,10 +63,10 @@ def carpet(
             gap=gap,
             ratios=(top, strip * len(names)),
         )
-        _shared(shared, first, output, count)
+        _shared(shared, first, output, wide)
         shared.set_title("What all share: the global layer")
         shared.set_ylabel(shown(output_name, 24))
-        own, largest = own_parts(slices, output, count)
+        own, largest = own_parts(slices, output)
         _strips(strips, first, own, largest)
         strips.set_yticks(range(len(names)), names)
         strips.set_title("What is each client's own: above it, or below")
@@ -84,17 +83,17 @@ def carpet(
         )
 
 
-def _shared(axes: Axes, view: Slice, output: int, count: int) -> None:
-    """The layer's mean and 95% band; with more points than pixels, their means over columns."""
+def _shared(axes: Axes, view: Slice, output: int, wide: bool) -> None:
+    """The layer's mean and 95% band; in a narrow figure of many points, their means over columns."""
     layer = view.prediction.layers["global"]
     x, mean, sd = view.x, layer.mean[:, output], layer.sd[:, output]
-    if count < MANY_COLUMNS and len(x) > 2 * count:
+    if not wide and len(x) > 2 * COLUMNS:
         # Between the lowest and the highest value of a column lies what the line has lost.
-        parts = np.array_split(np.arange(len(x)), count)
-        at = view.axis.values(columns_of(x, count))
+        parts = np.array_split(np.arange(len(x)), COLUMNS)
+        at = view.axis.values(columns_of(x, COLUMNS))
         low, high = (np.array([f(mean[p]) for p in parts]) for f in (np.min, np.max))
         axes.fill_between(at, low, high, color=COLOURS["global"], alpha=0.28, lw=0, gid="range")
-        x, mean, sd = (columns_of(v, count) for v in (x, mean, sd))
+        x, mean, sd = (columns_of(v, COLUMNS) for v in (x, mean, sd))
     shown_x = view.axis.values(x)
     band(axes, shown_x, mean, sd, "global", levels=(0.95,))
     axes.plot(shown_x, mean, color=COLOURS["global"], lw=1.6, gid="global-mean")

@@ -61,7 +61,7 @@ def overview(found: Gathered) -> dict[str, Any] | None:
     drawn = both(
         lambda width, key: draw(slices, 0, output_name=name, width=width, name=key), "overview"
     )
-    _, largest = carpet.own_parts(slices, 0, carpet.MANY_COLUMNS)
+    _, largest = carpet.own_parts(slices, 0)
     return {"figure": drawn, "lines": draw is figures.overview, "largest": largest}
 
 

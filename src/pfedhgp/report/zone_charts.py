@@ -107,7 +107,7 @@ def levels(zones: Zones, names: Sequence[str]) -> np.ndarray:
 
 
 def heat_map(zones: Zones, *, name: str) -> str:
-    """Expected distances between clients in the order of the tree: the darker, the nearer."""
+    """Expected distances between clients in the order of the tree: the stronger the colour, the nearer."""
     names = order(zones)
     shade = levels(zones, names)
     with drawing():
@@ -134,7 +134,7 @@ def heat_map(zones: Zones, *, name: str) -> str:
                 [i - 0.46, i + 0.46], [len(names) - 0.35] * 2, color=colour(zones.labels[client])
             )
             axes.lines[-1].set(lw=4.0, clip_on=False, solid_capstyle="butt", gid=f"strip-{i}")
-        axes.set_title("Distances: the darker, the nearer")
+        axes.set_title("Distances: the stronger, the nearer")
         return to_svg(figure, name=name, label="Distances between clients, in the tree's order")
 
 
