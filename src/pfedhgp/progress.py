@@ -53,8 +53,8 @@ class Progress:
             self._show(text)
 
     def step(self, done: int, total: int) -> None:
-        """How far the phase that was last told is; one without parts need not say so."""
-        if self._last is not None and total > 1:
+        """How far the phase that was last told is; preparing has several, and says nothing of each."""
+        if self._last not in (None, PREPARING) and total > 1:
             self._step(done, total)
 
 

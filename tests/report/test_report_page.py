@@ -170,7 +170,7 @@ def test_balance_is_known_from_the_fits_own_counts_when_no_rows_are_given(case):
 def test_scores_are_by_output_and_say_what_they_are_averaged_over(full):
     errors = full[full.index('id="errors"') : full.index('id="clients"')]
     lines = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in errors.split("<tr>")[1:]]
-    assert lines[0][:4] == ["output", "averaged over", "rows", "RMSE"]
+    assert lines[0][:4] == ["model", "averaged over", "rows", "RMSE"]
     assert lines[1][:4] == ["this model", "rows", "20", "0.350"]
     assert lines[2][:3] == ["this model", "clients", "20"]
     assert lines[2][3] == "<b>0.310</b>"  # the best of the averages over clients
