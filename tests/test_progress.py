@@ -104,6 +104,19 @@ def test_phases_are_lines_each_once():
     assert "averaging" not in out.getvalue()
 
 
+def test_a_run_that_goes_on_says_so_before_its_first_round():
+    out = StringIO()
+    with progress(rounds=2, stream=out) as show:
+        for record in list(_records(2))[1:]:
+            show.phase("round")
+            show(record)
+    assert [line.partition(",")[0] for line in out.getvalue().splitlines()] == [
+        "going on with the run that stopped: compilation",
+        "round 1 of at most 2",
+        "round 2 of at most 2",
+    ]
+
+
 def test_phases_are_the_bars_description():
     out = Terminal()
     with progress(rounds=2, stream=out) as show:

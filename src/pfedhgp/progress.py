@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from typing import Any, TextIO
 
 PREPARING = "preparing: scales, starting values, compilation"
+RESUMING = "going on with the run that stopped: compilation"
 AVERAGING = "averaging over clients' parameters: one more search, curvatures, compilation"
 """What `finish` is for `structured`; the other inference just finishes."""
 BEAT = 15.0
@@ -38,9 +39,10 @@ class Progress:
         self._record, self._show, self._finishing = show_record, show_phase, finishing
         self._step = show_step
         self._last: str | None = None
+        self._begun = False
 
     def __call__(self, record: dict[str, Any]) -> None:
-        self._last = None  # with restarts the same phase comes again
+        self._last, self._begun = None, True  # with restarts the same phase comes again
         self._record(record)
 
     def phase(self, name: str) -> None:
@@ -48,6 +50,9 @@ class Progress:
         text = {"finish": self._finishing, "round": None}.get(name, name)
         if name in ("census", "extent", "cycles", "start"):
             text = PREPARING
+        if name == "round" and not self._begun:
+            text = RESUMING
+        self._begun = True
         if text is not None and text != self._last:
             self._last = text
             self._show(text)

@@ -50,6 +50,8 @@ def cluster(
 ) -> None:
     """Find groups of clients that behave alike, without pooling rows.
 
+    RUN is a folder that fit wrote.
+
     Each client sends a random sketch of its own fitted function; the result says how well that sketch
     reproduces the client's rows (with --data) or its fitted function.
 
