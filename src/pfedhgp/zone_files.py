@@ -53,7 +53,11 @@ def read(folder: Path, model: str) -> KeptZones | None:
             places = {str(n): (float(p[0]), float(p[1])) for n, p in places.items()}
         if truth is not None:
             truth = {str(n): str(z) for n, z in truth.items()}
-        return KeptZones(Zones.from_json(found), places, truth)
+        kept = KeptZones(Zones.from_json(found), places, truth)
+        for given in (places, truth):
+            if given is not None and not {*kept.zones.clients} <= {*given}:
+                raise ValueError("a client's place or true zone is missing")
+        return kept
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:

@@ -10,8 +10,10 @@ import pytest
 
 from grouped import kept_of, zones_of
 from pfedhgp import report, zone_files
+from pfedhgp.cli import cluster as cluster_command
+from pfedhgp.cli import report as report_command
 from pfedhgp.cli.main import main
-from pfedhgp.errors import InputError
+from pfedhgp.errors import InputError, PFedHGPWarning
 from pfedhgp.report import zone_charts, zone_section
 from reported import Svg, case_of, estimator_of, rows_of
 
@@ -161,6 +163,8 @@ def test_zones_are_read_back_and_another_models_are_refused(kept, tmp_path):
         {"groups": 1},
         {"clients": None},
         {"places": {"a": [1]}},
+        {"places": {"a": [1.0, 2.0]}},
+        {"truth": {"a": "town"}},
         {"distances": "x"},
     ],
 )
@@ -194,15 +198,18 @@ def test_the_commands_put_them_into_the_report(tmp_path, capsys):
     # A refit of the same folder takes the old zones away with the old model.
     model.save(run, overwrite=True)
     assert not (run / "zones").exists()
-    # Zones of another model are left out, and a line says so.
-    zone_files.write(run / "zones", kept_of(NAMES, GROUPS), "another")
-    other.unlink()
-    capsys.readouterr()
-    assert main(["report", str(run), "--out", str(other)]) == 0
-    assert "warning: zones are left out" in capsys.readouterr().err
-    assert 'id="zones"' not in other.read_text("utf-8")
-    # A report that is not ours, or older, stays as it is.
-    (run / "report.html").write_text("<html>mine</html>")
-    assert main(["cluster", str(run), "--groups", "2", "--size", "20", "--overwrite"]) == 0
+
+
+def test_zones_of_another_model_are_left_out_and_a_line_says_so(kept, tmp_path):
+    zone_files.write(tmp_path / "zones", kept, "another")
+    with pytest.warns(PFedHGPWarning, match="zones are left out: .* another model's"):
+        assert report_command._zones(tmp_path, "this one") is None
+    assert report_command._zones(tmp_path, "another") is not None
+
+
+def test_a_report_that_is_not_ours_stays_as_it_is(kept, tmp_path, capsys):
+    (tmp_path / "report.html").write_text("<html>mine</html>")
+    assert cluster_command.add_to_report(tmp_path / "report.html", kept) is None
     assert "has no place for zones" in capsys.readouterr().err
-    assert (run / "report.html").read_text() == "<html>mine</html>"
+    assert (tmp_path / "report.html").read_text() == "<html>mine</html>"
+    assert cluster_command.add_to_report(tmp_path / "nowhere.html", kept) is None
