@@ -13,8 +13,8 @@ import typer
 
 import pfedhgp
 from pfedhgp import errors
+from pfedhgp.cli import entry, signals
 from pfedhgp.cli import main as cli
-from pfedhgp.cli import signals
 from pfedhgp.cli.signals import Terminated
 
 HEAVY = {"jax", "jaxlib", "numpy", "scipy", "equinox", "optax", "pandas", "polars", "narwhals"}
@@ -255,3 +255,22 @@ def test_xla_is_asked_to_be_quiet_whoever_chose_the_cache(case, monkeypatch):
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")
     use_compilation_cache()
     assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == "0"
+
+
+def test_ctrl_c_while_the_command_line_is_imported_is_quiet(monkeypatch, capsys):
+    """In the first tenths of a second there are no handlers yet."""
+
+    class Impatient:
+        def find_spec(self, name, path=None, target=None):
+            if name == "pfedhgp.cli.main":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "pfedhgp.cli.main")
+    monkeypatch.setattr(sys, "meta_path", [Impatient(), *sys.meta_path])
+    assert entry.run() == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_what_was_meant_is_asked_once(capsys):
+    assert cli.main(["ftt"]) == 2
+    assert capsys.readouterr().err.count("Did you mean") == 1

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
+import sys
+import time
+from importlib.machinery import ModuleSpec
 from io import StringIO
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
@@ -89,7 +94,7 @@ def test_phases_are_lines_each_once():
     assert [line.partition(",")[0] for line in out.getvalue().splitlines()] == [
         "preparing: scales",
         *(f"round {i} of at most 2" for i in range(3)),
-        "averaging over clients' parameters",
+        "averaging over clients' parameters: one more search",
         "scoring 7 held-out rows",
     ]
     out = StringIO()
@@ -97,6 +102,19 @@ def test_phases_are_lines_each_once():
         _a_fit(show)
     assert "finishing" in out.getvalue()
     assert "averaging" not in out.getvalue()
+
+
+def test_a_run_that_goes_on_says_so_before_its_first_round():
+    out = StringIO()
+    with progress(rounds=2, stream=out) as show:
+        for record in list(_records(2))[1:]:
+            show.phase("round")
+            show(record)
+    assert [line.partition(",")[0] for line in out.getvalue().splitlines()] == [
+        "going on with the run that stopped: compilation",
+        "round 1 of at most 2",
+        "round 2 of at most 2",
+    ]
 
 
 def test_phases_are_the_bars_description():
@@ -132,3 +150,101 @@ def test_quiet_is_quiet(out):
     with progress(rounds=4, stream=out, quiet=True) as show:
         _a_fit(show)
     assert out.getvalue() == ""
+
+
+def _waited(said: StringIO, text: str) -> bool:
+    """Whether a text is printed in the next seconds: it comes from another thread."""
+    until = time.monotonic() + 20.0
+    while text not in said.getvalue() and time.monotonic() < until:
+        time.sleep(0.01)
+    return text in said.getvalue()
+
+
+def test_a_silent_phase_says_that_it_is_at_work_and_how_far():
+    out = StringIO()
+    with progress(rounds=2, stream=out, beat=0.05) as show:
+        show.phase("finish")
+        assert _waited(out, "still averaging over clients' parameters, ")
+        show.phase("scoring 90 held-out rows")
+        show.step(1, 3)
+        assert _waited(out, "still scoring 90 held-out rows, 1 of 3 done, ")
+    after = out.getvalue()
+    time.sleep(0.2)
+    assert out.getvalue() == after  # nobody talks when all is done
+
+
+def test_a_bar_pulses_where_the_length_is_not_known_and_counts_where_it_is():
+    out = Terminal()
+    with progress(rounds=2, stream=out) as show:
+        _a_fit(show)
+        show.step(2, 3)
+    assert "2 of 3" in out.getvalue()
+
+
+def _notebook(monkeypatch, widgets: bool) -> list:
+    """As in Jupyter's kernel: IPython is there, and ipywidgets or not; gives what was displayed."""
+
+    class ZMQInteractiveShell:
+        config: ClassVar = {}
+
+    class Output:
+        def __init__(self, **_):
+            self.shown = []
+
+        def clear_output(self, wait=False):
+            pass
+
+        def close(self):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            return None
+
+    displayed: list = []
+
+    def modules(**names):
+        for name, content in names.items():
+            made = ModuleType(name.replace("__", "."))
+            vars(made).update(content)
+            made.__spec__ = ModuleSpec(made.__name__, None)
+            monkeypatch.setitem(sys.modules, made.__name__, made)
+
+    shell = ZMQInteractiveShell()
+    monkeypatch.setattr(builtins, "get_ipython", lambda: shell, raising=False)
+    modules(
+        IPython={"get_ipython": lambda: shell},
+        IPython__display={"display": lambda *things, **_: displayed.extend(things)},
+    )
+    if widgets:
+        modules(ipywidgets={"Output": Output})
+    else:
+        monkeypatch.setitem(sys.modules, "ipywidgets", None)
+        usual = module.find_spec
+        monkeypatch.setattr(
+            module, "find_spec", lambda name: None if name == "ipywidgets" else usual(name)
+        )
+    return displayed
+
+
+def test_a_notebook_gets_a_bar(monkeypatch):
+    displayed = _notebook(monkeypatch, widgets=True)
+    out = StringIO()
+    with progress(rounds=2, stream=out) as show:
+        _a_fit(show)
+    assert out.getvalue() == ""  # the bar is the notebook's own, not text in a log
+    pages = "".join(getattr(each, "html", "") for each in displayed)
+    assert "scoring 7 held-out rows" in pages
+    assert "bound -98.0" in pages
+
+
+def test_a_notebook_without_widgets_gets_lines(monkeypatch):
+    """rich would show nothing there but a warning."""
+    displayed = _notebook(monkeypatch, widgets=False)
+    out = StringIO()
+    with progress(rounds=2, stream=out) as show:
+        _a_fit(show)
+    assert "round 2 of at most 2, bound -98.0" in out.getvalue()
+    assert displayed == []

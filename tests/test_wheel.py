@@ -29,8 +29,10 @@ def test_a_wheel_builds_installs_and_runs(tmp_path):
     assert wheel.name == f"pfedhgp-{pfedhgp.__version__}-py3-none-any.whl"
     inside = set(zipfile.ZipFile(wheel).namelist())
     source = root / "src"
-    modules = {str(p.relative_to(source)) for p in (source / "pfedhgp").rglob("*.py")}
-    assert modules | {"pfedhgp/py.typed"} <= inside
+    files = {str(p.relative_to(source)) for p in (source / "pfedhgp").rglob("*") if p.is_file()}
+    files = {name for name in files if "__pycache__" not in name}
+    report = {f"pfedhgp/report/{name}" for name in ("template.html", "zones.html", "style.css")}
+    assert report | {"pfedhgp/py.typed"} <= files <= inside
     target = tmp_path / "site"
     subprocess.run([*pip, "install", "--no-deps", "--target", target, wheel], check=True)
     code = "import pfedhgp, sys; print(pfedhgp.__file__); sys.path.pop(0)"

@@ -4,36 +4,45 @@
         FederatedGP(rounds=10, callbacks=[show]).fit(sites)
 
 A fit tells the callback its phases too (`show.phase`): census, start, round, finish. Who does more, such as
-scoring, says so with `show.phase("scoring")`.
+scoring, says so with `show.phase("scoring")`, and how far it is with `show.step(3, 12)`. A phase that has
+nothing new to say for a while (compilation) says that it is still at work.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any, TextIO
 
 PREPARING = "preparing: scales, starting values, compilation"
-AVERAGING = "averaging over clients' parameters"
+RESUMING = "going on with the run that stopped: compilation"
+AVERAGING = "averaging over clients' parameters: one more search, curvatures, compilation"
 """What `finish` is for `structured`; the other inference just finishes."""
+BEAT = 15.0
+"""Seconds of silence after which a phase says that it is still at work."""
 
 
 class Progress:
-    """A callback of `FederatedGP` that shows records and phases by two functions."""
+    """A callback of `FederatedGP` that shows records, phases and steps by three functions."""
 
     def __init__(
         self,
         show_record: Callable[[dict[str, Any]], None],
         show_phase: Callable[[str], None],
         finishing: str,
+        show_step: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         self._record, self._show, self._finishing = show_record, show_phase, finishing
+        self._step = show_step
         self._last: str | None = None
+        self._begun = False
 
     def __call__(self, record: dict[str, Any]) -> None:
-        self._last = None  # with restarts the same phase comes again
+        self._last, self._begun = None, True  # with restarts the same phase comes again
         self._record(record)
 
     def phase(self, name: str) -> None:
@@ -41,9 +50,17 @@ class Progress:
         text = {"finish": self._finishing, "round": None}.get(name, name)
         if name in ("census", "extent", "cycles", "start"):
             text = PREPARING
+        if name == "round" and not self._begun:
+            text = RESUMING
+        self._begun = True
         if text is not None and text != self._last:
             self._last = text
             self._show(text)
+
+    def step(self, done: int, total: int) -> None:
+        """How far the phase that was last told is; preparing has several, and says nothing of each."""
+        if self._last not in (None, PREPARING) and total > 1:
+            self._step(done, total)
 
 
 @contextmanager
@@ -55,27 +72,74 @@ def progress(
     finishing: str = AVERAGING,
     quiet: bool = False,
     stream: TextIO | None = None,
+    beat: float = BEAT,
 ) -> Iterator[Progress]:
     """A callback of `FederatedGP`; `rounds` is the most that one training can take."""
     out = sys.stderr if stream is None else stream
     clock = _Clock(rounds * restarts, start_is_round)
     if quiet:
         yield Progress(lambda record: None, lambda text: None, finishing)
-    elif out.isatty() or _in_notebook():
-        with _bar(clock, out) as (record, phase):
-            yield Progress(record, phase, finishing)
+    elif out.isatty() or (_in_notebook() and find_spec("ipywidgets")):
+        with _bar(clock, out) as (record, phase, step):
+            yield Progress(record, phase, finishing, step)
     else:
+        lines = _Lines(clock, out)
+        with lines.beating(beat):
+            yield Progress(lines.record, lines.phase, finishing, lines.step)
 
-        def line(record: dict[str, Any]) -> None:
-            done, left = clock.tick(record)
-            print(
-                f"round {done} of at most {clock.total}, bound {_bound(record)}, "
-                f"{clock.elapsed:.0f} s, {_left(left)}",
-                file=out,
-                flush=True,
-            )
 
-        yield Progress(line, lambda text: print(text, file=out, flush=True), finishing)
+class _Lines:
+    """A line for each record and phase, and one now and then while a phase is silent."""
+
+    def __init__(self, clock: _Clock, out: TextIO) -> None:
+        self.clock, self.out = clock, out
+        self.news = threading.Event()
+        self.about = "preparing"
+        self.done = ""
+
+    def say(self, text: str) -> None:
+        print(text, file=self.out, flush=True)
+        self.news.set()
+
+    def record(self, record: dict[str, Any]) -> None:
+        done, left = self.clock.tick(record)
+        self.about, self.done = f"round {done + 1}", ""
+        self.say(
+            f"round {done} of at most {self.clock.total}, bound {_bound(record)}, "
+            f"{self.clock.elapsed:.0f} s, {_left(left)}"
+        )
+
+    def phase(self, text: str) -> None:
+        self.about, self.done = text.partition(":")[0], ""
+        self.say(text)
+
+    def step(self, done: int, total: int) -> None:
+        self.done = f", {done} of {total} done"
+
+    @contextmanager
+    def beating(self, beat: float) -> Iterator[None]:
+        """Says "still …" after `beat` seconds without news, and less and less often after that."""
+        over = threading.Event()
+
+        def watch() -> None:
+            wait = beat
+            while not over.is_set():
+                self.news.clear()
+                if self.news.wait(wait):
+                    wait = beat
+                elif not over.is_set():
+                    wait = min(2.0 * wait, 8.0 * beat)
+                    text = f"still {self.about}{self.done}, {self.clock.elapsed:.0f} s"
+                    print(text, file=self.out, flush=True)
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            self.news.set()
+            watcher.join()
 
 
 class _Clock:
@@ -108,7 +172,13 @@ class _Clock:
 @contextmanager
 def _bar(
     clock: _Clock, out: TextIO
-) -> Iterator[tuple[Callable[[dict[str, Any]], None], Callable[[str], None]]]:
+) -> Iterator[
+    tuple[
+        Callable[[dict[str, Any]], None],
+        Callable[[str], None],
+        Callable[[int, int], None],
+    ]
+]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -120,25 +190,38 @@ def _bar(
         TimeElapsedColumn(),
         TextColumn("{task.fields[left]}"),
     )
-    # No file= in a notebook: rich has its own way to show things there.
+    # No file= in a notebook: rich has its own way to show things there, by ipywidgets.
     console = Console(file=out) if out.isatty() else Console()
     with Progress(*columns, console=console, transient=True) as bars:
-        task = bars.add_task("preparing", total=clock.total, bound="…", left="")
+        rounds = bars.add_task("", total=clock.total, bound="…", left="", visible=False)
+        shown = [rounds, bars.add_task("preparing", total=None, bound="…", left="")]
 
         def phase(text: str) -> None:
-            bars.update(task, description=text.partition(":")[0], left="")
+            # Without a total the bar pulses: how long this takes is not known. Its clock is its own.
+            name, _, more = text.partition(": ")
+            bound = bars.tasks[0].fields["bound"]
+            if len(shown) > 1:
+                bars.remove_task(shown.pop())
+            shown.append(bars.add_task(name, total=None, bound=bound, left=more))
+            bars.update(rounds, visible=False)
+
+        def step(done: int, total: int) -> None:
+            bars.update(shown[-1], completed=done, total=total, left=f"{done} of {total}")
 
         def callback(record: dict[str, Any]) -> None:
             done, left = clock.tick(record)
+            if len(shown) > 1:
+                bars.remove_task(shown.pop())
             bars.update(
-                task,
+                rounds,
+                visible=True,
                 completed=done,
                 description=f"round {done} of at most {clock.total}",
                 bound=_bound(record),
                 left=_left(left),
             )
 
-        yield callback, phase
+        yield callback, phase, step
 
 
 def _bound(record: dict[str, Any]) -> str:

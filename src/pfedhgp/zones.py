@@ -19,6 +19,7 @@ from pfedhgp import zone_sketches as sketching
 from pfedhgp.errors import InputError
 from pfedhgp.federation.messages import Message
 from pfedhgp.model.fitted import FittedModel
+from pfedhgp.runtime import with_numerics
 from pfedhgp.zone_operators import operator_distances
 
 GRID = 800
@@ -85,11 +86,47 @@ class Zones:
             "scores": {str(k): v for k, v in self.scores.items()},
             "stability": self.stability,
             "distances": self.distances.tolist(),
+            "between": self.between.tolist(),
             "together": self.together.tolist(),
             "messages": self.messages,
         }
 
+    @staticmethod
+    def from_json(found: Mapping[str, Any]) -> Zones:
+        """The inverse of `to_json`; KeyError, TypeError or ValueError where something is amiss."""
+        zones = Zones(
+            clients=tuple(map(str, found["clients"])),
+            labels={str(name): int(label) for name, label in found["labels"].items()},
+            distances=np.array(found["distances"], np.float64),
+            between=np.array(found["between"], np.float64),
+            distance=str(found["distance"]),
+            method=str(found["method"]),
+            groups=int(found["groups"]),
+            scores={int(k): float(v) for k, v in found["scores"].items()},
+            size=int(found["sketch"]["size"]),
+            grid=int(found["sketch"]["grid"]),
+            seed=int(found["sketch"]["seed"]),
+            r2={str(name): float(v) for name, v in found["r2"].items()},
+            r2_of=str(found["r2_of"]),
+            coverage={str(name): float(v) for name, v in found["coverage"].items()},
+            sparse=tuple(map(str, found["sparse"])),
+            stability={str(name): float(v) for name, v in found["stability"].items()},
+            together=np.array(found["together"], np.float64),
+            messages=list(found["messages"]),
+        )
+        square = (len(zones.clients), len(zones.clients))
+        for name in ("distances", "between", "together"):
+            matrix = getattr(zones, name)
+            if matrix.shape != square or not np.all(np.isfinite(matrix)):
+                raise ValueError(f"`{name}` is not a table of {square[0]} by {square[0]} numbers")
+        if {*zones.clients} != {*zones.labels} or not {*zones.sparse} <= {*zones.clients}:
+            raise ValueError("`labels` are not those of `clients`")
+        if not all(0 <= label < zones.groups for label in zones.labels.values()):
+            raise ValueError("`labels` are not numbers of groups")
+        return zones
 
+
+@with_numerics
 def discover(
     model: FittedModel,
     groups: int | None = None,

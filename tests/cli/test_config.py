@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 
 import numpy as np
@@ -153,3 +154,28 @@ def test_units_belong_to_datetimes_and_inputs_exist():
         with pytest.raises(InputError, match=said):
             kernel_words.check_inputs(kernel_words.parse(text), [TIME, HEIGHT], "--kernel")
     kernel_words.check_inputs(kernel_words.parse("rbf(1d, input=time)"), [TIME, HEIGHT], "--kernel")
+
+
+def test_the_file_has_every_setting_and_shows_those_not_set():
+    """Unset ones are comments; uncommented, each example is a setting that is understood."""
+    text = configs.to_toml(configs.Config())
+    for name, table in configs.Config.model_fields.items():
+        part = text[text.index(f"[{name}]") :].split("\n\n")[0]
+        for key, field in table.annotation.model_fields.items():
+            unset = field.default is None
+            assert ((name, key) in configs.UNSET) == unset, key
+            start = "# " if unset else ""
+            assert f"\n{start}{key} = " in part, key
+    loud = tomllib.loads(re.sub(r"^# (\w+ = )", r"\1", text, flags=re.M))
+    assert {t: set(keys) for t, keys in loud.items()} == {
+        t: set(keys) for t, keys in configs.Config().tree().items()
+    }
+    assert configs.check(loud).model.latents == 2
+
+
+@pytest.mark.parametrize("given", ["-3", "0", "2.5", "many"])
+def test_a_wrong_budget_says_both_ways(given, run, tmp_path):
+    words = ("fit", "d.csv", "--input", "x", "--output", "y", "--out", tmp_path / "RUN")
+    assert f"--inducing: must be auto or a whole number from 1, got {given}" in run(
+        *words, "--inducing", given
+    ).complaint.replace("'", "")

@@ -13,11 +13,13 @@ import shutil
 import numpy as np
 import pytest
 
+from grouped import zones_of
 from pfedhgp.cli import demo
 from pfedhgp.cli.main import main
 from pfedhgp.data import demo as town
 from pfedhgp.errors import InputError
 from pfedhgp.estimator import FederatedGP
+from pfedhgp.zone_files import KeptZones
 from reported import Svg, case_of, estimator_of
 
 SCORES = {"rmse": 3.0, "crps": 2.0, "nll": 2.5, "coverage": 0.93, "width": 14.0, "ece": 0.02}
@@ -47,6 +49,10 @@ def test_it_prints_a_table_a_reading_and_the_path(ran):
     assert report == f"The report: {folder / 'report.html'}"
     assert readings == f"The readings: {folder / 'stations.csv'}"
     assert command.strip() == demo.NEXT.format(table=folder / "stations.csv")
+    assert re.search(r"Done in \d+ s \(\d+ s of processor time\)", out)
+    assert "Zones found (the town was made with 3), no readings pooled:" in out
+    for station, zone in (("Station Road", "centre"), ("Willow Lane", "suburbs")):
+        assert re.search(rf"\d +{station}: {zone}$", out, flags=re.M)
     assert "mean over stations" in out
     assert "3 made-up stations" in err
     assert err.count("round 2 of at most 2, bound") == 3
@@ -92,6 +98,8 @@ def test_the_report_shows_dates_rows_and_baselines(ran):
     assert re.search(r'id="[^"]*-rows"', page)
     assert re.search(r'id="[^"]*-held-out"', page)
     assert "pooled GP" in page
+    assert '<section id="zones">' in page
+    assert "the true zones are known" in page
     assert "period 24 hours" in page or "period 1 day" in page
 
 
@@ -171,6 +179,21 @@ def test_help_lists_the_demo_without_its_hidden_option(capsys):
     out = capsys.readouterr().out
     assert "--overwrite" in out
     assert "--tiny" not in out
+
+
+def test_zones_in_words_follow_what_was_found():
+    names = [name for own in town.ZONES.values() for name in own]
+    true = [i for i, own in enumerate(town.ZONES.values()) for _ in own]
+    truth = {name: list(town.ZONES)[i] for name, i in zip(names, true, strict=True)}
+    found = KeptZones(zones_of(names, true), truth=truth)
+    said = "\n".join(demo.zones_in_words(found))
+    assert "the town was made with 3" in said
+    assert "Fox Hill, High Moor, Reservoir: hills\n" in said
+    assert said.endswith("These are the town's own zones (agreement, ARI, 1.00).")
+    wrong = KeptZones(zones_of(names, [2, *true[1:]]), truth=truth)
+    said = "\n".join(demo.zones_in_words(wrong))
+    assert "Cathedral, Fox Hill, High Moor, Reservoir: centre and hills" in said
+    assert "These are not quite the town's own zones" in said
 
 
 def test_the_reading_follows_the_numbers():

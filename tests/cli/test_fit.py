@@ -17,6 +17,7 @@ import pytest
 
 import pfedhgp.progress
 from pfedhgp import FederatedGP
+from pfedhgp.cli import fit as fit_command
 from pfedhgp.cli.main import main
 from pfedhgp.data.holdout import Holdout, split
 from pfedhgp.data.readers import Observations
@@ -72,15 +73,37 @@ def test_a_fit_writes_a_model_that_knows_its_columns(fitted):
     assert summary["rows"] == sum(ROWS.values())
     assert (summary["bound"], summary["rounds"]) == (model.bound_, 3)
     assert summary["warnings"] == []
-    lines = told.splitlines()
+    assert summary["ended"].startswith("stopped at the limit of 3 rounds")
+    lines = [line for line in told.splitlines() if not line.startswith("still ")]  # a slow machine
     assert lines[0].startswith("3 clients, 46 rows, 12 of them held out, from 1 file: y by x")
     assert [line.split(",")[0] for line in lines[1:]] == [
         "preparing: scales",
         *(f"round {i} of at most 3" for i in range(4)),
-        "averaging over clients' parameters",
-        "scoring 12 held-out rows",
+        "averaging over clients' parameters: one more search",
+        "scoring 12 held-out rows of 3 clients",
     ]
     assert not any(str(v) in told for v in SITES["007"][1])
+
+
+@pytest.mark.parametrize(
+    ("ended", "line"),
+    [
+        ("converged after 1 round", "training converged after 1 round"),
+        (
+            "stopped at the limit of 1 round",
+            "training stopped at the limit of 1 round: --rounds sets a higher limit",
+        ),
+    ],
+)
+def test_the_summary_says_how_training_ended_and_counts_in_english(ended, line, capsys):
+    summary = {"clients": 1, "seconds": 2.0, "rounds": 1, "exchanges": 3, "bound": -1.5}
+    more = {"ended": ended, "overall": None, "run": "RUN", "report": None}
+    fit_command._print({**summary, **more})
+    assert capsys.readouterr().out.splitlines() == [
+        "fitted 1 client in 2 s: 1 round, 3 exchanges, bound -1.50",
+        line,
+        "model   RUN",
+    ]
 
 
 def test_the_fit_is_the_librarys_on_the_training_rows(fitted):

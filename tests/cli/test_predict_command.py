@@ -15,7 +15,10 @@ import polars as pl
 import pytest
 
 from pfedhgp import FederatedGP
+from pfedhgp.cli.predict import read_inputs
+from pfedhgp.cli.saved import dropped_of
 from pfedhgp.data.columns import Columns, InputColumn
+from pfedhgp.errors import PFedHGPWarning
 
 RNG = np.random.default_rng(5)
 HOURS = np.arange(14.0)
@@ -278,6 +281,18 @@ def test_report_hands_over_model_rows_and_metrics(written, model_and_run, run, t
     assert "already exists" in run("report", path, "--out", out).complaint
 
 
+def test_an_input_that_the_fit_dropped_is_said_to_be_unused(tmp_path):
+    (tmp_path / "new.csv").write_text("site,time,zone\na,2024-03-01T02:30Z,9\n")
+    columns = Columns("site", (InputColumn("time", "datetime"),), ("y",))
+    given = {"client": None, "delimiter": None}
+    with pytest.warns(PFedHGPWarning, match="'zone' is not used: it was constant in the fit"):
+        (rows,) = read_inputs([tmp_path / "new.csv"], columns, **given, dropped=["zone", "height"])
+    assert rows.X.shape == (1, 1)
+    kept = {"columns": {**columns.to_json(), "dropped": ["zone"]}}
+    assert dropped_of({"settings": kept}) == ("zone",)
+    assert dropped_of({"settings": {}}) == ()
+
+
 def test_report_goes_into_the_run_folder(written, model_and_run, run):
     _, path = model_and_run
     done = run("report", path)
@@ -287,7 +302,7 @@ def test_report_goes_into_the_run_folder(written, model_and_run, run):
     )  # RUN's own report is an existing file like any other
     line = run("report", path).complaint
     assert f"{path / 'report.html'} already exists" in line
-    assert "--overwrite" in line
+    assert "with --out, or give --overwrite" in line
     assert (path / "report.html").read_text() == "precious"
     assert run("report", path, "--overwrite").code == 0
     assert (path / "report.html").read_text() == "<html>"

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pfedhgp.report import figures
+from pfedhgp.report import carpet, figures
 from pfedhgp.report.theme import NARROW, ROLES, WIDE
 from pfedhgp.report.views import choose, finest_scale, grid_size, view_client
 from pfedhgp.report.words import axes_of
@@ -141,6 +141,43 @@ def test_other_rows_are_squares_apart_from_rows_and_held_out_rows(case):
     assert len(svg.places("others")) == len(rows.X)
     assert not svg.has("rows")
     assert "other rows" in svg.text()
+
+
+def test_strips_show_what_is_each_clients_own(case):
+    """A box for each column whose own part is not small, on its client's row, by sign and size."""
+    slices = {
+        name: view_client(case.model, name, points=[160]).slices[0] for name in case.model.clients
+    }
+    for width in (WIDE, NARROW):
+        text = carpet.carpet(slices, 0, output_name="y", width=width, name="c")
+        drawn = Svg(text, "c")
+        own, largest = carpet.own_parts(slices, 0)
+        shade = np.minimum(np.abs(own) / largest * carpet.SHADES, carpet.SHADES - 1).astype(int)
+        for sign, word in ((1, "above"), (-1, "below")):
+            for level in range(1, carpet.SHADES):
+                wanted = (shade == level) & (np.sign(own) == sign)
+                assert drawn.has(f"{word}-{level}") == wanted.any()
+                if not wanted.any():
+                    continue
+                (path,) = (
+                    e for e in drawn.find(f"{word}-{level}").iter() if e.tag.endswith("path")
+                )
+                starts = np.array(re.findall(r"M(-?[\d.]+) (-?[\d.]+)", path.get("d", "")), float)
+                assert len(starts) == wanted.sum()
+                # Rows from the top: boxes of a client lie at one height, in the clients' order.
+                rows = np.unique(starts[:, 1]).size
+                assert rows == wanted.any(axis=1).sum()
+        assert drawn.has("range") == (width == NARROW)  # more points than columns
+        for name in slices:
+            assert name in drawn.text()
+
+
+def test_columns_are_means_over_neighbours():
+    np.testing.assert_allclose(
+        carpet.columns_of(np.arange(10.0)[None], 5), [[0.5, 2.5, 4.5, 6.5, 8.5]]
+    )
+    assert carpet.columns_of(np.arange(3.0), 5).shape == (3,)
+    np.testing.assert_allclose(carpet.columns_of(np.arange(11.0), 4), [1.0, 4.0, 7.0, 9.5])
 
 
 def test_the_overview_has_a_line_for_each_client_and_the_shared_layer(case):

@@ -169,7 +169,7 @@ def test_balance_is_known_from_the_fits_own_counts_when_no_rows_are_given(case):
 
 def test_scores_are_by_output_and_say_what_they_are_averaged_over(full):
     errors = full[full.index('id="errors"') : full.index('id="clients"')]
-    lines = [re.findall(r"<t[hd]>(.*?)</t[hd]>", row) for row in errors.split("<tr>")[1:]]
+    lines = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in errors.split("<tr>")[1:]]
     assert lines[0][:4] == ["model", "averaged over", "rows", "RMSE"]
     assert lines[1][:4] == ["this model", "rows", "20", "0.350"]
     assert lines[2][:3] == ["this model", "clients", "20"]
@@ -191,7 +191,7 @@ def test_scores_of_several_outputs_are_apart():
     metrics = {"holdout": None, **summarise(scored, ["y0", "y1"])}
     page = report.render(model, metrics=metrics)
     errors = page[page.index('id="errors"') : page.index('id="clients"')]
-    lines = [re.findall(r"<t[hd]>(.*?)</t[hd]>", row) for row in errors.split("<tr>")[1:]]
+    lines = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in errors.split("<tr>")[1:]]
     assert [line[:2] for line in lines[1:]] == [
         [name, over] for name in ("y0", "y1", "all outputs") for over in ("rows", "clients")
     ]
@@ -202,8 +202,8 @@ def test_scores_of_several_outputs_are_apart():
     for client in model.clients_:
         for output in ("y0", "y1"):
             score = metrics["outputs"][output]["clients"][client]
-            row = re.search(rf"<tr><th>{client}</th><td>{output}</td>(.*?)</tr>", table)[1]
-            assert re.findall(r"<td>(.*?)</td>", row)[2:5] == [
+            row = re.search(rf"<tr><th>{client}</th><td[^>]*>{output}</td>(.*?)</tr>", table)[1]
+            assert re.findall(r"<td[^>]*>(.*?)</td>", row)[2:5] == [
                 number(score[metric]) for metric in ("rmse", "nll", "crps")
             ]
     assert re.search(r"Local kernels of latent 1: Mat\S+ 3/2 .*?; of latent 2: Mat", text_of(table))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pfedhgp.cli.options import AsJson, Quiet, RunFolder
+from pfedhgp.cli.terminal import say
+
 if TYPE_CHECKING:
+    from pfedhgp.zone_files import KeptZones
     from pfedhgp.zones import Zones
 
 
 def cluster(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that fit wrote.")],
+    run: RunFolder,
     groups: Annotated[
         int | None, typer.Option(help="How many groups; by default as many as --choose finds.")
     ] = None,
@@ -42,20 +45,25 @@ def cluster(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace zones that are there.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but warnings.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Find groups of clients that behave alike, without pooling rows.
 
+    RUN is a folder that fit wrote.
+
     Each client sends a random sketch of its own fitted function; the result says how well that sketch
     reproduces the client's rows (with --data) or its fitted function.
+
+    Without --out the groups also go into RUN/report.html, where there is one; all else in it stays.
     """
     from pfedhgp.cli.saved import columns_of, open_run
     from pfedhgp.cli.terminal import result, use_compilation_cache, warnings_as_lines
     from pfedhgp.errors import InputError
 
     with warnings_as_lines():
-        columns = columns_of(open_run(run))
+        spec = open_run(run)
+        columns = columns_of(spec)
         target = run / "zones" if out is None else out
         if (target / "zones.json").exists() and not overwrite:
             raise InputError(
@@ -69,8 +77,10 @@ def cluster(
             rows = {each.name: (each.X, each.Y) for each in read_clients(data, columns)}
         use_compilation_cache()
         from pfedhgp.estimator import FederatedGP
+        from pfedhgp.zone_files import KeptZones
         from pfedhgp.zones import discover
 
+        say("comparing clients' functions", quiet=quiet)
         model = FederatedGP.load(run)
         found = discover(
             model.model_,
@@ -82,13 +92,18 @@ def cluster(
             seed=seed,
             rows=rows,
         )
-        write(found, target, coordinates)
+        kept = KeptZones(found, coordinates)
+        write(kept, target, spec["sha256"])
+        shown = None if out is not None else add_to_report(run / "report.html", kept)
     if as_json:
-        result({"run": str(run), "out": str(target), **found.to_json()})
+        report = None if shown is None else str(shown)
+        result({"run": str(run), "out": str(target), "report": report, **found.to_json()})
     elif not quiet:
         for line in lines(found):
             print(line)
         print(target / "zones.html")
+        if shown is not None:
+            print(shown)
 
 
 def lines(zones: Zones) -> list[str]:
@@ -114,38 +129,43 @@ def lines(zones: Zones) -> list[str]:
     return said
 
 
-def write(zones: Zones, folder: Path, coordinates: dict[str, tuple[float, float]] | None) -> None:
-    """zones.json, figures and zones.html."""
-    import html
-
-    from pfedhgp import zone_figures
+def write(kept: KeptZones, folder: Path, model: str) -> None:
+    """zones.json, figures and zones.html; `model` is the SHA-256 of the spec that was clustered."""
+    from pfedhgp import atomic, zone_figures, zone_files
+    from pfedhgp.cli.targets import writing_to
     from pfedhgp.errors import InputError
-    from pfedhgp.studies.report import STYLE
-    from pfedhgp.studies.store import write_whole
+    from pfedhgp.report import zone_section
 
+    zones, places = kept.zones, kept.places
     pictures = {
         "dendrogram.svg": zone_figures.dendrogram(zones),
         "heat-map.svg": zone_figures.heat_map(zones),
     }
-    if coordinates is not None:
-        missing = [name for name in zones.clients if name not in coordinates]
+    if places is not None:
+        missing = [name for name in zones.clients if name not in places]
         if missing:
             raise InputError(f"--places has no row of client {missing[0]!r}")
-        pictures["map.svg"] = zone_figures.site_map(zones.labels, coordinates, "Zones")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot write there ({error.strerror})") from None
-    for name, svg in pictures.items():
-        write_whole(folder / name, svg)
-    body = "".join(f"<p>{html.escape(line)}</p>" for line in lines(zones))
-    body += "".join(svg[svg.index("<svg") :] for svg in pictures.values())
-    write_whole(
-        folder / "zones.html",
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Zones</title>'
-        f"<style>{STYLE}</style></head><body><h1>Zones</h1>{body}</body></html>\n",
-    )
-    write_whole(folder / "zones.json", json.dumps(zones.to_json(), allow_nan=False) + "\n")
+        pictures["map.svg"] = zone_figures.site_map(zones.labels, places, "Zones")
+    pictures["zones.html"] = zone_section.page(kept)
+    with writing_to(folder):
+        for name, text in pictures.items():
+            atomic.write_bytes(folder / name, text.encode("utf-8", "replace"))
+        zone_files.write(folder, kept, model)  # last: it says that the folder holds zones
+
+
+def add_to_report(path: Path, kept: KeptZones) -> Path | None:
+    """Puts the groups into a report that is there; the rest of it, rows too, stays as it is."""
+    from pfedhgp import atomic
+    from pfedhgp.report import zone_section
+
+    if not path.is_file():
+        return None
+    text = zone_section.inserted(path.read_text("utf-8", errors="replace"), kept)
+    if text is None:
+        say(f"{path} has no place for zones: `pfedhgp report` with --overwrite writes a new one")
+        return None
+    atomic.write_bytes(path, text.encode("utf-8"))
+    return path
 
 
 def read_places(path: Path) -> dict[str, tuple[float, float]]:

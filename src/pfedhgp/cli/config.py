@@ -135,7 +135,7 @@ def check(tree: Mapping[str, Any], *, file: Path | None = None) -> Config:
         if file is not None:
             raise InputError(f"{file}: {_complaint(problem)}") from None
         table, key = (str(part) for part in problem["loc"][:2])
-        raise InputError(f"{option_of(table, key)}: {_lowered(problem['msg'])}") from None
+        raise InputError(f"{option_of(table, key)}: {_asked(problem)}") from None
 
 
 def option_of(table: str, key: str) -> str:
@@ -143,6 +143,15 @@ def option_of(table: str, key: str) -> str:
     special = {("data", "inputs"): "--input", ("data", "outputs"): "--output"}
     special |= {("data", "files"): "DATA", ("inference", "name"): "--inference"}
     return special.get((table, key), f"--{key.replace('_', '-')}")
+
+
+def _asked(problem: Any) -> str:
+    """What would have been right; of a budget both ways, where pydantic names the first alone."""
+    table, key = (str(part) for part in (*problem["loc"], "")[:2])
+    part: Any = Config.model_fields[table].annotation
+    if key in part.model_fields and part.model_fields[key].annotation == Budget:
+        return f"must be auto or a whole number from 1, got {problem['input']!r:.40}"
+    return _lowered(problem["msg"])
 
 
 def _lowered(text: str) -> str:
@@ -162,15 +171,42 @@ def _complaint(problem: Any) -> str:
         guess = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(known)}"
         return f"unknown {where}: `{place[-1]}`; {guess}"
     name = f"`{place[1]}` in [{place[0]}]" if len(place) > 1 else f"[{place[0]}]"
-    return f"{name}: {_lowered(problem['msg'])}"
+    return f"{name}: {_asked(problem)}"
+
+
+UNSET: Mapping[tuple[str, str], tuple[Any, str]] = {
+    ("data", "client"): ("station", "each file is a client"),
+    ("data", "cycle"): ("stroke", "rows are no cycles"),
+    ("data", "delimiter"): (";", "a comma"),
+    ("data", "datetimes"): (["time"], "seen in the files; only a federation's server needs it"),
+    ("data", "datetime_format"): ("%d/%m/%Y", "ISO 8601"),
+    ("model", "local_kernel"): ("matern32", "of kernel's form; matern32 with state-space"),
+    ("model", "latents"): (2, "1 for one output, else 2"),
+    ("model", "local_latents"): (2, "1 for one output, else 2"),
+    ("model", "learn_inducing"): (False, "false for structured, true for mean-field"),
+    ("model", "largest_inducing"): (256, "256, or 128 where there are many outputs"),
+    ("model", "domain"): (["0..10"], "the range of the data"),
+    ("inference", "rounds"): (10, "10 for structured, 20 for mean-field"),
+    ("run", "out"): ("RUN", "must be given, here or as --out"),
+    ("run", "holdout"): ("blocks:0.2", "nothing is held out"),
+}
+"""Settings that may be left unset: an example, and what holds without them."""
 
 
 def to_toml(config: Config) -> str:
-    """The settings as a TOML file that `read_config` reads back; what is not set is left out."""
-    lines = ["# Settings of `pfedhgp fit --config FILE`; the command line wins over them."]
+    """All settings as a TOML file that `read_config` reads back; those not set are comments."""
+    lines = [
+        "# Settings of `pfedhgp fit --config FILE`; the command line wins over them.",
+        "# A line that begins with # is not set: it shows an example, and what holds without it.",
+    ]
     for name, table in config.tree().items():
         lines += ["", f"[{name}]"]
-        lines += [f"{key} = {_value(value)}" for key, value in table.items() if value is not None]
+        for key, value in table.items():
+            if value is not None:
+                lines.append(f"{key} = {_value(value)}")
+            else:
+                example, meaning = UNSET[name, key]
+                lines.append(f"# {key} = {_value(example)}  # not set: {meaning}")
     return "\n".join(lines) + "\n"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -318,7 +319,7 @@ def run_command(options: dict[str, Any], train: Any = None) -> None:
 
 def _budget(given: str | None) -> int | str | None:
     """A number where it is one; the settings' check says what else is allowed."""
-    return int(given) if given is not None and given.isdecimal() else given
+    return int(given) if given is not None and re.fullmatch(r"[+-]?\d+", given) else given
 
 
 def _anchor_files(tree: dict[str, Any], folder: Path) -> None:
@@ -351,11 +352,16 @@ def _write_settings(path: Path, settings: Config, overwrite: bool) -> None:
 
 def _print(summary: dict[str, Any]) -> None:
     """The summary for people."""
+    from pfedhgp.cli.terminal import counted
+
     bound = "unknown" if summary["bound"] is None else f"{summary['bound']:.2f}"
     print(
-        f"fitted {summary['clients']} clients in {summary['seconds']:.0f} s: "
-        f"{summary['rounds']} rounds, {summary['exchanges']} exchanges, bound {bound}"
+        f"fitted {counted(summary['clients'], 'client')} in {summary['seconds']:.0f} s: "
+        f"{counted(summary['rounds'], 'round')}, {counted(summary['exchanges'], 'exchange')}, bound {bound}"
     )
+    if summary["ended"] is not None:
+        more = ": --rounds sets a higher limit" if "at the limit" in summary["ended"] else ""
+        print(f"training {summary['ended']}{more}")
     if summary["overall"] is not None:
         for line in _score_lines(summary):
             print(line)
@@ -370,7 +376,8 @@ def _score_lines(summary: dict[str, Any]) -> list[str]:
     from pfedhgp.data.table import short
 
     holdout, rows = summary["holdout"], summary["overall"]["pooled"]["rows"]
-    lines = [f"on {rows} held-out rows ({holdout['kind']}), in each output's own units:"]
+    what = f"held-out row{'' if rows == 1 else 's'} ({holdout['kind']})"
+    lines = [f"on {rows} {what}, in each output's own units:"]
     names = {"pooled": "over rows", "client_mean": "over clients"}
     widest = max(len(short(name, 24)) for name in summary["by_output"])
     for output, table in summary["by_output"].items():

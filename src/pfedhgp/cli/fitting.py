@@ -18,7 +18,7 @@ from pfedhgp.cli.config import Config, option_of
 from pfedhgp.cli.ingest import Ingested, fingerprints, ingest
 from pfedhgp.cli.signals import Heeding, Terminated, heed
 from pfedhgp.cli.targets import check_parent, writing_to
-from pfedhgp.cli.terminal import say, use_compilation_cache
+from pfedhgp.cli.terminal import counted, say, use_compilation_cache
 from pfedhgp.data.columns import Columns
 from pfedhgp.data.readers import client_rows
 from pfedhgp.errors import ExtrapolationWarning, InputError, ModelFileError
@@ -158,8 +158,8 @@ def fit(
             model = (train or _train)(
                 config, data, unfinished.folder, show, resume=resume, quiet=quiet
             )
-            _tell(show, f"scoring {_held_out(data)} held-out rows" if data.test else None)
-            _keep_metrics(model, data, began)
+            _tell(show, _scoring(data) if data.test else None)
+            _keep_metrics(model, data, began, show)
             with writing_to(run):
                 model.save(run, overwrite=True)  # `check_settings` has asked already
             _tell(show, "writing the report" if config.run.report else None)
@@ -194,6 +194,12 @@ def _tell(show: Any, phase: str | None) -> None:
     heed()
     if phase is not None and hasattr(show, "phase"):
         show.phase(phase)
+
+
+def _step(show: Any, done: int, total: int) -> None:
+    heed()
+    if hasattr(show, "step"):
+        show.step(done, total)
 
 
 def _check_device(device: str) -> None:
@@ -287,7 +293,7 @@ def _kernel(text: str | None, name: str, columns: Columns) -> Any:
     return kernel_words.build(tree, columns.inputs, option)
 
 
-def _keep_metrics(model: FederatedGP, data: Ingested, began: float) -> None:
+def _keep_metrics(model: FederatedGP, data: Ingested, began: float, show: Any) -> None:
     """Scores of the held-out rows, in the data's own units, into the model's metrics."""
     from pfedhgp.evaluation import summarise
     from pfedhgp.metrics import Scored
@@ -299,7 +305,10 @@ def _keep_metrics(model: FederatedGP, data: Ingested, began: float) -> None:
             warnings.catch_warnings()
         ):  # a test of the future is outside the data: that is its point
             warnings.simplefilter("ignore", ExtrapolationWarning)
-            found = {client.name: model.predict(client.name, client.X) for client in data.test}
+            found = {}
+            for done, client in enumerate(data.test):
+                _step(show, done, len(data.test))
+                found[client.name] = model.predict(client.name, client.X)
         scored = {
             client.name: Scored(
                 y=client.Y, mean=found[client.name].mean, cov=found[client.name].covariance()
@@ -322,6 +331,11 @@ def _held_out(data: Ingested) -> int:
     return sum(len(part.X) for part in data.test)
 
 
+def _scoring(data: Ingested) -> str:
+    clients = len(data.test)
+    return f"scoring {counted(_held_out(data), 'held-out row')} of {counted(clients, 'client')}"
+
+
 def _about(data: Ingested, files: int) -> str:
     held = _held_out(data)
     test = f", {held} of them held out" if held else ""
@@ -330,14 +344,16 @@ def _about(data: Ingested, files: int) -> str:
     )
     outputs = ", ".join(data.columns.outputs)
     return (
-        f"{len(data.training)} clients, {data.rows} rows{test}, from {files} "
-        f"file{'s' if files > 1 else ''}: {outputs} by {kinds}"
+        f"{counted(len(data.training), 'client')}, {counted(data.rows, 'row')}{test}, from "
+        f"{counted(files, 'file')}: {outputs} by {kinds}"
     )
 
 
 def _summary(
     model: FederatedGP, run: Path, data: Ingested, report: Path | None, seconds: float
 ) -> dict[str, Any]:
+    from pfedhgp.inference.ending import in_words
+
     metrics = model.model_.metrics
     return {
         "run": str(run),
@@ -351,6 +367,7 @@ def _summary(
         "rounds": sum(1 for record in model.history_ if record["kind"] == "round"),
         "exchanges": model.exchanges_,
         "bound": model.bound_,
+        "ended": in_words(model.history_),
         "seconds": seconds,
         "holdout": metrics["holdout"],
         "overall": metrics.get("overall"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -32,6 +33,8 @@ from pfedhgp.cli.signals import Terminated, terminable
 from pfedhgp.errors import InputError
 
 OK, FAILURE, USAGE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
+TWICE = re.compile(r"(Did you mean [^?]*\?)(?:\s*\1)+")
+"""click and typer both guess what was meant."""
 MACHINE = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS),
     *(errno.EACCES, errno.EPERM, errno.EIO),
@@ -85,7 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 args=arguments, prog_name="pfedhgp", standalone_mode=False
             )
     except click.ClickException as error:
-        return _complain(f"{error.format_message().rstrip('.')} (see `pfedhgp --help`)")
+        text = TWICE.sub(r"\1", error.format_message())
+        return _complain(f"{text.rstrip('.')} (see `pfedhgp --help`)")
     except InputError as error:
         return _complain(str(error))
     except (KeyboardInterrupt, click.Abort):

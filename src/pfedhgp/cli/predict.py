@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -66,15 +67,19 @@ def predict(
     """
     from pfedhgp.cli.config import Data
     from pfedhgp.cli.ingest import delimiter_of
-    from pfedhgp.cli.saved import clients_of, columns_of, open_run
-    from pfedhgp.cli.terminal import result, say, use_compilation_cache, warnings_as_lines
+    from pfedhgp.cli.saved import clients_of, columns_of, dropped_of, open_run
+    from pfedhgp.cli.terminal import counted, result, say, use_compilation_cache, warnings_as_lines
 
     with warnings_as_lines() as told:
         _check_options(out, level, overwrite, as_json)
         spec = open_run(run)
         columns = columns_of(spec)
         rows = read_inputs(
-            files, columns, client=client, delimiter=delimiter_of(Data(delimiter=delimiter))
+            files,
+            columns,
+            client=client,
+            delimiter=delimiter_of(Data(delimiter=delimiter)),
+            dropped=dropped_of(spec),
         )
         unknown = [each.name for each in rows if each.name not in clients_of(spec)]
         _warn_of(unknown)
@@ -93,7 +98,8 @@ def predict(
     if as_json:
         result({**summary, "warnings": told})
     elif out != "-":
-        say(f"{table.height} predictions for {len(rows)} clients: {out}", quiet=quiet)
+        made, whose = counted(table.height, "prediction"), counted(len(rows), "client")
+        say(f"{made} for {whose}: {out}", quiet=quiet)
 
 
 def _check_options(out: str, level: float, overwrite: bool, as_json: bool) -> None:
@@ -112,18 +118,31 @@ def _check_options(out: str, level: float, overwrite: bool, as_json: bool) -> No
 
 
 def read_inputs(
-    files: Sequence[Path], columns: Columns, *, client: str | None, delimiter: str | None
+    files: Sequence[Path],
+    columns: Columns,
+    *,
+    client: str | None,
+    delimiter: str | None,
+    dropped: Sequence[str] = (),
 ) -> list[Observations]:
-    """The rows to predict at, by client; outputs are not needed, and not read."""
+    """The rows to predict at, by client; outputs are not needed, and not read, nor are inputs `dropped`."""
     from dataclasses import replace
 
     from pfedhgp.data.readers import observations_of, read_tables, wanted_names
-    from pfedhgp.errors import InputError
+    from pfedhgp.errors import InputError, PFedHGPWarning
 
     needed = replace(columns, outputs=(), cycle=None)
     if client is not None:
         needed = replace(needed, client=None)
     tables = read_tables(files, wanted=wanted_names(needed), delimiter=delimiter)
+    for name in dropped:
+        if any(name in table.names for table in tables):
+            warnings.warn(
+                f"input {name!r} is not used: it was constant in the fit, so the model knows of no "
+                "other value of it",
+                PFedHGPWarning,
+                stacklevel=2,
+            )
     if needed.client is not None and not all(needed.client in t.frame.columns for t in tables):
         first = next(t for t in tables if needed.client not in t.frame.columns)
         raise InputError(
@@ -153,8 +172,6 @@ def _together(parts: list[Observations]) -> list[Observations]:
 
 
 def _warn_of(unknown: list[str]) -> None:
-    import warnings
-
     from pfedhgp.data.table import listed
     from pfedhgp.errors import PFedHGPWarning
 
@@ -198,8 +215,6 @@ def long_table(
 
 def _of_client(model: FederatedGP, rows: Observations, level: float) -> Mapping[str, Any]:
     """Each of OURS behind `output`, and FLAG, as one array, outputs of a row side by side."""
-    import warnings
-
     import numpy as np
 
     from pfedhgp.errors import ExtrapolationWarning, PFedHGPWarning

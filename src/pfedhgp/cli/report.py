@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +16,7 @@ from pfedhgp.cli.terminal import say
 if TYPE_CHECKING:
     from pfedhgp.data.rows import ClientRows
     from pfedhgp.estimator import FederatedGP
+    from pfedhgp.zone_files import KeptZones
 
 
 def report(
@@ -39,6 +41,8 @@ def report(
 
     Rows that the fit held out are marked; other data are shown apart.
 
+    Groups that cluster found in RUN are in it.
+
     An existing report, RUN's own too, is replaced with --overwrite only.
     """
     from pfedhgp.cli.config import Data
@@ -48,9 +52,10 @@ def report(
     from pfedhgp.cli.terminal import result, use_compilation_cache, warnings_as_lines
 
     with warnings_as_lines() as told:
-        columns = columns_of(open_run(run))
+        spec = open_run(run)
+        columns = columns_of(spec)
         target = run / "report.html" if out is None else out
-        check_file(target, overwrite=overwrite)
+        check_file(target, overwrite=overwrite, option="--out" if out is None else None)
         given = None
         if data:
             from pfedhgp.data.readers import observations_of, read_tables, wanted_names
@@ -73,6 +78,7 @@ def report(
             rows=None if given is None else parts.rows,
             held_out=parts.held_out,
             others=parts.others,
+            zones=_zones(run, spec["sha256"]),
             quiet=quiet,
         )
         if written is None:
@@ -83,6 +89,18 @@ def report(
         print(written)
 
 
+def _zones(run: Path, model: str) -> KeptZones | None:
+    """What `pfedhgp cluster` left in RUN; zones that cannot be shown are no reason for no report."""
+    from pfedhgp import zone_files
+    from pfedhgp.errors import InputError, PFedHGPWarning
+
+    try:
+        return zone_files.read(run / zone_files.FOLDER, model)
+    except InputError as error:
+        warnings.warn(f"zones are left out: {error}", PFedHGPWarning, stacklevel=2)
+        return None
+
+
 def write_report(
     path: Path,
     model: FederatedGP,
@@ -90,6 +108,7 @@ def write_report(
     rows: Sequence[ClientRows] | None,
     held_out: Sequence[ClientRows] = (),
     others: Sequence[ClientRows] = (),
+    zones: KeptZones | None = None,
     quiet: bool,
 ) -> Path | None:
     """Writes the report whole or not at all; None, and a line, where this build has none.
@@ -106,7 +125,7 @@ def write_report(
             raise
         say("pfedhgp: no report was written: this build has no pfedhgp.report", quiet=quiet)
         return None
-    apart = {"held_out": held_out, "others": others}
+    apart: dict[str, Any] = {"held_out": held_out, "others": others, "zones": zones}
     apart = {name: part for name, part in apart.items() if part}
     with writing_to(path), replacing(path) as beside:
         package.write(beside, model, rows=rows, metrics=model.model_.metrics, **apart)

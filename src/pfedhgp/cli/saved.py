@@ -26,3 +26,9 @@ def columns_of(spec: Mapping[str, Any]) -> Columns:
 
 def clients_of(spec: Mapping[str, Any]) -> set[str]:
     return {str(entry["name"]) for entry in spec["clients"]}
+
+
+def dropped_of(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """Inputs that were given to the fit, were constant, and are no part of the model."""
+    columns = spec["settings"].get("columns") or {}
+    return tuple(str(name) for name in columns.get("dropped") or ())

@@ -17,13 +17,17 @@ NO_SUCH_PLACE = (
 """What a path that cannot be is refused with; a full or broken disk is another matter."""
 
 
-def check_file(path: Path, *, overwrite: bool) -> None:
-    """A file that may be written: not a folder, and not there already unless it may be replaced."""
+def check_file(path: Path, *, overwrite: bool, option: str | None = None) -> None:
+    """A file that may be written: not a folder, and not there already unless it may be replaced.
+
+    `option` is what names another file, where the one at hand was not the user's own choice.
+    """
     check_parent(path)
     if path.is_dir():
         raise InputError(f"{path} is a folder: name a file to write to")
     if os.path.lexists(path) and not overwrite:
-        raise InputError(f"{path} already exists: choose another file, or give --overwrite")
+        other = "choose another file" if option is None else f"choose another file with {option}"
+        raise InputError(f"{path} already exists: {other}, or give --overwrite")
 
 
 def check_parent(path: Path) -> None:

@@ -22,6 +22,11 @@ def say(text: str, *, quiet: bool = False) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
+def counted(number: int, thing: str) -> str:
+    """ "1 round", "2 rounds" """
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
 def result(summary: dict[str, Any]) -> None:
     """One JSON object for programs, to stdout."""
     print(json.dumps(summary, indent=1, allow_nan=False), flush=True)

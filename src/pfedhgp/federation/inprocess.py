@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from pfedhgp.federation.cohort import Cohort
@@ -22,14 +23,15 @@ def run(
 ) -> None:
     """Carries messages until the server is done. A callback that returns True ends training early.
 
-    A callback that has a function `phase` is told the kind of each request before it goes out. `keep` is
-    called between exchanges, when all parties' states belong together.
+    A callback that has a function `phase` is told the kind of each request before it goes out, and one that
+    has a function `step` how many of the cohorts have answered. `keep` is called between exchanges, when all
+    parties' states belong together.
     """
     while (request := server.request()) is not None:
         for callback in callbacks:
             if (phase := getattr(callback, "phase", None)) is not None:
                 phase(request.kind)
-        replies = answers(request, cohorts, record)
+        replies = answers(request, cohorts, record, partial(_tell_step, callbacks))
         entry = server.gather(replies)
         if entry is not None and any([callback(entry) is True for callback in callbacks]):
             server.stop_asked = True
@@ -37,11 +39,21 @@ def run(
             keep()
 
 
+def _tell_step(callbacks: Sequence[Callback], done: int, total: int) -> None:
+    for callback in callbacks:
+        if (step := getattr(callback, "step", None)) is not None:
+            step(done, total)
+
+
 def answers(
-    request: Message, cohorts: Sequence[Cohort], record: Callable[[Message, str], None] | None
+    request: Message,
+    cohorts: Sequence[Cohort],
+    record: Callable[[Message, str], None] | None,
+    answered: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[Message]:
     """All clients' replies to a request, one at a time."""
-    for cohort in cohorts:
+    for done, cohort in enumerate(cohorts):
+        answered(done, len(cohorts))
         if record is not None:
             for name in cohort.names:
                 record(request, name)

@@ -20,7 +20,7 @@ from pfedhgp.errors import BudgetWarning, InputError, MessageError
 from pfedhgp.federation.messages import Message, hash_arrays
 from pfedhgp.federation.opening import Frame, Opening, inference_of, opened, too_few
 from pfedhgp.federation.plan import Plan
-from pfedhgp.inference import budget, census, shared_scale, starts
+from pfedhgp.inference import budget, census, ending, shared_scale, starts
 from pfedhgp.inference.arrays import block_to_arrays
 from pfedhgp.inference.census import Scales
 from pfedhgp.inference.cycle_talk import CycleServer, layer_from_arrays
@@ -348,11 +348,18 @@ class Server:
         bound = self.trainer.gather(sums)
         record = self._record(bound, "round")
         last = self.turn >= self.plan.inference.rounds or self.stop_asked
-        if self._settled(bound, count) or last:
+        settled = self._settled(bound, count)
+        if settled or last:
             self._warn_of_cap()
             shared = self.trainer.finish()
             bound = self.trainer.bounds[-1] if bound is not None else None
             record["bound"] = bound
+            record["ended"] = ending.how(
+                self.trainer.bounds,
+                settled=settled,
+                asked=self.stop_asked,
+                slack=self.plan.tolerance * count,
+            )
             if self.best is None or (bound is not None and bound > self.best[0]):
                 population = self._of_those_who_saw(self.trainer.population())
                 self.best = (bound, self.attempt, shared, population, self.trainer.jitter)
@@ -378,13 +385,14 @@ class Server:
         )
 
     def _settled(self, bound: float | None, clients: int) -> bool:
-        """Whether two rounds in a row gained less than the tolerance."""
+        """Whether two rounds in a row gained less than the tolerance, and no round before was better."""
         if bound is None or len(self.trainer.bounds) < 2:
             self._flat = 0
             return False
-        gain = bound - self.trainer.bounds[-2]
-        self._flat = self._flat + 1 if gain < self.plan.tolerance * clients else 0
-        return self._flat >= 2 and self.turn > self.plan.inference.patience
+        bounds, slack = self.trainer.bounds, self.plan.tolerance * clients
+        self._flat = self._flat + 1 if bound - bounds[-2] < slack else 0
+        patient = self.turn > self.plan.inference.patience
+        return self._flat >= 2 and patient and ending.may_end(bounds, slack)
 
     def _other_inputs(self) -> np.ndarray | None:
         """More global inducing inputs, where the residual says that they are short."""

@@ -25,9 +25,10 @@ def local_inputs(
         return budget.local_inputs(kernels, X, tolerance, largest)
     distinct = np.unique(X, axis=0)
     if wanted > len(distinct):
+        plural = "" if len(distinct) == 1 else "s"
         warnings.warn(
-            f"client {name!r} has {len(distinct)} distinct inputs: "
-            f"{len(distinct)} local inducing inputs instead of {wanted}",
+            f"client {name!r} has {len(distinct)} distinct input{plural}: "
+            f"{len(distinct)} local inducing input{plural} instead of {wanted}",
             BudgetWarning,
             stacklevel=2,
         )

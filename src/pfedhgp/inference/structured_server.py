@@ -12,6 +12,7 @@ import numpy as np
 from pfedhgp import linalg
 from pfedhgp.inference.arrays import block_to_arrays, statistics_from_arrays
 from pfedhgp.inference.coordinates import theta_of, with_theta
+from pfedhgp.inference.ending import NOISE
 from pfedhgp.inference.jitter import expect_finite, settle_jitter
 from pfedhgp.inference.parties import Arrays
 from pfedhgp.inference.server import ServerOptions, improve, scale_of_deviations
@@ -185,7 +186,7 @@ class StructuredServer:
         if len(self.bounds) < 2 or self.turn <= self.settings.frozen_rounds + 1:
             return False
         clients = float(self.total.sums.clients) if self.total else 1.0
-        return self.bounds[-1] < self.bounds[-2] - 0.05 * clients
+        return self.bounds[-1] < self.bounds[-2] - NOISE * clients
 
     def _set_radius(self) -> None:
         if self.turn <= self.settings.frozen_rounds + 1:

@@ -63,7 +63,7 @@ def convergence(history: Sequence[Mapping[str, Any]], *, width: int, name: str) 
             gid="bytes",
         )
         right.set_ylim(bottom=0)
-        right.set_title("Exchanged by a client so far (kB)")
+        right.set_title("Exchanged by a client in rounds so far (kB)")
         for each in axes:
             each.set_xlabel("round")
             each.xaxis.set_major_locator(MaxNLocator(integer=True))

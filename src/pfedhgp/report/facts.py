@@ -138,7 +138,8 @@ def traffic(messages: Sequence[Mapping[str, Any]]) -> Traffic:
     clients: set[str] = set()
     for m in messages:
         way = "up" if m["to"] == "server" else "down"
-        clients.add(m["from"] if way == "up" else m["to"])
+        if (client := m["from"] if way == "up" else m["to"]) != "all":
+            clients.add(client)
         kind = m.get("kind", "message")
         row = kinds.setdefault(kind, {"kind": kind, "up": 0, "down": 0, "messages": 0})
         row[way] += sum(8 * prod(shape) for shape in m["arrays"].values())

@@ -16,7 +16,7 @@ from pfedhgp.report.theme import COLOURS, NARROW, drawing, new_figure, plain_leg
 from pfedhgp.report.views import Slice
 from pfedhgp.report.words import InputAxis, shown
 
-__all__ = ["client_panels", "overview"]
+__all__ = ["band", "client_panels", "overview", "set_x_axis", "wide_enough"]
 
 LAYERS = ("global", "deviation", "local")
 
@@ -42,7 +42,7 @@ def overview(
         low, high = axes.get_ylim()
         axes.set_ylim(*wide_enough(low, high))
         axes.set_ylabel(shown(output_name, 30))
-        _x_axis(axes, first.axis, width)
+        set_x_axis(axes, first.axis, width)
         plain_legend(axes, ncols=2)
         return to_svg(figure, name=name, label=f"All clients' predictions of {shown(output_name)}")
 
@@ -87,7 +87,7 @@ def client_panels(
             _layer(strip, x, p.layers[layer], layer, output, span)
         labelled = {id(each) for each in (*axes[: tops if closer else 0], axes[-1])}
         for each in axes:
-            _x_axis(each, view.axis, width)
+            set_x_axis(each, view.axis, width)
             each.set_xlim(x[0], x[-1])
             each.tick_params(labelbottom=id(each) in labelled)
             each.xaxis.offsetText.set_visible(id(each) in labelled)
@@ -195,7 +195,8 @@ def wide_enough(low: float, high: float) -> tuple[float, float]:
     return middle - reach, middle + reach
 
 
-def _x_axis(axes: Axes, axis: InputAxis, width: int) -> None:
+def set_x_axis(axes: Axes, axis: InputAxis, width: int) -> None:
+    """Its label, and dates where it has them, no more than fit."""
     axes.set_xlabel(axis.label)
     axes.margins(x=0.0)
     if axis.is_date:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -12,15 +13,19 @@ from markupsafe import Markup
 
 from pfedhgp import __version__, atomic
 from pfedhgp.errors import InputError
-from pfedhgp.report import clients, facts, scores, sections, words
+from pfedhgp.report import clients, facts, scores, sections, words, zone_section
 from pfedhgp.report.gathered import Gathered, Rows, gather
 from pfedhgp.report.views import LARGEST
 from pfedhgp.runtime import with_numerics
 
 if TYPE_CHECKING:
     from pfedhgp.estimator import FederatedGP
+    from pfedhgp.zone_files import KeptZones
 
 __all__ = ["render", "write"]
+
+_TABLE = re.compile(r"<table>.*?</table>", flags=re.DOTALL)
+_ROW = re.compile(r"<tr>.*?</tr>", flags=re.DOTALL)
 
 
 def write(
@@ -31,19 +36,20 @@ def write(
     metrics: Mapping[str, Any] | None = None,
     held_out: Rows = None,
     others: Rows = None,
+    zones: KeptZones | None = None,
 ) -> Path:
     """Writes the report of `model` to the file `path` and returns it.
 
     `rows` are those that were fitted to, `held_out` those that the fit never saw, `others` those of which
     neither is known; without all of them the file holds no data points. `metrics` is a RUN folder's
-    metrics.json. An older file stays as it was until the new one is complete.
+    metrics.json, `zones` what clustering found. An older file stays as it was until the new one is complete.
     """
     path = Path(path)
     if path.is_dir():
         raise InputError(f"{path} is a folder: name the file that the report goes to")
     if not path.parent.is_dir():
         raise InputError(f"{path.parent}: no such folder; make it before the report is written")
-    text = render(model, rows=rows, metrics=metrics, held_out=held_out, others=others)
+    text = render(model, rows=rows, metrics=metrics, held_out=held_out, others=others, zones=zones)
     atomic.write_bytes(path, text.encode("utf-8", "replace"))
     return path
 
@@ -56,6 +62,7 @@ def render(
     metrics: Mapping[str, Any] | None = None,
     held_out: Rows = None,
     others: Rows = None,
+    zones: KeptZones | None = None,
 ) -> str:
     """The page as text."""
     found = gather(model, rows=rows, metrics=metrics or {}, held_out=held_out, others=others)
@@ -70,7 +77,21 @@ def render(
     folder = resources.files("pfedhgp.report")
     template = environment.from_string((folder / "template.html").read_text("utf-8"))
     css = (folder / "style.css").read_text("utf-8")
-    return template.render(_context(found), css=Markup(css), version=__version__)
+    own = zone_section.section(zones) if zones is not None else None
+    page = template.render(_context(found), zones=own, css=Markup(css), version=__version__)
+    return _TABLE.sub(_labelled, page)
+
+
+def _labelled(table: re.Match[str]) -> str:
+    """The table with its columns' names at every cell: on a phone each row is a card, without a head."""
+    head, body = table.group().split("</thead>", 1)
+    names = re.findall(r"<th>(.*?)</th>", head, flags=re.DOTALL)[1:]
+
+    def named(row: re.Match[str]) -> str:
+        left = iter(names)
+        return re.sub("<td>", lambda _: f'<td data-label="{next(left)}">', row.group())
+
+    return f"{head}</thead>{_ROW.sub(named, body)}"
 
 
 def _context(found: Gathered) -> dict[str, Any]:

@@ -8,11 +8,15 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from pfedhgp.report import charts, facts, figures, scores, words
+from pfedhgp.inference.ending import in_words
+from pfedhgp.report import carpet, charts, facts, figures, scores, words
 from pfedhgp.report.gathered import Gathered, both
 from pfedhgp.report.shares import PARTS, evidence, shares, signs_of_shakiness
 
 __all__ = ["convergence", "fitted", "layer_shares", "outputs_together", "overview", "tiles"]
+
+FEW_LINES = 5
+"""So many clients' lines can be told apart in one figure."""
 
 
 def tiles(
@@ -45,16 +49,20 @@ def _tile(value: str, key: str, label: str) -> dict[str, str]:
     return {"value": value, "key": key, "label": label}
 
 
-def overview(found: Gathered) -> Markup | None:
-    """All clients' predictions of the first output, and the global layer."""
+def overview(found: Gathered) -> dict[str, Any] | None:
+    """The first output of all clients shown: lines where they are few and smooth, else strips."""
     if "global" not in found.layers:
         return None
     slices = {name: view.slices[0] for name, view in found.views.items()}
     name = found.model.output_names[0]
-    return both(
-        lambda width, key: figures.overview(slices, 0, output_name=name, width=width, name=key),
-        "overview",
+    draw: Any = carpet.carpet
+    if len(slices) <= FEW_LINES and found.since[0] == 0.0:
+        draw = figures.overview
+    drawn = both(
+        lambda width, key: draw(slices, 0, output_name=name, width=width, name=key), "overview"
     )
+    _, largest = carpet.own_parts(slices, 0)
+    return {"figure": drawn, "lines": draw is figures.overview, "largest": largest}
 
 
 def fitted(found: Gathered) -> list[tuple[str, Any]]:
@@ -106,9 +114,9 @@ def convergence(found: Gathered) -> dict[str, Any]:
     history = found.model.history
     known = any(h.get("bound") is not None for h in history)
     if not history:
-        return {"figure": None, "known": known}
+        return {"figure": None, "known": known, "ended": None}
     figure = both(lambda w, key: charts.convergence(history, width=w, name=key), "convergence")
-    return {"figure": figure, "known": known}
+    return {"figure": figure, "known": known, "ended": in_words(history)}
 
 
 def layer_shares(found: Gathered) -> dict[str, Any]:

@@ -40,8 +40,9 @@ ROLES = (
     "local",
     "noise",
     "held",
+    *(f"zone-{i}" for i in range(8)),
 )
-COLOURS = {role: f"#0f{i:02x}e{i:x}" for i, role in enumerate(ROLES)}
+COLOURS = {role: f"#0f{i:02x}{0xE0 + i:02x}" for i, role in enumerate(ROLES)}
 """A colour that stands for `var(--role)`; the values mean nothing."""
 
 WIDE, NARROW = 860, 380

@@ -1,0 +1,13 @@
+"""What the installed command calls: Ctrl-C while the command line is still being imported ends it quietly."""
+
+from __future__ import annotations
+
+
+def run() -> int:
+    """The command line on the program's own arguments; returns the exit code, 130 after Ctrl-C."""
+    try:
+        from pfedhgp.cli.main import main
+
+        return main()
+    except KeyboardInterrupt:  # before `main` could set its own handlers, or after it put them back
+        return 130

@@ -1,0 +1,85 @@
+"""How training ended: converged, at its limit of rounds, or because a callback asked; and in what words.
+
+Training does not go back to an earlier round. A step of θ_g that lowers the bound is taken back in the
+round after it, θ_g rests before the last round, and training never ends early below a bound that it had: so
+the last round is the best one, up to clients' moving at once, and but for a training of three to five rounds,
+whose last step nothing takes back. Where an earlier round was better all the same, the words say by how much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["CONVERGED", "LIMIT", "NOISE", "STOPPED", "gain_a_round", "how", "in_words", "may_end"]
+
+CONVERGED, LIMIT, STOPPED = "converged", "limit", "stopped"
+NOISE = 0.05
+"""Nats a client by which a bound may fall because clients move at the same time; the server allows for it."""
+
+
+def gain_a_round(bounds: Sequence[float]) -> float | None:
+    """(bound − bound two rounds ago)/2; the last round alone says little, because θ_g rests before it."""
+    return 0.5 * (bounds[-1] - bounds[-3]) if len(bounds) > 2 else None
+
+
+def may_end(bounds: Sequence[float], slack: float) -> bool:
+    """Whether the last bound is the highest so far, but for `slack` nats."""
+    return bounds[-1] >= max(bounds) - slack
+
+
+def how(bounds: Sequence[float], *, settled: bool, asked: bool, slack: float) -> str:
+    """What the last record of a training says of its end; `slack` is the tolerance of all clients in nats.
+
+    At the limit of rounds, training has converged too if its last two gained no more than the tolerance.
+
+    >>> how([-9.0, -5.0, -4.99, -4.985], settled=True, asked=False, slack=0.1)
+    'converged'
+    >>> how([-9.0, -5.0, -4.0, -3.0], settled=False, asked=False, slack=0.1)
+    'limit'
+    """
+    if settled:
+        return CONVERGED
+    if asked:
+        return STOPPED
+    gain = gain_a_round(bounds)
+    still = gain is None or abs(gain) >= slack or not may_end(bounds, slack)
+    return LIMIT if still else CONVERGED
+
+
+def in_words(history: Sequence[Mapping[str, Any]]) -> str | None:
+    """The end of the training that was kept (of restarts, the best); None where nothing is known of it.
+
+    >>> rounds = [
+    ...     {"round": i, "attempt": 0, "bound": b} for i, b in enumerate((-9.0, -5.0, -4.0, -3.0))
+    ... ]
+    >>> in_words([*rounds[:3], {**rounds[3], "ended": "limit"}])
+    'stopped at the limit of 3 rounds, still gaining 1 nat a round'
+    """
+    ends = [h for h in history if h.get("ended")]
+    if not ends:
+        return None
+    last = max(ends, key=lambda h: float("-inf") if h["bound"] is None else h["bound"])
+    mine = [h for h in history if h.get("attempt") == last["attempt"]]
+    rounds = sum(h.get("kind", "round") == "round" and h["round"] > 0 for h in mine)
+    count = f"{rounds} round{'' if rounds == 1 else 's'}"
+    if last["ended"] == CONVERGED:
+        return f"converged after {count}"
+    bounds = [h["bound"] for h in mine]
+    if None in bounds:  # of `mean-field`, whose start is a round too
+        return (
+            "stopped when asked" if last["ended"] == STOPPED else "stopped at the limit of rounds"
+        )
+    limit = "stopped when asked, after" if last["ended"] == STOPPED else "stopped at the limit of"
+    gain = gain_a_round(bounds)
+    best = max(range(len(bounds)), key=lambda i: bounds[i])
+    if bounds[best] - bounds[-1] > NOISE * int(last.get("clients") or 1):
+        worse = f"{bounds[best] - bounds[-1]:.2g}"
+        return f"{limit} {count}, {_nats(worse)} below round {best}"
+    if gain is None or gain <= 0:
+        return f"{limit} {count}"
+    return f"{limit} {count}, still gaining {_nats(f'{gain:.2g}')} a round"
+
+
+def _nats(number: str) -> str:
+    return f"{number} nat{'' if number == '1' else 's'}"

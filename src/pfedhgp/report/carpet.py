@@ -1,0 +1,140 @@
+"""The overview of many clients, or of fast functions: the shared layer, and a strip for each client.
+
+Lines of twelve clients with a daily wave over eight weeks are a blob. A strip shows where and when a client
+is above the shared layer and where below; it is averaged over columns some pixels wide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import matplotlib.dates as mdates
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
+
+from pfedhgp.report.figures import band, set_x_axis, wide_enough
+from pfedhgp.report.theme import COLOURS, NARROW, drawing, new_figure, to_svg
+from pfedhgp.report.views import Slice
+from pfedhgp.report.words import shown
+
+__all__ = ["COLUMNS", "SHADES", "carpet", "columns_of", "own_parts"]
+
+SHADES = 10
+"""Of each sign; the lightest is drawn as nothing."""
+STRONGEST = 0.9
+COLUMNS = 60
+
+
+def columns_of(values: np.ndarray, count: int) -> np.ndarray:
+    """(…, count): means over neighbouring points, as equal in number as can be."""
+    parts = np.array_split(np.arange(values.shape[-1]), min(count, values.shape[-1]))
+    return np.stack([values[..., part].mean(axis=-1) for part in parts], axis=-1)
+
+
+def own_parts(slices: Mapping[str, Slice], output: int) -> tuple[np.ndarray, float]:
+    """(clients, columns) of deviation + local, and the size at which colours end: nearly the largest."""
+    own = np.stack(
+        [
+            s.prediction.mean[:, output] - s.prediction.layers["global"].mean[:, output]
+            for s in slices.values()
+        ]
+    )
+    found = columns_of(own, COLUMNS)
+    return found, float(np.quantile(np.abs(found), 0.99)) or 1.0
+
+
+def carpet(
+    slices: Mapping[str, Slice], output: int, *, output_name: str, width: int, name: str
+) -> str:
+    """The global layer with its band, and under it a strip for each client."""
+    wide = width > NARROW
+    first = next(iter(slices.values()))
+    names = [shown(client, 20 if wide else 14) for client in slices]
+    left = max(58, 14 + 7 * max(map(len, names)))
+    top, strip = (190, 22) if wide else (150, 19)
+    gap = 40
+    with drawing():
+        figure, (shared, strips) = new_figure(
+            width,
+            34 + 44 + top + gap + strip * len(names),
+            margins=(left, 12, 34, 44),
+            gap=gap,
+            ratios=(top, strip * len(names)),
+        )
+        _shared(shared, first, output, wide)
+        shared.set_title("What all share: the global layer")
+        shared.set_ylabel(shown(output_name, 24))
+        own, largest = own_parts(slices, output)
+        _strips(strips, first, own, largest)
+        strips.set_yticks(range(len(names)), names)
+        strips.set_title("What is each client's own: above it, or below")
+        for axes in (shared, strips):
+            set_x_axis(axes, first.axis, width)
+            axes.set_xlim(*first.axis.values([first.x[0], first.x[-1]]))
+        shared.tick_params(labelbottom=False)
+        shared.set_xlabel("")
+        shared.xaxis.offsetText.set_visible(False)
+        return to_svg(
+            figure,
+            name=name,
+            label=f"The shared layer of {shown(output_name)}, and what is each client's own",
+        )
+
+
+def _shared(axes: Axes, view: Slice, output: int, wide: bool) -> None:
+    """The layer's mean and 95% band; in a narrow figure of many points, their means over columns."""
+    layer = view.prediction.layers["global"]
+    x, mean, sd = view.x, layer.mean[:, output], layer.sd[:, output]
+    if not wide and len(x) > 2 * COLUMNS:
+        # Between the lowest and the highest value of a column lies what the line has lost.
+        parts = np.array_split(np.arange(len(x)), COLUMNS)
+        at = view.axis.values(columns_of(x, COLUMNS))
+        low, high = (np.array([f(mean[p]) for p in parts]) for f in (np.min, np.max))
+        axes.fill_between(at, low, high, color=COLOURS["global"], alpha=0.28, lw=0, gid="range")
+        x, mean, sd = (columns_of(v, COLUMNS) for v in (x, mean, sd))
+    shown_x = view.axis.values(x)
+    band(axes, shown_x, mean, sd, "global", levels=(0.95,))
+    axes.plot(shown_x, mean, color=COLOURS["global"], lw=1.6, gid="global-mean")
+    axes.set_ylim(*wide_enough(*axes.get_ylim()))
+
+
+def _strips(axes: Axes, view: Slice, own: np.ndarray, largest: float) -> None:
+    """Colour by sign, shade by size."""
+    clients, columns = own.shape
+    edges = np.linspace(view.x[0], view.x[-1], columns + 1)
+    at = mdates.date2num(view.axis.values(edges)) if view.axis.is_date else edges  # type: ignore[no-untyped-call]
+    shade = np.minimum(np.abs(own) / largest * SHADES, SHADES - 1).astype(int)
+    for sign, role in ((1, "deviation"), (-1, "global")):
+        for level in range(1, SHADES):
+            cells = np.argwhere((shade == level) & (np.sign(own) == sign))
+            if len(cells):
+                axes.add_patch(
+                    PathPatch(
+                        _boxes(cells, at),
+                        color=COLOURS[role],
+                        alpha=STRONGEST * level / (SHADES - 1),
+                        lw=0,
+                        gid=f"{'above' if sign > 0 else 'below'}-{level}",
+                    )
+                )
+    axes.set_ylim(clients - 0.5, -0.5)
+    axes.grid(visible=False)
+    axes.spines["left"].set_visible(False)
+
+
+def _boxes(cells: np.ndarray, edges: np.ndarray) -> Path:
+    """A box for each (row, column)."""
+    rows, columns = cells.T
+    low, high = rows - 0.42, rows + 0.42
+    corners = [
+        (edges[columns], low),
+        (edges[columns + 1], low),
+        (edges[columns + 1], high),
+        (edges[columns], high),
+        (edges[columns], low),
+    ]
+    vertices = np.stack([np.stack(pair, axis=1) for pair in corners], axis=1).reshape(-1, 2)
+    codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
+    return Path(vertices, codes * len(cells))

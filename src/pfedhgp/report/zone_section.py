@@ -1,0 +1,105 @@
+"""The section about zones: groups of clients that behave alike, as `pfedhgp cluster` found them.
+
+It stands between two marks, so that it can be put into a report that is there already: clustering comes after
+the fit, and a fit's report may show rows that are not at hand any more.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from pfedhgp.report import words, zone_charts
+from pfedhgp.report.gathered import both
+from pfedhgp.zone_files import KeptZones
+
+__all__ = ["MOST_DRAWN", "inserted", "page", "section"]
+
+MOST_DRAWN = 80
+"""Clients in a tree and a heat map: of more, neither would be read."""
+MARKED = re.compile(r"(<!-- zones -->)(.*?)(<!-- end of zones -->)", flags=re.DOTALL)
+LINKED = re.compile(r"(<!-- zones link -->)(.*?)(<!-- end of zones link -->)", flags=re.DOTALL)
+LINK = '<a href="#zones">Zones</a>'
+
+
+def section(kept: KeptZones) -> Markup:
+    """The section's HTML."""
+    zones = kept.zones
+    drawn = 2 <= len(zones.clients) - len(zones.sparse) <= MOST_DRAWN
+    r2, sent = list(zones.r2.values()), _sent(kept)
+    context: dict[str, Any] = {
+        "zones": zones,
+        "members": zones.members(),
+        "tree": Markup(zone_charts.tree(zones, name="zone-tree")) if drawn else None,
+        "heat_map": Markup(zone_charts.heat_map(zones, name="zone-heat")) if drawn else None,
+        "map": _map(kept),
+        "r2": (sum(r2) / len(r2), max(r2)) if r2 else None,
+        "sent": sent,
+        "truth": _truth(kept),
+    }
+    return Markup(_template("zones.html").render(context))
+
+
+def _map(kept: KeptZones) -> Markup | None:
+    places = kept.places
+    if places is None:
+        return None
+    return both(
+        lambda w, key: zone_charts.site_map(kept.zones, places, width=w, name=key), "zone-map"
+    )
+
+
+def _sent(kept: KeptZones) -> int:
+    """Bytes that a client sent, at most."""
+    by_client: dict[str, int] = {}
+    for message in kept.zones.messages:
+        if message["to"] == "server":
+            by_client[message["from"]] = by_client.get(message["from"], 0) + int(message["bytes"])
+    return max(by_client.values(), default=0)
+
+
+def _truth(kept: KeptZones) -> dict[str, Any] | None:
+    """The zones that made-up data have, and how well the groups found agree with them."""
+    if kept.truth is None:
+        return None
+    from sklearn.metrics import adjusted_rand_score
+
+    true = [kept.truth[name] for name in kept.zones.clients]
+    found = [kept.zones.labels[name] for name in kept.zones.clients]
+    names = dict.fromkeys(kept.truth.values())
+    return {
+        "zones": {z: [c for c, own in kept.truth.items() if own == z] for z in names},
+        "ari": float(adjusted_rand_score(true, found)),
+    }
+
+
+def inserted(text: str, kept: KeptZones) -> str | None:
+    """A report's text with this section in its place; None where it has no place for one."""
+    if not MARKED.search(text) or not LINKED.search(text):
+        return None
+    made = str(section(kept))
+    text = MARKED.sub(lambda m: f"{m[1]}{made}{m[3]}", text, count=1)
+    return LINKED.sub(lambda m: f"{m[1]}{LINK}{m[3]}", text, count=1)
+
+
+def page(kept: KeptZones) -> str:
+    """The section as a page of its own."""
+    css = (resources.files("pfedhgp.report") / "style.css").read_text("utf-8")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark"><title>Zones (pFedHGP)</title>'
+        f'<link rel="icon" href="data:,"><style>{css}</style></head>\n'
+        f'<body><div class="layout alone"><main>{section(kept)}</main></div></body></html>\n'
+    )
+
+
+def _template(name: str) -> jinja2.Template:
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    environment.filters |= {"shown": words.shown, "number": words.number, "bytes": words.byte_size}
+    text = (resources.files("pfedhgp.report") / name).read_text("utf-8")
+    return environment.from_string(text)

@@ -1,0 +1,88 @@
+"""How training ended: which word, which sentence, and that it never ends early on a worse round."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from pfedhgp.federation.server import Server
+from pfedhgp.inference import ending
+
+SLACK = 0.1
+
+
+@pytest.mark.parametrize(
+    ("bounds", "word"),
+    [
+        ([-9.0, -5.0, -4.0, -3.0], "limit"),
+        ([-9.0, -5.0, -4.99, -4.98], "converged"),  # at the limit, and flat
+        ([-9.0, -4.0, -3.0, -3.0], "limit"),  # θ_g rested before the last round: flat by that alone
+        ([-9.0, -3.0, -5.0, -5.0], "limit"),  # flat, and lower than it was
+        ([-9.0, -5.0], "limit"),  # one round says nothing
+        ([], "limit"),  # nobody knows the bound
+    ],
+)
+def test_the_limit_of_rounds_is_convergence_only_where_it_is(bounds, word):
+    assert ending.how(bounds, settled=False, asked=False, slack=SLACK) == word
+    assert ending.how(bounds, settled=True, asked=False, slack=SLACK) == "converged"
+    assert ending.how(bounds, settled=False, asked=True, slack=SLACK) == "stopped"
+
+
+def history(bounds, ended, attempt=0):
+    kinds = ["start", *["round"] * (len(bounds) - 1)]
+    found = [
+        {"round": i, "kind": kind, "attempt": attempt, "bound": b}
+        for i, (kind, b) in enumerate(zip(kinds, bounds, strict=True))
+    ]
+    return [*found[:-1], {**found[-1], "ended": ended}]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "ended", "words"),
+    [
+        (
+            [-9.0, -5.0, -4.0, -3.5],
+            "limit",
+            "stopped at the limit of 3 rounds, still gaining 0.75 nats a round",
+        ),
+        ([-9.0, -5.0], "limit", "stopped at the limit of 1 round"),
+        ([-9.0, -3.0, -5.0], "limit", "stopped at the limit of 2 rounds, 2 nats below round 1"),
+        ([-9.0, -5.0, -4.99], "converged", "converged after 2 rounds"),
+        (
+            [-9.0, -5.0, -4.0],
+            "stopped",
+            "stopped when asked, after 2 rounds, still gaining 2.5 nats a round",
+        ),
+        ([None, None], "limit", "stopped at the limit of rounds"),
+    ],
+)
+def test_the_sentence(bounds, ended, words):
+    assert ending.in_words(history(bounds, ended)) == words
+
+
+def test_of_restarts_the_one_that_was_kept_is_told():
+    both = history([-9.0, -5.0, -4.99], "converged") + history([-9.0, -4.0, -2.0], "limit", 1)
+    assert ending.in_words(both).startswith("stopped at the limit of 2 rounds")
+    assert ending.in_words([]) is None
+    assert ending.in_words([{"round": 0, "bound": 1.0, "attempt": 0}]) is None  # an older model's
+
+
+def settled_after(bounds) -> int | None:
+    """The round after which a server of patience 1 and tolerance 0.1 ends early."""
+    plan = SimpleNamespace(tolerance=SLACK, inference=SimpleNamespace(patience=1, rounds=99))
+    server = Server.__new__(Server)
+    server.plan, server._flat = plan, 0
+    for turn in range(1, len(bounds)):
+        server.turn = turn + 1
+        server.trainer = SimpleNamespace(bounds=list(bounds[: turn + 1]))
+        if server._settled(bounds[turn], 1):
+            return turn
+    return None
+
+
+def test_training_never_ends_early_on_a_worse_round():
+    assert settled_after([-9.0, -5.0, -4.99, -4.98]) == 3
+    # Two rounds without a gain, but a nat below the best: it goes on until it is back there.
+    assert settled_after([-9.0, -4.0, -5.0, -5.0]) is None
+    assert settled_after([-9.0, -4.0, -5.0, -5.0, -4.05, -4.04, -4.03]) == 6
