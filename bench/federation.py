@@ -120,7 +120,8 @@ def empty_rounds(folder: Path, sites: int) -> list[float]:
     from flwr.supercore.control import ControlHttpClient
     from flwr.supercore.fab import Fab
 
-    from pfedhgp.federation.flower import tasks
+    from pfedhgp.federation.flower import control
+    from pfedhgp.federation.flower.address import Address
     from pfedhgp.federation.flower.certs import make_certificates, public_bytes, read_sites
     from pfedhgp.federation.flower.processes import QUIET, free_port
 
@@ -138,12 +139,12 @@ def empty_rounds(folder: Path, sites: int) -> list[float]:
     ]
     link += ["--ssl-ca-certfile", f"{certs}/ca.crt", "--ssl-certfile", f"{certs}/server.crt"]
     link += ["--ssl-keyfile", f"{certs}/server.key", "--disable-runtime-dependency-installation"]
-    address = tasks.Address(f"127.0.0.1:{port}", certs / "ca.crt")
+    address = Address(f"127.0.0.1:{port}", certs / "ca.crt")
     with started(home) as start:
         process = start(link)
-        tasks.wait_until_up(address, lambda: process.poll() is None)
+        control.wait_until_up(address, lambda: process.poll() is None)
         known = read_sites(certs / "sites.toml")
-        tasks.register(address, {public_bytes(key, name): name for name, key in known.items()})
+        control.register(address, {public_bytes(key, name): name for name, key in known.items()})
         for key in keys.values():
             node = ["flower-supernode", "--superlink", address.text, "--port", str(free_port())]
             trust = [

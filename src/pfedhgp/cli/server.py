@@ -52,6 +52,7 @@ def server(
     After a stop or a crash the same command goes on.
     """
     from pfedhgp.cli.extra import require_flower
+    from pfedhgp.cli.signals import Heeding
     from pfedhgp.cli.terminal import result, say, use_compilation_cache, warnings_as_lines
 
     require_flower()
@@ -85,6 +86,7 @@ def server(
 
         again = " (going on with the run that stopped)" if coordinator.resume else ""
         say(f"waiting for {len(coordinator.sites)} sites on {listen}{again}", quiet=quiet)
+        coordinator.callbacks = [Heeding()]
         coordinator.tell = lambda entry: say(line_of(entry), quiet=quiet)
         try:
             summary = serve(
@@ -97,6 +99,11 @@ def server(
     if as_json:
         result({**summary, "warnings": told})
         return
+    if late := len(summary["without_model"]):
+        say(
+            f"{late} of {summary['sites']} sites have not got the model: the same command, given again, "
+            "delivers it"
+        )
     bound = "unknown" if summary["bound"] is None else f"{summary['bound']:.2f}"
     say(
         f"{summary['sites']} sites, {summary['rounds']} rounds, {summary['exchanges']} exchanges, "

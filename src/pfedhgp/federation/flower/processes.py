@@ -93,7 +93,7 @@ def follow_parent() -> None:
         while os.getppid() == parent:
             time.sleep(0.2)
         os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(10.0)
+        time.sleep(20.0)
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=watch, daemon=True).start()
