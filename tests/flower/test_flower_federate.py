@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -52,7 +53,8 @@ def test_federate_is_fit_with_processes(tmp_path, cache, run):
     finally:
         first.send_signal(signal.SIGKILL)
         first.wait()
-    stopped = _exchanges(many)
+    stopped, rows = _exchanges(many), Path((many / "checkpoint" / "private").read_text())
+    assert len(list(rows.glob("*.parquet"))) == 2
     second = here.start("resumed", [*program, "--resume", "--out", str(many)])
     assert here.wait(second, "resumed") == 0, here.out("resumed")
     assert "going on with the run that stopped" in here.out("resumed")
@@ -67,6 +69,7 @@ def test_federate_is_fit_with_processes(tmp_path, cache, run):
         np.testing.assert_allclose(found.sd, expected.sd, rtol=1e-8)
     assert len(list((many / "sites").iterdir())) == 2
     assert not list(many.rglob("*.parquet"))
+    assert not rows.exists(), "resuming takes away what the killed one left"
     assert run("audit", many).code == 0
 
 
