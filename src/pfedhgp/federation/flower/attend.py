@@ -22,7 +22,7 @@ from pfedhgp.federation.flower.envelope import DELIVER
 from pfedhgp.federation.flower.site import Site
 
 log = logging.getLogger("pfedhgp.site")
-PAUSE = 0.1
+PAUSE = 0.2
 LINGER = 2.0
 """Seconds that a site stays after the delivery, in case that its receipt is lost: a few of its looks."""
 SENT = "Sent successfully"

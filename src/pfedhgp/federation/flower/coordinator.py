@@ -40,7 +40,7 @@ class Coordinator:
     quorum: int
     resume: bool
     callbacks: Sequence[Callable[[dict[str, Any]], bool | None]] = ()
-    tell: Callable[[dict[str, Any]], None] = lambda entry: None
+    tell: Callable[[dict[str, Any]], None] | None = None
     missing: dict[str, str] = field(default_factory=dict)
     """Sites that did not get the model, and why."""
 

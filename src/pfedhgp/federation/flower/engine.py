@@ -63,7 +63,7 @@ class Patience:
     """Seconds that a site which was missing is waited for at least, once the others are there."""
     last_grace: float = 15.0
     """The same for the delivery of the model, which comes again only when the server is started again."""
-    pause: float = 0.1
+    pause: float = 0.25
     """Seconds between two looks at the link."""
 
 
@@ -124,8 +124,8 @@ class Engine:
     patience: Patience
     record: Callable[[Message, str], None] = lambda message, receiver: None
     keep: Callable[[], None] = lambda: None
-    tell: Callable[[dict[str, Any]], None] = lambda entry: None
-    """Gets each entry of the participation log."""
+    tell: Callable[[dict[str, Any]], None] | None = None
+    """Gets each entry of the participation log; by default who is missing is logged."""
     receipt: Callable[[str], None] = lambda name: None
     """Gets the name of each site that has the model, as soon as it says so."""
     callbacks: Sequence[Callable[[dict[str, Any]], bool | None]] = ()
@@ -144,7 +144,7 @@ class Engine:
             if record is not None and any([call(record) is True for call in self.callbacks]):
                 self.server.stop_asked = True
             self.keep()
-            self.tell(entry)
+            (self.tell or self._log_missing)(entry)
         return self._deliver()
 
     def _finish_is_answered(self) -> bool:
@@ -177,10 +177,8 @@ class Engine:
             "bytes_up": sum(replies[name].nbytes for name in counted),
             "bytes_down": sum(envelopes[name].nbytes for name in counted),
         }
-        for name, code in entry["missing"].items():
-            about = (number, request.kind, self._shown(name), CODES[code])
-            log.warning("exchange %d, %s: without %s: %s", *about)
         if len(counted) < self.patience.quorum:
+            self._log_missing(entry)
             raise QuorumError(
                 f"{len(counted)} of {len(self.roster.sites)} sites answered the {request.kind} request "
                 f"within {self.patience.timeout:g} s, and the quorum is {self.patience.quorum}: "
@@ -302,6 +300,11 @@ class Engine:
             self.receipt(name)
         self.record(envelopes[name].message(), name)
         self.record(reply.message(), "server")
+
+    def _log_missing(self, entry: dict[str, Any]) -> None:
+        for name, code in entry["missing"].items():
+            about = (entry["exchange"], entry["kind"], self._shown(name), CODES[code])
+            log.warning("exchange %d, %s: without %s: %s", *about)
 
     # ---------------------------------------------------------------------------------- delivery
 

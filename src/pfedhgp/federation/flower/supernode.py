@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-POLL = 0.4
+POLL = 0.5
 
 
 class Brisk:
