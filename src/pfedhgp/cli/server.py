@@ -69,6 +69,7 @@ def server(
         for name in ("ca.crt", "server.crt", "server.key"):
             if not (certificates / name).is_file():
                 raise InputError(f"{certificates / name}: no such file")
+    use_compilation_cache()  # before JAX is imported: it quietens XLA, too
     with warnings_as_lines() as told:
         coordinator = Coordinator.of(
             config=config,
@@ -80,7 +81,6 @@ def server(
             quorum=quorum,
             overwrite=overwrite,
         )
-        use_compilation_cache()
         from pfedhgp.federation.flower.engine import QuorumError
         from pfedhgp.federation.flower.serve import Listening, serve
 
