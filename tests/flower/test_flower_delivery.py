@@ -56,7 +56,7 @@ def test_who_missed_the_model_gets_it_when_the_command_is_given_again(tmp_path):
         jax.tree.leaves(found.shared), jax.tree.leaves(trained.shared), strict=True
     ):
         np.testing.assert_array_equal(one, two)
-    assert [m["receiver"] for m in found.messages[len(trained.messages) :]] == ["south", "server"]
+    assert [m["to"] for m in found.messages[len(trained.messages) :]] == ["south", "server"]
     assert (tmp_path / "RUN" / PARTICIPATION).read_bytes() == log
     assert audit.check(tmp_path / "RUN").bad_line is None
     with pytest.raises(InputError, match="already exists"):
