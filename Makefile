@@ -26,7 +26,9 @@ test-slow: $(VENV)/.stamp ## the tests marked slow
 	$(VENV)/bin/python -m pytest -m "slow and not flower" -n 2 --dist loadfile $(ARGS) tests
 
 test-flower: $(FLOWER)/.stamp ## federations of real processes over Flower, on loopback
-	PFEDHGP_REQUIRE_FLOWER=1 $(FLOWER)/bin/python -m pytest -m flower $(ARGS) tests/flower
+	PFEDHGP_REQUIRE_FLOWER=1 JAX_COMPILATION_CACHE_DIR=$(CURDIR)/$(FLOWER)/compiled \
+	  JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
+	  $(FLOWER)/bin/python -m pytest -m flower -n 2 --dist worksteal $(ARGS) tests/flower
 
 lint: $(VENV)/.stamp ## formatting, lint rules and types
 	$(VENV)/bin/ruff format --check .

@@ -77,7 +77,7 @@ class Deployment:
             "PYTHONPATH": os.pathsep.join(paths),
             "TF_CPP_MIN_LOG_LEVEL": "3",
             "JAX_COMPILATION_CACHE_DIR": str(self.cache),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # as in the tests' own process
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         }

@@ -12,6 +12,7 @@ from pfedhgp.federation.checkpoint import Checkpoint
 from pfedhgp.federation.cohort import make_cohorts
 from pfedhgp.federation.flower import audit
 from pfedhgp.federation.flower.engine import Engine, Patience, QuorumError, Roster
+from pfedhgp.federation.flower.envelope import DELIVER
 from pfedhgp.federation.server import Server
 from pfedhgp.runtime import numerics
 from reference_federation import (
@@ -256,3 +257,30 @@ def test_exceptions_at_a_site_leave_as_a_code_alone(tmp_path, caplog):
     assert not any(secret.encode() in content for content in written)
     assert secret not in caplog.text
     assert "ValueError at " in caplog.text
+
+
+def test_a_server_killed_while_it_delivers_asks_only_those_that_have_not_got_the_model(tmp_path):
+    terms, kept = agreement(), Checkpoint(tmp_path / "checkpoint")
+
+    class Killed(Exception):
+        pass
+
+    first, _ = federation(tmp_path, terms)
+    first.keep = lambda: kept.save(first.server, [first.roster], [])
+
+    def receipt(name):
+        if len(first.roster.delivered) == 2:
+            raise Killed
+
+    first.receipt = receipt
+    with pytest.raises(Killed):
+        run(first)
+    had = first.roster.delivered
+    second, link = federation(tmp_path, terms)
+    with numerics():
+        kept.restore(second.server, [second.roster])
+    second.roster.delivered = list(had)
+    assert run(second) == {}
+    (last,) = set(NAMES) - set(had)
+    assert [(name, request.kind) for name, request in link.seen] == [(last, DELIVER)]
+    assert_same(second.server, first.server, 0.0)

@@ -18,9 +18,9 @@ first = {}
 def answer(self, request):
     if request.kind not in ("start", "round"):
         return honest(self, request)
-    if FAULT == "silent" and request.round >= 3:
+    if FAULT == "silent" and request.round >= 2:
         time.sleep(3600.0)
-    if FAULT == "slow" and request.kind == "round":
+    if FAULT == "slow" and request.kind == "round" and request.round < 3:
         self.audit.append("note", code=f"slow {request.round}")
         time.sleep(6.0)
     if FAULT == "raise":

@@ -1,95 +1,32 @@
-"""Federations of real processes over Flower on loopback: the same answer, refusals, faults and kills."""
+"""Four sites over TLS on loopback: the same answer as in one process, and nobody else gets in."""
 
 from __future__ import annotations
 
 import shutil
-import signal
 import struct
 import sys
-import time
-from dataclasses import replace
 
 import jax
 import numpy as np
 import polars as pl
 import pytest
 
-from flower_processes import Deployment, needs_flower
+from flower_processes import needs_flower
 from pfedhgp import FederatedGP
-from pfedhgp.cli import config as configs
-from pfedhgp.cli.agreement import Agreement
-from pfedhgp.federation import inprocess
-from pfedhgp.federation.cohort import make_cohorts
-from pfedhgp.federation.server import Server
 from pfedhgp.model import files
-from pfedhgp.runtime import numerics
-from reference_federation import replay, rows_of
+from reference_federation import rows_of
 
 needs_flower()
 from pfedhgp.federation.flower.certs import make_certificates  # noqa: E402
 from pfedhgp.federation.flower.processes import free_port  # noqa: E402
+from twins_in_process import (  # noqa: E402
+    assert_every_round_agrees,
+    assert_global_blocks_agree,
+    in_process,
+)
 
 pytestmark = pytest.mark.flower
-
 CANARY_X, CANARY_Y = 2.7182818459045, 0.57721566490153
-CONFIG = {
-    "data": {"inputs": ["x"], "outputs": ["y"]},
-    "model": {"inducing": 5, "local_inducing": 5},
-    "inference": {"rounds": 5, "tolerance": 0.0},
-}
-
-
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory):
-    """Compiled code that all processes of all tests share."""
-    given = jax.config.jax_compilation_cache_dir
-    return given or tmp_path_factory.mktemp("compiled")
-
-
-@pytest.fixture
-def deployment(tmp_path, cache):
-    made = []
-
-    def make(rows, **tables):
-        config = {name: {**table, **tables.get(name, {})} for name, table in CONFIG.items()}
-        made.append(Deployment(tmp_path, cache, rows, config, free_port()))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.stop()
-
-
-def in_process(deployed) -> tuple[Server, list]:
-    """The same training in this process, with batch=False; and every request's hash."""
-    plan = Agreement.of(configs.check(deployed.config)).plan()
-    server, hashes = Server(plan), {}
-    cohorts = make_cohorts(plan, deployed.rows, batch=False)
-
-    def record(message, receiver):
-        if message.sender == "server":
-            hashes[message.kind, message.round] = message.block
-
-    with numerics():
-        inprocess.run(server, cohorts, record=record)
-    return server, cohorts, hashes
-
-
-def assert_global_blocks_agree(run, server: Server) -> None:
-    found, expected = files.load(run), server.best
-    pairs = zip(
-        jax.tree.leaves((found.shared, found.population)),
-        jax.tree.leaves((expected[2], expected[3])),
-        strict=True,
-    )
-    for one, two in pairs:
-        np.testing.assert_allclose(np.asarray(one), np.asarray(two), rtol=1e-10, atol=1e-10)
-    bounds = [
-        [record["bound"] for record in history] for history in (found.history, server.history)
-    ]
-    assert len(bounds[0]) == len(bounds[1])
-    if None not in bounds[1]:
-        np.testing.assert_allclose(*bounds, rtol=1e-10)
 
 
 def test_four_sites_over_tls_find_what_one_process_finds(deployment, run):
@@ -97,6 +34,7 @@ def test_four_sites_over_tls_find_what_one_process_finds(deployment, run):
     rows = rows_of([f"site {i} CANARYNAME" for i in range(4)])
     rows[1].X[3], rows[1].Y[3] = CANARY_X, CANARY_Y
     here = deployment(rows)
+    expected = in_process(here)
     server = here.server()
     strangers = _strangers(here)
     clients = [here.client(i) for i in range(4)]
@@ -107,16 +45,10 @@ def test_four_sites_over_tls_find_what_one_process_finds(deployment, run):
     for i, client in enumerate(clients):
         assert here.wait(client, f"client-{i}") == 0, here.out(f"client-{i}")
 
-    expected, cohorts, hashes = in_process(here)
-    assert_global_blocks_agree(here.run, expected)
-    log = here.participation()
-    assert [entry["missing"] for entry in log] == [{}] * len(log)
-    assert sum(entry["kind"] == "round" for entry in log) == 5
-    # The hash is of all that is broadcast: the global block after each round is the same, bit for bit.
-    assert {(e["kind"], e["round"]): e["block"] for e in log} == {
-        key: value for key, value in hashes.items() if key[0] != "finish"
-    }
-    _check_offline_prediction(here, run, cohorts)
+    assert_global_blocks_agree(here.run, expected.server)
+    assert_every_round_agrees(here, expected)
+    assert sum(entry["kind"] == "round" for entry in here.participation()) == 5
+    _check_offline_prediction(here, run, expected.cohorts)
     _check_audit_logs(here, run)
     _check_canaries(here)
     _check_connections(here)
@@ -224,130 +156,3 @@ def _check_connections(here):
         assert lines
         assert all("127.0.0.1" in line or "localhost" in line for line in lines), set(lines)
         assert any(str(here.port) in line for line in lines)
-
-
-def test_kills_nan_replays_and_silence(deployment):
-    """A site and the server are killed in mid-round, others misbehave; the log tells all of it."""
-    rows = rows_of(["steady", "killed", "nan", "replay", "silent", "raises"])
-    here = deployment(rows, inference={"rounds": 4})
-    options = ("--certs", "certs", "--quorum", "2", "--timeout")
-    server = here.server(*options, "250")
-    faults = {0: "", 1: "slow", 2: "nan", 3: "replay", 4: "silent", 5: "raise"}
-    clients = {i: here.client(i, fault=fault) for i, fault in faults.items()}
-
-    def at(number):
-        return lambda: any(e["code"] == f"slow {number}" for e in here.audit(1))
-
-    here.wait_for(at(1), "the slow site's first round")
-    clients[1].send_signal(signal.SIGKILL)
-    clients[1].wait()
-    clients[1] = here.client(1, fault="slow")
-    here.wait_for(at(2), "its second round, after its return")
-    server.send_signal(signal.SIGKILL)
-    server.wait()
-    server = here.server(*options, "60")  # which the site that falls silent in round 3 costs, once
-    assert here.wait(server, "server") == 0, here.out("server")
-    assert "going on with the run that stopped" in here.out("server")
-
-    log = here.participation()
-    missing = {entry["round"]: entry["missing"] for entry in log if entry["kind"] == "round"}
-    assert set(missing) == {1, 2, 3, 4}
-    for found in missing.values():
-        assert found["nan"] == "not-finite"
-        assert found["replay"] == "stale"
-        assert found["raises"] == "internal"
-    for number in (1, 2):
-        assert "silent" not in missing[number]
-        assert missing[number + 2]["silent"] == "no-answer"
-    assert "killed" not in missing[1], "it was killed and came back within the round"
-    assert all("steady" not in found for found in missing.values())
-    plan = Agreement.of(configs.check(here.config)).plan()
-    assert_global_blocks_agree(here.run, replay(plan, rows, log))
-    assert "division by zero" not in "".join(
-        path.read_text(errors="replace")
-        for path in here.folder.rglob("*")
-        if path.is_file() and path.suffix in (".out", ".log", ".jsonl")
-    )
-
-
-def test_flwr_run_works_on_the_app_with_mean_field(deployment):
-    """Flower's own commands, without TLS: a process for every message, state on the sites' disks alone."""
-    here = deployment(rows_of(["north", "south"]), inference={"name": "mean-field", "rounds": 2})
-    from pfedhgp.federation.flower.write_app import write_app
-
-    write_app(here.folder / "pfedhgp-app")
-    home = here.folder / "flwr"
-    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-    quiet |= {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "FLWR_HOME": str(home)}
-    home.mkdir()
-    address = f"127.0.0.1:{here.port}"
-    (home / "config.toml").write_text(
-        f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "{address}"\ninsecure = true\n'
-    )
-    link = ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(here.port)]
-    here.start("superlink", link, more=quiet)
-    for i, row in enumerate(here.rows):
-        config = f'home="{here.home(i)}" name="{row.name}" data="{here.data(i)}"'
-        node = ["flower-supernode", "--insecure", "--superlink", address, "--node-config", config]
-        here.start(f"node-{i}", [*node, "--port", str(free_port())], more=quiet)
-    config = f'config="{here.folder}/run.toml" sites="{here.certs}/sites.toml" out="{here.run}"'
-    command = ["flwr", "run", "pfedhgp-app", "--run-config", config]
-    for _ in range(20):  # the SuperLink may not be up yet
-        done = here.start("flwr-run", command, more=quiet)
-        if here.wait(done, "flwr-run") == 0:
-            break
-        time.sleep(2.0)
-    here.wait_for(lambda: (here.run / "spec.json").exists(), "the model")
-    expected, _, _ = in_process(here)
-    assert_global_blocks_agree(here.run, expected)
-    for i, row in enumerate(here.rows):
-        here.wait_for((here.home(i) / "model" / "spec.json").exists, "a site's model")
-        assert list(files.load(here.home(i) / "model").clients) == [row.name]
-
-
-def test_federate_is_fit_with_processes(tmp_path, cache, run):
-    rows = rows_of(["north", "south"])
-    here = Deployment(tmp_path, cache, rows, CONFIG, free_port())
-    table = pl.concat(
-        [pl.DataFrame({"site": row.name, "x": row.X[:, 0], "y": row.Y[:, 0]}) for row in rows]
-    )
-    table.write_parquet(tmp_path / "all.parquet")
-    options = ["all.parquet", "--client", "site", "--input", "x", "--output", "y", "--rounds", "1"]
-    options += ["--inducing", "5", "--local-inducing", "5", "--no-report"]
-    options[0] = str(tmp_path / "all.parquet")
-    done = run("fit", *options, "--one-by-one", "--out", tmp_path / "one")
-    assert done.code == 0, done.err
-    command = [sys.executable, "-m", "pfedhgp.cli.main", "federate", *options, "--out", "many"]
-    process = here.start("federate", command)
-    assert here.wait(process, "federate") == 0, here.out("federate")
-    one, many = FederatedGP.load(tmp_path / "one"), FederatedGP.load(tmp_path / "many")
-    points = np.linspace(0.0, 5.0, 5)[:, None]
-    for row in rows:
-        first, second = one.predict(row.name, points), many.predict(row.name, points)
-        np.testing.assert_allclose(first.mean, second.mean, rtol=1e-8)
-        np.testing.assert_allclose(first.sd, second.sd, rtol=1e-8)
-    assert len(list((tmp_path / "many" / "sites").iterdir())) == 2
-    assert not list((tmp_path / "many").rglob("*.parquet"))
-    assert run("audit", tmp_path / "many").code == 0
-
-
-def test_without_tls_on_loopback_and_a_second_site_of_one_name(deployment):
-    rows = rows_of(["north", "south"])
-    here = deployment(rows, inference={"rounds": 1})
-    server = here.server("--insecure", "--timeout", "200")
-    first = here.client(0, "--insecure")
-    here.wait_for(lambda: bool(here.audit(0)), "the first site")
-    here.keys["twin"] = here.keys["south"]
-    here.rows = [*rows, replace(rows[1], name="north")]  # another home, the same name
-    shutil.copy(here.data(1), here.data(2))
-    twin = here.client(2, "--insecure")
-    here.wait_for(lambda: bool(here.audit(2)), "the second site of that name")
-    second = here.client(1, "--insecure")
-    assert here.wait(server, "server") == 0, here.out("server")
-    assert here.wait(first, "client-0") == here.wait(second, "client-1") == 0
-    assert {entry["kind"] for entry in here.audit(2)} == {"hello"}
-    assert "a second site of one name was refused" in here.out("server")
-    here.rows = rows
-    expected, _, _ = in_process(here)
-    assert_global_blocks_agree(here.run, expected)
-    twin.send_signal(signal.SIGTERM)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,10 +12,20 @@ import pytest
 from flower_processes import needs_flower
 
 needs_flower()
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict  # noqa: E402
+from flwr.app import (  # noqa: E402
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    RecordDict,
+)
+from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 from pfedhgp.federation.flower import wire  # noqa: E402
-from pfedhgp.federation.flower.envelope import Envelope, Refused  # noqa: E402
+from pfedhgp.federation.flower.app import client_app  # noqa: E402
+from pfedhgp.federation.flower.envelope import HELLO, Envelope, Refused  # noqa: E402
+from pfedhgp.federation.flower.grid_link import TRAIN, GridLink  # noqa: E402
 from pfedhgp.federation.flower.superlink import FleetOnly  # noqa: E402
 
 pytestmark = pytest.mark.flower
@@ -95,3 +107,62 @@ def test_only_the_fleet_api_is_open_to_other_machines_and_only_when_keys_are_kno
     for path in ("/v1/control/start-run", "/v1/runtime/acquire-task", "/docs", "/v1/fleetx"):
         assert _ask(gate, path, "10.0.0.7") == 404
         assert _ask(gate, path, "127.0.0.1") == 200
+
+
+@pytest.fixture
+def _in_a_task(monkeypatch):
+    """Flower makes messages only in the process of one of its tasks."""
+    for name in ("task_id", "run_id", "node_id"):
+        monkeypatch.setattr(TaskIdentity, f"_{name}", 1)
+
+
+def _hello():
+    return Envelope(run="", exchange=0, kind=HELLO, round=0, sender="server")
+
+
+@pytest.mark.usefixtures("_in_a_task")
+def test_flowers_client_app_answers_for_the_site_of_its_node_config(tmp_path):
+    config = {"home": str(tmp_path), "name": "north", "data": str(tmp_path / "rows.csv")}
+    context = Context(1, 7, config, RecordDict(), {})
+    asked = Message(wire.to_records(_hello()), 7, TRAIN)
+    reply = client_app(asked, context)
+    assert wire.from_records(reply.content, most_bytes=100).sender == "north"
+    unread = client_app(Message(RecordDict(), 7, TRAIN), context)
+    assert wire.from_records(unread.content, most_bytes=100).code == "malformed"
+    assert not context.state, "state is on the site's disk alone"
+
+
+class _Nodes:
+    """A Grid of nodes without keys, each of which says a name."""
+
+    def __init__(self, names):
+        self.names, self.asked = names, {}
+
+    def get_nodes(self):
+        came = [SimpleNamespace(node_id=i, registered_at=f"2026-01-0{i}") for i in self.names]
+        return [SimpleNamespace(**vars(node), last_activated_at="x") for node in came]
+
+    def push_messages(self, messages):
+        keys = [f"{len(self.asked) + k}" for k in range(len(messages))]
+        self.asked |= dict(zip(keys, messages, strict=True))
+        return keys
+
+    def pull_messages(self, keys):
+        for key in keys:
+            node = self.asked[key].metadata.dst_node_id
+            content = wire.to_records(replace(_hello(), sender=self.names[node]))
+            about = SimpleNamespace(reply_to_message_id=key)
+            yield SimpleNamespace(metadata=about, content=content, has_error=lambda: False)
+
+
+@pytest.mark.usefixtures("_in_a_task")
+def test_without_keys_the_first_node_of_a_name_has_it(caplog):
+    """A second one is refused, and so is a name that is not of this run."""
+    grid = _Nodes({1: "north", 2: "north", 3: "south", 4: "stranger"})
+    link = GridLink(grid, ("north", "south"))
+    assert {name: node for name, (node, _) in link._present().items()} == {"north": 1, "south": 3}
+    assert caplog.text.count("a second site of one name was refused") == 1
+    assert link.push("north", ENVELOPE, 5.0)
+    assert not link.push("west", ENVELOPE, 5.0)
+    sent = list(grid.asked.values())[-1]
+    assert sent.metadata.dst_node_id == 1

@@ -60,6 +60,7 @@ def client(
     After a stop or a crash the same command goes on.
     """
     from pfedhgp.cli.extra import require_flower
+    from pfedhgp.cli.signals import heed
     from pfedhgp.cli.terminal import say, use_compilation_cache, warnings_as_lines
 
     require_flower()
@@ -117,6 +118,7 @@ def client(
                 stay=stay,
                 patience=wait,
                 say=lambda text: say(text, quiet=quiet),
+                heed=heed,
             )
         except FlowerError as error:
             say(f"pfedhgp: error: {error}")

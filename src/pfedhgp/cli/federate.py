@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from pfedhgp.estimator import FederatedGP
 
 
+PRIVATE, PREFIX = "private", "pfedhgp-"
+"""Where the checkpoint says in which folder the sites' rows and keys are while they run."""
+
+
 def federate(**options: Any) -> None:
     """Fit with a process for each client, which exchange sums alone.
 
@@ -43,14 +47,16 @@ def train(
     import shutil
     import tempfile
 
+    from pfedhgp.atomic import write_bytes
     from pfedhgp.federation.flower.certs import make_certificates, site_hash
     from pfedhgp.federation.flower.federation import Federation, Member
 
     run, names = checkpoint.parent, [client.name for client in data.training]
-    private = Path(
-        tempfile.mkdtemp(prefix="pfedhgp-")
-    )  # rows: readable by the user alone, and not in RUN
+    _remove_left_over(checkpoint / PRIVATE)
+    # Rows: readable by the user alone, and not in RUN.
+    private = Path(tempfile.mkdtemp(prefix=PREFIX))
     try:
+        write_bytes(checkpoint / PRIVATE, str(private).encode("utf-8", "surrogateescape"))
         keys = make_certificates(private / "certs", names, ["127.0.0.1"])
         (private / "run.toml").write_text(_settings(config, data), encoding="utf-8")
         members = []
@@ -69,6 +75,18 @@ def train(
     finally:
         shutil.rmtree(private)
     return _assembled(config, data, run, members)
+
+
+def _remove_left_over(note: Path) -> None:
+    """The rows that a killed `federate` could not take away."""
+    import shutil
+    import tempfile
+
+    if not note.is_file():
+        return
+    left = Path(note.read_bytes().decode("utf-8", "surrogateescape"))
+    if left.name.startswith(PREFIX) and left.parent == Path(tempfile.gettempdir()):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def _settings(config: Config, data: Ingested) -> str:

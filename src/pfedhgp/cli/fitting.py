@@ -166,7 +166,8 @@ def fit(
             report = _report(model, run, data, quiet=quiet) if config.run.report else None
     except (KeyboardInterrupt, Terminated):
         if unfinished.there:
-            say(f"pfedhgp: stopped; `pfedhgp fit --resume --out {run}` goes on from here")
+            command = "fit" if train is None else "federate"
+            say(f"pfedhgp: stopped; `pfedhgp {command} --resume --out {run}` goes on from here")
         raise
     finally:
         unfinished.tidy()

@@ -52,6 +52,7 @@ def server(
     After a stop or a crash the same command goes on.
     """
     from pfedhgp.cli.extra import require_flower
+    from pfedhgp.cli.signals import Heeding
     from pfedhgp.cli.terminal import result, say, use_compilation_cache, warnings_as_lines
 
     require_flower()
@@ -68,6 +69,7 @@ def server(
         for name in ("ca.crt", "server.crt", "server.key"):
             if not (certificates / name).is_file():
                 raise InputError(f"{certificates / name}: no such file")
+    use_compilation_cache()  # before JAX is imported: it quietens XLA, too
     with warnings_as_lines() as told:
         coordinator = Coordinator.of(
             config=config,
@@ -79,12 +81,12 @@ def server(
             quorum=quorum,
             overwrite=overwrite,
         )
-        use_compilation_cache()
         from pfedhgp.federation.flower.engine import QuorumError
         from pfedhgp.federation.flower.serve import Listening, serve
 
         again = " (going on with the run that stopped)" if coordinator.resume else ""
         say(f"waiting for {len(coordinator.sites)} sites on {listen}{again}", quiet=quiet)
+        coordinator.callbacks = [Heeding()]
         coordinator.tell = lambda entry: say(line_of(entry), quiet=quiet)
         try:
             summary = serve(
@@ -97,6 +99,11 @@ def server(
     if as_json:
         result({**summary, "warnings": told})
         return
+    if late := len(summary["without_model"]):
+        say(
+            f"{late} of {summary['sites']} sites have not got the model: the same command, given again, "
+            "delivers it"
+        )
     bound = "unknown" if summary["bound"] is None else f"{summary['bound']:.2f}"
     say(
         f"{summary['sites']} sites, {summary['rounds']} rounds, {summary['exchanges']} exchanges, "

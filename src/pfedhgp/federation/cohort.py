@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
-from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -14,22 +11,23 @@ import numpy as np
 
 from pfedhgp.data.rows import ClientRows, in_order
 from pfedhgp.data.scaling import Scaling
-from pfedhgp.errors import BudgetWarning, InputError, MessageError, PFedHGPWarning
+from pfedhgp.errors import MessageError, PFedHGPWarning
+from pfedhgp.federation import cohort_state, local_budget
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.opening import inference_of
+from pfedhgp.federation.padding import pad_inputs
 from pfedhgp.federation.plan import Plan
-from pfedhgp.inference import budget, census, cycle_rows, cycle_talk, initial, shared_scale
+from pfedhgp.inference import census, cycle_rows, cycle_talk, initial, shared_scale
 from pfedhgp.inference.arrays import block_from_arrays, stack_trees
 from pfedhgp.inference.cycle_forms import Halves
 from pfedhgp.inference.jitter import WEIGHTS, expect_finite
-from pfedhgp.inference.local_inputs import local_inputs
 from pfedhgp.inference.parties import ClientParty
 from pfedhgp.inference.periodogram import by_input
 from pfedhgp.inference.starts import Start
 from pfedhgp.inference.state import State, below
 from pfedhgp.inference.white_rows import equal_patterns, white_rows
-from pfedhgp.kernels import Kernel, unstack
-from pfedhgp.model.blocks import ClientBlock, Rows
+from pfedhgp.kernels import Kernel
+from pfedhgp.model.blocks import Rows
 from pfedhgp.model.cycles import CycleLayer
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior
 from pfedhgp.model.spec import Spec, open_periods, starting_kernels, with_periods
@@ -119,7 +117,7 @@ class Cohort:
         return self.scaling.inputs(client.X), self.scaling.outputs(client.cycles)
 
     def _on_start(self, request: Message) -> list[dict[str, np.ndarray]]:
-        self._prepare(request.arrays)
+        self.prepare(request.arrays)
         self._warn_of_strays(request.arrays)
         replies = self._train(request)
         for k, other in enumerate(self.others, 1):
@@ -127,7 +125,7 @@ class Cohort:
             replies = [a | below(f"other {k}", b) for a, b in zip(replies, found, strict=True)]
         return replies
 
-    def _prepare(self, a: Mapping[str, np.ndarray]) -> None:
+    def prepare(self, a: Mapping[str, np.ndarray]) -> None:
         """Parties at their starting values, for the scaling and the scales of a start request."""
         self.scaling = Scaling(a["lower"], a["upper"], a["centre"], a["spread"])
         if "periods" in a:
@@ -152,9 +150,9 @@ class Cohort:
         blocks, rows = [], []
         for index, client in enumerate(self._ordered()):
             X, Y = self.scaling.inputs(client.X), self.scaling.outputs(client.Y)
-            Z = self._local_inputs(client.name, X, start)
+            Z = local_budget.starting_inputs(self.plan, spec, self.scaling, client.name, X, start)
             own_seed = None if seed is None else seed * 1_000_003 + index
-            own = self._allow_for_residual(start, Z, X)
+            own = local_budget.allow_for_residual(self.plan, spec, self.scaling, start, Z, X)
             block = initial.client_block(spec, own, Y, Z, self.scaling.extent, own_seed)
             if client.name in self.layers:
                 noise = cycle_rows.noise_of(self.layers[client.name], spec.noise)
@@ -163,7 +161,7 @@ class Cohort:
             rows.append(self._rows(client))
         rows = cycle_rows.equal_shapes(rows) if self.layers else equal_patterns(rows)
         return inference_of(self.plan, "learn" in a).clients(
-            spec, self._like(), stack_trees(_pad_inputs(blocks)), stack_trees(rows)
+            spec, self._like(), stack_trees(pad_inputs(blocks)), stack_trees(rows)
         )
 
     def _choose(self, a: Mapping[str, np.ndarray]) -> None:
@@ -199,47 +197,11 @@ class Cohort:
 
     def state(self) -> State:
         """The clients' part of a checkpoint: their blocks and last statistics, never rows."""
-        arrays: dict[str, np.ndarray] = {}
-        plain: dict[str, Any] = {"rows": self._digest(), "attempt": self.attempt, "trainers": {}}
-        plain["heard"] = list(self.heard)
-        for kind, heard in self.heard.items():
-            arrays |= below(f"heard {kind}", heard)
-        for attempt, trainer in self.trainers.items():
-            own = trainer.state()
-            arrays |= below(f"start {attempt}", self.starts[attempt])
-            arrays |= below(f"trainer {attempt}", own.arrays)
-            plain["trainers"][str(attempt)] = dict(own.plain)
-        for k, other in enumerate(self.others):
-            arrays |= below(f"other {k}", other.state().arrays)
-        return State(arrays, plain)
+        return cohort_state.state_of(self)
 
     def restore(self, state: State) -> None:
         """Puts `state` back; refuses where the rows are not those that it was made with."""
-        if state.plain["rows"] != self._digest():
-            raise InputError(
-                f"the rows of client {self.names[0]!r} (or of one grouped with it) are not those that "
-                "the run began with: start it again"
-            )
-        for kind in state.plain["heard"]:  # what followed from a request follows from it again
-            self.answer(Message(kind, 0, "server", state.part(f"heard {kind}")))
-        for name, plain in state.plain["trainers"].items():
-            self._prepare(state.part(f"start {name}"))
-            self.trainers[int(name)].restore(State(state.part(f"trainer {name}"), plain))
-        for k, other in enumerate(self.others):
-            other.restore(State(state.part(f"other {k}"), {}))
-        self.attempt = int(state.plain["attempt"])
-
-    def _digest(self) -> str:
-        """SHA-256 of names and rows: tells whether they changed, and not what they are."""
-        digest = hashlib.sha256()
-        for client in self.clients:
-            for field in fields(client):
-                value = getattr(client, field.name)
-                shown = value.shape if isinstance(value, np.ndarray) else value
-                digest.update(f"{field.name} {shown!r}".encode())
-                if isinstance(value, np.ndarray):
-                    digest.update(np.ascontiguousarray(value).tobytes())
-        return digest.hexdigest()
+        cohort_state.restore(self, state)
 
     # clients that were away -----------------------------------------------------------------------
 
@@ -247,7 +209,7 @@ class Cohort:
         """Takes in requests that set things up (`cycles`, `start`) and were missed; nothing is sent."""
         for request in missed:
             if request.kind == "start":
-                self._prepare(request.arrays)
+                self.prepare(request.arrays)
             else:
                 self.answer(request)
 
@@ -260,13 +222,14 @@ class Cohort:
         if self.attempt not in self.trainers:
             raise MessageError("a round was asked for before the start")
         self._choose(request.arrays)
-        self._grow()
+        assert self.scaling is not None
+        local_budget.grow(self.plan, self.scaling, self.trainers[self.attempt], self.clients)
         return self._train(request)
 
     def _on_finish(self, request: Message) -> list[dict[str, np.ndarray]]:
         a = request.arrays
         trainer = self.trainers[int(a["attempt"])]
-        self._warn_of_cap(trainer)
+        local_budget.warn_of_cap(self.plan, self.spec, trainer, self.names)
         shared = GlobalPosterior(
             block_from_arrays(a, self._like()), jnp.asarray(a["mean"]), jnp.asarray(a["covariance"])
         )
@@ -287,42 +250,6 @@ class Cohort:
             spec.kernel, scale=0.2, count=spec.latents, extent=self.scaling.extent
         )
 
-    def _local_inputs(self, name: str, X: np.ndarray, start: Start) -> np.ndarray:
-        plan, spec = self.plan, self.spec
-        if spec.local_latents == 0 or spec.state_space:
-            return X[:0]
-        tolerance = budget.tolerance(
-            start.noise_variance, start.local_variance, len(X) * spec.outputs
-        )
-        return local_inputs(
-            name,
-            self._local_kernels(start),
-            X,
-            plan.local_inducing,
-            tolerance=tolerance,
-            largest=plan.largest_local_inducing,
-        )
-
-    def _allow_for_residual(self, start: Start, Z: np.ndarray, X: np.ndarray) -> Start:
-        """Starts the noise no smaller than what the local inducing inputs leave out."""
-        if not len(Z) or len(Z) >= len(X):
-            return start
-        sample = X[:: -(-len(X) // 500)]
-        jitter = self.plan.inference.jitter
-        left = budget.residual(self._local_kernels(start), Z, sample, jitter)
-        noise = max(start.noise_variance, min(left * start.local_variance, 0.5))
-        return replace(start, noise_variance=noise)
-
-    def _local_kernels(self, start: Start) -> Kernel:
-        spec = self.spec
-        assert self.scaling is not None
-        return starting_kernels(
-            spec.local_kernel,
-            scale=start.local,
-            count=spec.local_latents,
-            extent=self.scaling.extent,
-        )
-
     def _rows(self, client: ClientRows) -> Rows:
         if client.name in self.layers:
             return cycle_rows.cycle_rows(
@@ -335,72 +262,11 @@ class Cohort:
         full = self.plan.spec.noise == "full"
         return white_rows(client, self.scaling, full_noise=full, length=self.padded_rows)
 
-    def _grow(self) -> None:
-        """Gives more inducing inputs to clients whose local residual costs more than NATS."""
-        trainer = self.trainers[self.attempt]
-        nats = trainer.local_nats
-        if self.plan.local_inducing != "auto" or nats is None or not np.any(nats > budget.NATS):
-            return
-        assert self.scaling is not None
-        count = [int(np.asarray(trainer.blocks.active[i]).sum()) for i in range(len(self.names))]
-        inputs: list[np.ndarray | None] = []
-        for i, client in enumerate(self.clients):
-            cap = min(int(1.4 * count[i]) + 4, self.plan.largest_local_inducing)
-            if nats[i] <= budget.NATS or cap <= count[i]:
-                inputs.append(None)
-                continue
-            kernels = unstack(trainer.blocks.kernels, i)
-            found = budget.greedy_rows(kernels, self.scaling.inputs(client.X), 0.0, cap)
-            inputs.append(found if len(found) > count[i] else None)
-        if any(Z is not None for Z in inputs):
-            trainer.replace_inputs(inputs)
-
-    def _warn_of_cap(self, trainer: ClientParty) -> None:
-        """Says so where automatic local inducing inputs ended at their largest number, and are too few."""
-        largest, nats = self.plan.largest_local_inducing, trainer.local_nats
-        if self.plan.local_inducing != "auto" or nats is None or not self.spec.local_latents:
-            return
-        count = np.asarray(trainer.blocks.active).sum(axis=1)
-        short = [
-            name
-            for name, own, lost in zip(self.names, count, nats, strict=True)
-            if own >= largest and lost > budget.NATS
-        ]
-        if short:
-            warnings.warn(
-                f"{largest} local inducing inputs, the most allowed, are too few for {len(short)} of "
-                f"{len(self.names)} clients, the first is {short[0]!r}: raise `largest_local_inducing`",
-                BudgetWarning,
-                stacklevel=2,
-            )
-
 
 def _start_number(k: int, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """A start request as if its start `k` were the only one."""
     common = {name: array for name, array in arrays.items() if not name.startswith("other ")}
     return {**common, **State(arrays).part(f"other {k}")}
-
-
-def _pad_inputs(blocks: list[ClientBlock]) -> list[ClientBlock]:
-    """The same number of inducing inputs for all, the extra ones inactive."""
-    largest = max(len(block.active) for block in blocks)
-    size = largest if all(len(b.active) == largest for b in blocks) else budget.round_up(largest)
-    return [pad_block(block, size) for block in blocks]
-
-
-def pad_block(block: ClientBlock, size: int) -> ClientBlock:
-    """Adds inactive inducing inputs up to `size`."""
-    extra = size - len(block.active)
-    return ClientBlock(
-        block.kernels,
-        jnp.pad(block.inputs, ((0, extra), (0, 0)), mode="edge")
-        if len(block.inputs)
-        else jnp.pad(block.inputs, ((0, extra), (0, 0))),
-        jnp.pad(block.active, (0, extra)),
-        block.deviation,
-        block.loadings,
-        block.noise,
-    )
 
 
 def make_cohorts(

@@ -15,31 +15,24 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from pfedhgp.data.scaling import Scaling
-from pfedhgp.errors import BudgetWarning, InputError, MessageError
+from pfedhgp.errors import BudgetWarning, MessageError
+from pfedhgp.federation import server_state, settling
 from pfedhgp.federation.messages import Message, hash_arrays
-from pfedhgp.federation.opening import Frame, Opening, inference_of, opened, too_few
+from pfedhgp.federation.opening import Frame, Opening, opened, too_few
 from pfedhgp.federation.plan import Plan
 from pfedhgp.inference import budget, census, ending, shared_scale, starts
 from pfedhgp.inference.arrays import block_to_arrays
-from pfedhgp.inference.census import Scales
-from pfedhgp.inference.cycle_talk import CycleServer, layer_from_arrays
+from pfedhgp.inference.cycle_talk import CycleServer
 from pfedhgp.inference.parties import ServerParty
 from pfedhgp.inference.periodogram import ANY_PERIODS, starting_period
 from pfedhgp.inference.starts import Start
-from pfedhgp.inference.state import State, below, block_arrays, block_of
+from pfedhgp.inference.state import State, below
 from pfedhgp.kernels import Kernel
 from pfedhgp.model.blocks import GlobalBlock
 from pfedhgp.model.posterior import GlobalPosterior, Population
 from pfedhgp.model.spec import Spec, starting_kernels, with_periods
 
 log = logging.getLogger("pfedhgp")
-COUNTERS = (
-    *("phase", "round", "exchanges", "attempt", "turn", "_flat", "stop_asked", "present"),
-    *("chosen", "compared", "learn", "shared_is_short"),
-)
-"""What the server counts, and where it is."""
-
 LARGEST_INDUCING = 256
 """The most global inducing inputs of an automatic budget, unless the plan says otherwise."""
 QUIETEST = 1e-5
@@ -169,40 +162,15 @@ class Server:
         width: np.ndarray,
     ) -> None:
         """Scaling and starting scales; clients took lags and waves in units of `width`."""
-        varies = (upper > lower) & (width > 0)
-        gaps = np.log(width[varies] / (upper - lower)[varies])
-        ratio = float(np.exp(np.mean(gaps))) if varies.any() else 1.0
-        seen = np.maximum(self._cells(), 1.0)
-        centre = np.diagonal(self.census["y_mean"]).copy()
-        variance = np.maximum(np.diagonal(self.census["y_cross"]) / seen, 0.0)
-        if not np.all(np.isfinite(variance)):
-            raise InputError("outputs are too large to be summed: rescale them")
-        spread = np.sqrt(variance)
-        if self.plan.spec.noise == "scalar":
-            spread = np.full_like(spread, np.sqrt(np.mean(variance)))
-        tiny = spread <= 8.0 * np.finfo(np.float64).eps * np.abs(centre)  # no more than rounding
-        spread = np.where(tiny | (spread == 0), np.maximum(np.abs(centre) * 1e-6, 1e-9), spread)
-        if not self.plan.scale_outputs:
-            centre, spread = np.zeros_like(centre), np.ones_like(spread)
-        self.scaling = Scaling(lower, upper, centre, spread)
-        found = census.starting_scales(sums["lag_sum"], sums["lag_pairs"], spread**2)
-        self.scales = Scales(
-            min(found.short * ratio, 0.3),
-            min(found.long * ratio, 0.35),
-            found.short_variance,
-            found.long_variance,
-            found.noise_variance,
-        )
-        if "bin_sum" in sums:
-            common = shared_scale.shared_scale(sums)
-            self.shared_is_short = shared_scale.is_short(common, short=found.short, long=found.long)
-            log.info("between clients: %s, shared is short: %s", common, self.shared_is_short)
+        self.scaling = settling.scaling_of(self.plan, self.census, lower, upper)
+        self.scales = settling.scales_of(self.scaling, sums, width)
+        self.shared_is_short = settling.shared_is_short(self.scaling, self.scales, sums, width)
         if "waves" in sums:
             periods = np.array([starting_period(total, ANY_PERIODS) for total in sums["waves"]])
-            self._take_periods(periods * np.where(width > 0, width, 1.0))
+            self.take_periods(periods * np.where(width > 0, width, 1.0))
         self.phase = "start" if self.plan.cycles is None else "cycles"
 
-    def _take_periods(self, periods: np.ndarray) -> None:
+    def take_periods(self, periods: np.ndarray) -> None:
         """Open periods start where waves explain most, in the data's units."""
         self.periods = periods
         self.spec = with_periods(self.plan.spec, periods)
@@ -443,83 +411,14 @@ class Server:
     # checkpoints ------------------------------------------------------------------------------
 
     def state(self) -> State:
-        """The server's part of a checkpoint, between two exchanges: what it knows from sums."""
-        plain: dict[str, Any] = {
-            "plan": self.plan.to_json(),
-            **{name: getattr(self, name) for name in COUNTERS},
-            "history": self.history,
-        }
-        arrays: dict[str, np.ndarray] = {}
-        if hasattr(self, "census"):
-            plain["clients"] = self.clients
-            arrays |= below("census", self.census)
-            arrays |= {"x_centre": self.x_centre, "x_spread": self.x_spread}
-        if hasattr(self, "scaling"):
-            arrays |= below("scaling", vars(self.scaling))
-            plain["scales"] = self.scales.as_dict()
-            plain["starts"] = [start.as_dict() for start in self.starts.values()]
-            arrays |= {} if self.spec is self.plan.spec else {"periods": self.periods}
-            arrays |= {} if self.crowd is None else {"crowd": np.stack(self.crowd)}
-        if self.cycles is not None:
-            arrays |= below("cycles", self.cycles.request())
-            plain["cycles"] = self.cycles.progress()
-        if self.phase == "round":
-            trainer = self.trainer.state()
-            arrays |= block_arrays("started", self.started) | below("trainer", trainer.arrays)
-            plain["trainer"] = dict(trainer.plain)
-        if self.best is not None:
-            bound, attempt, shared, population, jitter = self.best
-            plain["best"] = {"bound": bound, "attempt": attempt, "jitter": float(jitter)}
-            arrays |= block_arrays("best", shared.block)
-            moments = {"mean": shared.mean, "covariance": shared.covariance}
-            arrays |= below("best_moments", moments)
-            arrays |= below("population", vars(population) if population is not None else {})
-        return State(arrays, plain)
+        """The server's part of a checkpoint."""
+        return server_state.state_of(self)
 
     def restore(self, state: State) -> None:
         """Puts `state` back; refuses where the plan is another one."""
-        plain, mine = state.plain, self.plan.to_json()
-        for name, value in mine.items():
-            if plain["plan"].get(name) != value:
-                raise InputError(f"`{name}` is not what the run began with: start it again")
-        for name in COUNTERS:
-            setattr(self, name, plain[name])
-        self.history = list(plain["history"])
-        if "clients" in plain:
-            self.clients, self.census = int(plain["clients"]), state.part("census")
-            self.x_centre, self.x_spread = state.array("x_centre"), state.array("x_spread")
-        if "scales" in plain:
-            self.scaling, self.scales = Scaling(**state.part("scaling")), Scales(**plain["scales"])
-            self.starts = {i: Start(**values) for i, values in enumerate(plain["starts"])}
-            if "periods" in state.arrays:
-                self._take_periods(state.array("periods"))
-            if "crowd" in state.arrays:
-                self.crowd = (state.array("crowd")[0], state.array("crowd")[1])
-        if "cycles" in plain:
-            choice = self.plan.cycles
-            assert choice is not None
-            layer = layer_from_arrays(state.part("cycles"))
-            self.cycles = CycleServer(choice, self.plan.spec.noise, layer, **plain["cycles"])
-        if "trainer" in plain:
-            started = block_of(state, "started", self._kernels_like())
-            assert started is not None
-            self.started = started
-            self.trainer = inference_of(self.plan, self.learn).server(self.spec, started)
-            self.trainer.restore(State(state.part("trainer"), plain["trainer"]))
-        if "best" in plain:
-            self._restore_best(state)
+        server_state.restore(self, state)
 
-    def _restore_best(self, state: State) -> None:
-        best = state.plain["best"]
-        block = block_of(state, "best", self._kernels_like())
-        assert block is not None
-        moments = (jnp.asarray(state.array(f"best_moments.{n}")) for n in ("mean", "covariance"))
-        known = {name: jnp.asarray(array) for name, array in state.part("population").items()}
-        population = Population(**known) if known else None
-        shared = GlobalPosterior(block, *moments)
-        self.best = (best["bound"], best["attempt"], shared, population, best["jitter"])
-
-    def _kernels_like(self) -> Kernel:
+    def kernels_like(self) -> Kernel:
         """Stacked kernels of the right form, for reading arrays back."""
         spec, extent = self.spec, self.scaling.extent
         return starting_kernels(spec.kernel, scale=0.2, count=spec.latents, extent=extent)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.stats import qmc
 
 from pfedhgp.features import Basis
 from pfedhgp.kernels import Kernel
@@ -40,6 +39,8 @@ def box_points(size: int, dimensions: int) -> np.ndarray:
     """`size` points that fill the unit box: a grid in one dimension, a Halton sequence in more."""
     if dimensions == 1:
         return np.linspace(0.0, 1.0, size)[:, None] if size > 1 else np.full((1, 1), 0.5)
+    from scipy.stats import qmc  # half a second to import, and most data have one input
+
     return qmc.Halton(dimensions, scramble=False).random(size + 1)[1:]
 
 

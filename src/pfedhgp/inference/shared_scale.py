@@ -12,6 +12,8 @@ what it sends are means, not rows.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from pfedhgp.errors import MessageError
@@ -61,14 +63,14 @@ def _products(values: np.ndarray) -> np.ndarray:
     return np.fft.irfft(np.sum(np.abs(waves) ** 2, axis=0), 2 * size)[:size]
 
 
-def between_clients(total: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def between_clients(total: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """(sum of products, number of pairs) of rows of different clients, by lag in bins."""
     products = _products(total["bin_sum"]) - total["own_products"]
     pairs = _products(total["bin_rows"]) - total["own_pairs"]
     return products, np.maximum(np.round(pairs), 0.0)
 
 
-def shared_scale(total: dict[str, np.ndarray]) -> tuple[float, float] | None:
+def shared_scale(total: Mapping[str, np.ndarray]) -> tuple[float, float] | None:
     """(lengthscale, variance) of C(t) ≈ v exp(−t²/2ℓ²) + c, in usual widths of the domain.
 
     c ≤ 0 is what centring at each client takes away. None where no scale fits.

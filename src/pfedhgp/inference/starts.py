@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import qmc
 
 from pfedhgp.inference.census import Scales
 from pfedhgp.kernels import Periodic, leaves_of
@@ -120,6 +119,8 @@ def again(scales: Scales, tried: Start, *, compared: bool, attempt: int, seed: i
     """
     if compared and attempt == 1:
         return turned(scales) if tried.shared == scales.long else usual(scales)
+    from scipy.stats import qmc  # half a second to import, for a third start alone
+
     shift = np.random.default_rng([seed, 2]).random(2)
     place = (qmc.Halton(2, scramble=False).random(attempt + 1)[attempt] + shift) % 1.0
     shared, local = np.exp(np.log(SHORTEST) + place * np.log(LONGEST / SHORTEST))

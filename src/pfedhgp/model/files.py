@@ -24,7 +24,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -74,14 +74,18 @@ PathLike = str | os.PathLike[str]
 
 
 @with_numerics
-def save(model: FittedModel, path: PathLike, *, overwrite: bool = False) -> None:
+def save(
+    model: FittedModel, path: PathLike, *, overwrite: bool = False, stay: Sequence[str] = ()
+) -> None:
     """Writes `model` into the folder `path`; an existing model stays unless `overwrite`.
+
+    Of what else is in the folder, names in `stay` stay.
 
     Settings come back as JSON has them: tuples as lists. In the history and the messages, numbers
     that are not finite come back as None.
     """
     _check_before_saving(model)
-    write_folder(Path(path), _files_of(model), _spec_of(model), overwrite=overwrite)
+    write_folder(Path(path), _files_of(model), _spec_of(model), overwrite=overwrite, stay=stay)
 
 
 @with_numerics

@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +49,12 @@ def seal(spec: Mapping[str, Any]) -> str:
 
 
 def write_folder(
-    target: Path, files: Iterable[tuple[str, bytes]], spec: Mapping[str, Any], *, overwrite: bool
+    target: Path,
+    files: Iterable[tuple[str, bytes]],
+    spec: Mapping[str, Any],
+    *,
+    overwrite: bool,
+    stay: Sequence[str] = (),
 ) -> None:
     """Writes `files`, then spec.json, into a new folder beside `target`, and puts it in its place.
 
@@ -71,7 +76,7 @@ def write_folder(
         _write(fresh / SPEC, json.dumps(whole, indent=1, allow_nan=False).encode("ascii"))
         sync_folder(fresh / "clients")
         sync_folder(fresh)
-        _put_in_place(fresh, target)
+        _put_in_place(fresh, target, (*STAY, *stay))
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
@@ -100,13 +105,13 @@ def _beside(target: Path) -> Path:
     return target.parent / f".pfedhgp-{secrets.token_hex(8)}"
 
 
-def _put_in_place(fresh: Path, target: Path) -> None:
+def _put_in_place(fresh: Path, target: Path, names: Sequence[str]) -> None:
     if not target.exists():
         os.rename(fresh, target)
         sync_folder(target.parent)
         return
     old = _beside(target)
-    stay = [name for name in STAY if os.path.lexists(target / name)]
+    stay = [name for name in names if os.path.lexists(target / name)]
     os.rename(target, old)
     try:
         for name in stay:

@@ -14,15 +14,17 @@ from pathlib import Path
 from flwr.app import Message
 
 from pfedhgp.errors import InputError
-from pfedhgp.federation.flower import processes, tasks
-from pfedhgp.federation.flower.app import answer
+from pfedhgp.federation.flower import processes
+from pfedhgp.federation.flower.address import Address
+from pfedhgp.federation.flower.answering import answer
+from pfedhgp.federation.flower.desk import Desk
 from pfedhgp.federation.flower.envelope import DELIVER
 from pfedhgp.federation.flower.site import Site
 
 log = logging.getLogger("pfedhgp.site")
-PAUSE = 0.1
-LINGER = 6.0
-"""Seconds that a site stays after the delivery, in case that its receipt is lost: two of Flower's polls."""
+PAUSE = 0.2
+LINGER = 2.0
+"""Seconds that a site stays after the delivery, in case that its receipt is lost: a few of its looks."""
 SENT = "Sent successfully"
 
 
@@ -82,8 +84,9 @@ def attend(
     stay: bool = False,
     patience: float | None = None,
     say: Callable[[str], None] = lambda text: None,
+    heed: Callable[[], None] = lambda: None,
 ) -> None:
-    """Answers until the model is delivered (with `stay`, until it is stopped).
+    """Answers until the model is delivered (with `stay`, until it is stopped); `heed` may raise to end it.
 
     A SuperNode that ends is started again. A key that the server does not know is said so at once;
     `patience` bounds how long a server that is not there is waited for.
@@ -107,9 +110,10 @@ def attend(
                 folder=folder,
                 lock=lock,
             )
-            desk = tasks.Desk(tasks.Address(f"127.0.0.1:{port}"), secret)
+            desk = Desk(Address(f"127.0.0.1:{port}"), secret)
             try:
                 while child.running:
+                    heed()
                     done, worked = _work(site, desk, child, say)
                     if done and not stay:
                         delivered = time.monotonic()
@@ -131,7 +135,7 @@ def attend(
 
 
 def _work(
-    site: Site, desk: tasks.Desk, child: processes.Child, say: Callable[[str], None]
+    site: Site, desk: Desk, child: processes.Child, say: Callable[[str], None]
 ) -> tuple[bool, bool]:
     """(whether the model was delivered, whether there was a message)"""
     kinds: list[str] = []

@@ -1,6 +1,6 @@
 """The server of a federation: settings in, a RUN folder out, checkpoints in between.
 
-RUN/checkpoint/             while running: the server's state after each exchange
+RUN/checkpoint/             the server's state after each exchange; stays until every site has the model
 RUN/participation.jsonl     for each exchange, who was counted, who was not and why
 RUN/audit.jsonl             what was sent and received, hash-chained
 RUN/spec.json …             the model when done: the shared block, and no client's
@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 from pfedhgp.atomic import write_bytes
 from pfedhgp.errors import InputError
 from pfedhgp.federation.flower.certs import read_sites
-from pfedhgp.model.run_folder import check_target
+from pfedhgp.model.run_folder import SPEC, check_target, naming, parse_json
 
 if TYPE_CHECKING:
     from pfedhgp.cli.agreement import Agreement
     from pfedhgp.federation.flower.engine import Link
 
-PARTICIPATION = "participation.jsonl"
+PARTICIPATION, DELIVERED = "participation.jsonl", "delivered.json"
 log = logging.getLogger("pfedhgp.server")
 
 
@@ -40,7 +40,7 @@ class Coordinator:
     quorum: int
     resume: bool
     callbacks: Sequence[Callable[[dict[str, Any]], bool | None]] = ()
-    tell: Callable[[dict[str, Any]], None] = lambda entry: None
+    tell: Callable[[dict[str, Any]], None] | None = None
     missing: dict[str, str] = field(default_factory=dict)
     """Sites that did not get the model, and why."""
 
@@ -73,7 +73,7 @@ class Coordinator:
         resume = not overwrite and any(
             p.name.isdigit() for p in (stopped.iterdir() if stopped.is_dir() else ())
         )
-        check_target(out, overwrite=overwrite)
+        check_target(out, overwrite=overwrite or resume)
         return Coordinator(agreement, names, known, out, timeout, least, resume)
 
     def run(self, link: Link) -> dict[str, Any]:
@@ -83,6 +83,7 @@ class Coordinator:
         from pfedhgp.federation.flower.engine import Engine, Patience, Roster
         from pfedhgp.federation.messages import Message
         from pfedhgp.federation.server import Server
+        from pfedhgp.model import files
         from pfedhgp.runtime import numerics
 
         with numerics():
@@ -91,9 +92,13 @@ class Coordinator:
             kept, messages = Checkpoint(self.out / "checkpoint"), []
             if self.resume:
                 messages = kept.restore(server, [roster])
+                roster.delivered = self._delivered()
+                if (self.out / SPEC).is_file():  # trained: there are sites to deliver it to
+                    messages = list(files.load(self.out).messages)
                 log.info("going on after exchange %d", server.exchanges)
             else:
                 kept.clear()
+                (kept.folder / DELIVERED).unlink(missing_ok=True)
                 for name in ("audit.jsonl", "audit.head", PARTICIPATION):
                     (self.out / name).unlink(missing_ok=True)
             audit = AuditLog(self.out)
@@ -121,6 +126,7 @@ class Coordinator:
                 record=record,
                 keep=keep,
                 tell=self.tell,
+                receipt=lambda name: self._note_delivery(roster.delivered),
                 callbacks=self.callbacks,
             )
             self.missing = engine.run()
@@ -138,6 +144,20 @@ class Coordinator:
             "bytes_down": sum(entry["bytes_down"] for entry in roster.log),
         }
 
+    def _delivered(self) -> list[str]:
+        """Who had the model when the server ended."""
+        path = self.out / "checkpoint" / DELIVERED
+        if not path.is_file():
+            return []
+        with naming(path):
+            found = parse_json(path.read_bytes())
+            if not isinstance(found, list) or not all(name in self.sites for name in found):
+                raise ValueError("not a list of this run's sites")
+            return list(found)
+
+    def _note_delivery(self, names: Sequence[str]) -> None:
+        write_bytes(self.out / "checkpoint" / DELIVERED, json.dumps(list(names)).encode("ascii"))
+
     def _write_log(self, entries: Sequence[dict[str, Any]]) -> None:
         lines = "".join(json.dumps(entry) + "\n" for entry in entries)
         write_bytes(self.out / PARTICIPATION, lines.encode("ascii"))
@@ -154,4 +174,5 @@ class Coordinator:
             messages=messages,
             metrics={"holdout": None},
         )
-        files.save(model, self.out, overwrite=True)
+        # Who has not got the model gets it when the same command is given again.
+        files.save(model, self.out, overwrite=True, stay=("checkpoint",) if self.missing else ())

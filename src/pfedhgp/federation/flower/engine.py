@@ -61,9 +61,9 @@ class Patience:
     """Replies without which an exchange does not count."""
     grace: float = 5.0
     """Seconds that a site which was missing is waited for at least, once the others are there."""
-    last_grace: float = 30.0
-    """The same for the delivery of the model, which does not come again."""
-    pause: float = 0.1
+    last_grace: float = 15.0
+    """The same for the delivery of the model, which comes again only when the server is started again."""
+    pause: float = 0.25
     """Seconds between two looks at the link."""
 
 
@@ -84,6 +84,8 @@ class Roster:
     """The requests that a late site needs: `cycles`, and `start 0`, `start 1`… by attempt."""
     log: list[dict[str, Any]] = field(default_factory=list)
     """The participation log."""
+    delivered: list[str] = field(default_factory=list)
+    """Who has the model; kept beside the checkpoint, for it changes between two."""
     names: tuple[str, ...] = (ROSTER,)
 
     def state(self) -> State:
@@ -122,8 +124,10 @@ class Engine:
     patience: Patience
     record: Callable[[Message, str], None] = lambda message, receiver: None
     keep: Callable[[], None] = lambda: None
-    tell: Callable[[dict[str, Any]], None] = lambda entry: None
-    """Gets each entry of the participation log."""
+    tell: Callable[[dict[str, Any]], None] | None = None
+    """Gets each entry of the participation log; by default who is missing is logged."""
+    receipt: Callable[[str], None] = lambda name: None
+    """Gets the name of each site that has the model, as soon as it says so."""
     callbacks: Sequence[Callable[[dict[str, Any]], bool | None]] = ()
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -139,9 +143,8 @@ class Engine:
             record = self.server.gather([replies[name] for name in entry["counted"]])
             if record is not None and any([call(record) is True for call in self.callbacks]):
                 self.server.stop_asked = True
-            if self.server.phase is not None:
-                self.keep()
-            self.tell(entry)
+            self.keep()
+            (self.tell or self._log_missing)(entry)
         return self._deliver()
 
     def _finish_is_answered(self) -> bool:
@@ -174,10 +177,8 @@ class Engine:
             "bytes_up": sum(replies[name].nbytes for name in counted),
             "bytes_down": sum(envelopes[name].nbytes for name in counted),
         }
-        for name, code in entry["missing"].items():
-            about = (number, request.kind, self._shown(name), CODES[code])
-            log.warning("exchange %d, %s: without %s: %s", *about)
         if len(counted) < self.patience.quorum:
+            self._log_missing(entry)
             raise QuorumError(
                 f"{len(counted)} of {len(self.roster.sites)} sites answered the {request.kind} request "
                 f"within {self.patience.timeout:g} s, and the quorum is {self.patience.quorum}: "
@@ -294,13 +295,21 @@ class Engine:
             return
         refusals.pop(name, None)
         replies[name] = reply
+        if reply.kind == DELIVER:
+            self.roster.delivered.append(name)
+            self.receipt(name)
         self.record(envelopes[name].message(), name)
         self.record(reply.message(), "server")
+
+    def _log_missing(self, entry: dict[str, Any]) -> None:
+        for name, code in entry["missing"].items():
+            about = (entry["exchange"], entry["kind"], self._shown(name), CODES[code])
+            log.warning("exchange %d, %s: without %s: %s", *about)
 
     # ---------------------------------------------------------------------------------- delivery
 
     def _deliver(self) -> dict[str, str]:
-        """The global block and what it takes to predict with it, to every site."""
+        """The global block and what it takes to predict with it, to every site that has not got it yet."""
         server = self.server
         assert server.best is not None
         population = server.best[3]
@@ -309,7 +318,7 @@ class Engine:
         request = Message("finish", server.round, "server", arrays)
         number = server.exchanges + 1
         envelopes = {}
-        for name in self.roster.sites:
+        for name in (n for n in self.roster.sites if n not in self.roster.delivered):
             made = self._envelope(request, number, name)
             envelopes[name] = replace(made, kind=DELIVER, summary=self.summary())
         self.link.expect(guard.SLACK * guard.HEADER)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from pfedhgp.errors import InputError
-from pfedhgp.federation.flower.processes import FlowerError, free_port
+from pfedhgp.federation.flower.processes import PARENT, FlowerError, free_port
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,11 @@ class Federation:
 
 
 def _start(arguments: list[str], sink: IO[bytes] | int | None) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "pfedhgp.cli.main", *arguments]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink)
+    command = [sys.executable, "-m", "pfedhgp.federation.flower.followed", *arguments]
+    surroundings = {**os.environ, PARENT: str(os.getpid())}
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=surroundings
+    )
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -93,7 +93,7 @@ def follow_parent() -> None:
         while os.getppid() == parent:
             time.sleep(0.2)
         os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(10.0)
+        time.sleep(20.0)
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -117,10 +117,15 @@ def locked(folder: Path, what: str, *, wait: float = 15.0) -> Iterator[IO[bytes]
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody has just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of the loopback interface that nobody has just now.
+
+    Below those that systems hand out for connections: one of these could be gone before it is listened on.
+    """
+    while True:
+        port = 20_000 + secrets.randbelow(12_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def secret_file(path: Path) -> bytes:

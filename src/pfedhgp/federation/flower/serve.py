@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pfedhgp.federation.flower import processes, tasks
-from pfedhgp.federation.flower.app import ByKey, GridLink
+from pfedhgp.federation.flower import control, processes
+from pfedhgp.federation.flower.address import Address
 from pfedhgp.federation.flower.certs import public_bytes
 from pfedhgp.federation.flower.coordinator import Coordinator
+from pfedhgp.federation.flower.grid_link import ByKey, GridLink
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,11 @@ class Listening:
         return [*(str(each) for pair in named for each in pair), "--enable-supernode-auth"]
 
     @property
-    def local(self) -> tasks.Address:
+    def local(self) -> Address:
         """How this machine reaches it."""
         host = "127.0.0.1" if self.host in ("0.0.0.0", "localhost", "127.0.0.1") else self.host
         host = "[::1]" if self.host in ("::", "::1") else host
-        return tasks.Address(
+        return Address(
             f"{host}:{self.port}",
             None if self.certificates is None else self.certificates / "ca.crt",
         )
@@ -75,15 +76,15 @@ def _train(
     child: processes.Child,
 ) -> dict[str, Any]:
     address, directory = listening.local, None
-    tasks.wait_until_up(address, lambda: child.running)
+    control.wait_until_up(address, lambda: child.running)
     if listening.certificates is not None:
         names = {public_bytes(key, name): name for name, key in coordinator.keys.items()}
-        tasks.register(address, names)
+        control.register(address, names)
         directory = ByKey(names)
     (folder / "ready").touch()
     noted = folder / "run"
     before = int(noted.read_text()) if coordinator.resume and noted.is_file() else None
-    run_id = tasks.start_run(address, before)
+    run_id = control.start_run(address, before)
     noted.write_text(str(run_id))
-    with tasks.server_grid(address, secret, run_id) as grid:
+    with control.server_grid(address, secret, run_id) as grid:
         return coordinator.run(GridLink(grid, coordinator.sites, directory))

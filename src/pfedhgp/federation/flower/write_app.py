@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from pfedhgp.errors import InputError
-from pfedhgp.federation.flower.tasks import app_files
+from pfedhgp.federation.flower.bundles import app_files
 
 
 def write_app(folder: Path) -> None:

@@ -1,10 +1,7 @@
-"""Flower's tasks, done in this process: what its SuperExec would start a new process for, each time.
+"""What the server's process asks of the SuperLink beside it: keys, a run, and the run's Grid.
 
-With `--isolation process` a SuperNode hands messages to whoever asks with the right secret. Asking ourselves
-saves the start of an interpreter, of JAX and of compiled code for every message; and the code that runs on
-a site's rows is the one that the site installed: the bundle that comes from the server is never unpacked.
-
-The calls below are Flower's own but not all public: `flwr>=1.41,<1.43`.
+The ServerApp runs in this process: Flower's SuperExec would start another one for it. The calls are Flower's
+own but not all public: `flwr>=1.41,<1.43`.
 """
 
 from __future__ import annotations
@@ -13,12 +10,8 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import httpx
-from flwr.app import Message
 from flwr.cli.build import build_fab_from_files
 from flwr.common.constant import SubStatus
 from flwr.common.serde import fab_to_proto, run_from_proto
@@ -33,35 +26,14 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
-from flwr.supercore.interceptors import (
-    RuntimeTokenHttpInterceptor,
-    RuntimeVersionHttpInterceptor,
-    SuperExecAuthHttpInterceptor,
-)
+from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid.http_grid import HttpGrid
-from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
+from pfedhgp.federation.flower.address import ACQUIRE, Address
+from pfedhgp.federation.flower.bundles import app_files
 from pfedhgp.federation.flower.processes import FlowerError
-
-ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
-
-
-@dataclass(frozen=True)
-class Address:
-    """A Flower process on this machine, and how it is spoken to."""
-
-    text: str
-    ca: Path | None = None
-
-    def client(self, kind: Callable[..., Any], *interceptors: Any) -> Any:
-        return kind.from_server_address(  # type: ignore[attr-defined]
-            server_address=self.text,
-            insecure=self.ca is None,
-            root_certificates=None if self.ca is None else self.ca.read_bytes(),
-            interceptors=[RuntimeVersionHttpInterceptor(component_name="pfedhgp"), *interceptors],
-        )
 
 
 def wait_until_up(address: Address, alive: Callable[[], bool], *, patience: float = 60.0) -> None:
@@ -107,21 +79,8 @@ def start_run(address: Address, before: int | None) -> int:
         control.close()
 
 
-def app_files() -> dict[str, bytes]:
-    """The Flower app: three lines of code that import this package, and what Flower wants to know of it."""
-    folder = Path(__file__).with_name("bundle")
-    found = {
-        path.relative_to(folder).as_posix().removesuffix(".txt"): path.read_bytes()
-        for path in sorted(folder.rglob("*.txt"))
-    }
-    return found
-
-
 def app_bundle() -> bytes:
     return bytes(build_fab_from_files(app_files())[0])
-
-
-# -------------------------------------------------------------------------------------- the server
 
 
 @contextmanager
@@ -168,45 +127,3 @@ def server_grid(address: Address, secret: bytes, run_id: int) -> Iterator[HttpGr
         if heartbeat.is_running:
             heartbeat.stop()
         grid.close()
-
-
-# ---------------------------------------------------------------------------------------- the site
-
-
-class Desk:
-    """Fetches messages from the SuperNode beside us, and hands the answers back."""
-
-    def __init__(self, address: Address, secret: bytes) -> None:
-        self.address = address
-        self.client = address.client(
-            RuntimeHttpClient,
-            SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=ACQUIRE),
-        )
-
-    def serve_one(self, reply_to: Callable[[Message], Message]) -> bool:
-        """One message, if there is one. False while there is none, or no SuperNode yet."""
-        try:
-            found = self.client.AcquireTask(
-                AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
-            )
-        except httpx.TransportError:
-            return False
-        if not found.HasField("task") or not found.token:
-            return False
-        client = self.address.client(RuntimeHttpClient, RuntimeTokenHttpInterceptor(found.token))
-        heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(client))
-        try:
-            heartbeat.start()
-            message, context, _, _ = pull_task_input(client)  # the bundle is not unpacked
-            push_message(client, reply_to(message), context)
-            push_task_output(client, context, SubStatus.COMPLETED, "")
-        except (httpx.HTTPError, RuntimeError):
-            return False  # the SuperNode went away meanwhile: the server asks again
-        finally:
-            if heartbeat.is_running:
-                heartbeat.stop()
-            client.close()
-        return True
-
-    def close(self) -> None:
-        self.client.close()

@@ -1,0 +1,94 @@
+"""How many local inducing inputs a client has, at the start and as training goes on."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from pfedhgp.data.rows import ClientRows
+from pfedhgp.data.scaling import Scaling
+from pfedhgp.errors import BudgetWarning
+from pfedhgp.federation.plan import Plan
+from pfedhgp.inference import budget
+from pfedhgp.inference.local_inputs import local_inputs
+from pfedhgp.inference.parties import ClientParty
+from pfedhgp.inference.starts import Start
+from pfedhgp.kernels import Kernel, unstack
+from pfedhgp.model.spec import Spec, starting_kernels
+
+
+def starting_inputs(
+    plan: Plan, spec: Spec, scaling: Scaling, name: str, X: np.ndarray, start: Start
+) -> np.ndarray:
+    """Of one client, whose scaled inputs are `X`."""
+    if spec.local_latents == 0 or spec.state_space:
+        return X[:0]
+    tolerance = budget.tolerance(start.noise_variance, start.local_variance, len(X) * spec.outputs)
+    return local_inputs(
+        name,
+        local_kernels(spec, scaling, start),
+        X,
+        plan.local_inducing,
+        tolerance=tolerance,
+        largest=plan.largest_local_inducing,
+    )
+
+
+def allow_for_residual(
+    plan: Plan, spec: Spec, scaling: Scaling, start: Start, Z: np.ndarray, X: np.ndarray
+) -> Start:
+    """Starts the noise no smaller than what the local inducing inputs leave out."""
+    if not len(Z) or len(Z) >= len(X):
+        return start
+    sample = X[:: -(-len(X) // 500)]
+    left = budget.residual(local_kernels(spec, scaling, start), Z, sample, plan.inference.jitter)
+    noise = max(start.noise_variance, min(left * start.local_variance, 0.5))
+    return replace(start, noise_variance=noise)
+
+
+def local_kernels(spec: Spec, scaling: Scaling, start: Start) -> Kernel:
+    return starting_kernels(
+        spec.local_kernel, scale=start.local, count=spec.local_latents, extent=scaling.extent
+    )
+
+
+def grow(plan: Plan, scaling: Scaling, trainer: ClientParty, clients: Sequence[ClientRows]) -> None:
+    """Gives more inducing inputs to clients whose local residual costs more than NATS."""
+    nats = trainer.local_nats
+    if plan.local_inducing != "auto" or nats is None or not np.any(nats > budget.NATS):
+        return
+    count = [int(np.asarray(trainer.blocks.active[i]).sum()) for i in range(len(clients))]
+    inputs: list[np.ndarray | None] = []
+    for i, client in enumerate(clients):
+        cap = min(int(1.4 * count[i]) + 4, plan.largest_local_inducing)
+        if nats[i] <= budget.NATS or cap <= count[i]:
+            inputs.append(None)
+            continue
+        kernels = unstack(trainer.blocks.kernels, i)
+        found = budget.greedy_rows(kernels, scaling.inputs(client.X), 0.0, cap)
+        inputs.append(found if len(found) > count[i] else None)
+    if any(Z is not None for Z in inputs):
+        trainer.replace_inputs(inputs)
+
+
+def warn_of_cap(plan: Plan, spec: Spec, trainer: ClientParty, names: Sequence[str]) -> None:
+    """Says so where automatic local inducing inputs ended at their largest number, and are too few."""
+    largest, nats = plan.largest_local_inducing, trainer.local_nats
+    if plan.local_inducing != "auto" or nats is None or not spec.local_latents:
+        return
+    count = np.asarray(trainer.blocks.active).sum(axis=1)
+    short = [
+        name
+        for name, own, lost in zip(names, count, nats, strict=True)
+        if own >= largest and lost > budget.NATS
+    ]
+    if short:
+        warnings.warn(
+            f"{largest} local inducing inputs, the most allowed, are too few for {len(short)} of "
+            f"{len(names)} clients, the first is {short[0]!r}: raise `largest_local_inducing`",
+            BudgetWarning,
+            stacklevel=2,
+        )
