@@ -67,7 +67,7 @@ def adopt(
     rest = evidence_of(model.shared)
     stacked = jax.tree.map(lambda v: v[None], rest)
     for kernels_free, evaluations in ((0.0, 100), (1.0, 150)):
-        broadcast = Broadcast(
+        broadcast = Broadcast.of(
             block=model.shared.block,
             J=rest[0],
             h=rest[1],

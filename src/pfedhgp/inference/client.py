@@ -41,28 +41,40 @@ class StepOptions(NamedTuple):
     chunk: int = 4096
 
 
-def _real(value: ArrayLike) -> Array:
-    return jnp.asarray(value, jnp.float64)
-
-
-def _whole(value: ArrayLike | None) -> Array | None:
-    return None if value is None else jnp.asarray(value, jnp.int64)
-
-
 class Broadcast(eqx.Module):
-    """The global block and the totals ΣJ and Σh at it; `kernels_free` is 0 while lengthscales are held.
-
-    Scalars get one dtype: a Python number is of a weak type, for which all would be compiled again.
-    """
+    """The global block and the totals ΣJ and Σh at it; `kernels_free` is 0 while lengthscales are held."""
 
     block: GlobalBlock
     J: Float[Array, "RM RM"]
     h: Float[Array, " RM"]
-    kernels_free: Array = eqx.field(converter=_real)
-    jitter: Array = eqx.field(converter=_real)
-    evaluations: Array = eqx.field(converter=_whole)
-    derivatives: Array | None = eqx.field(converter=_whole)
+    kernels_free: Array
+    jitter: Array
+    evaluations: Array
+    derivatives: Array | None
     """1 where the server will move θ_g next, and so needs derivatives in it; None: no code for them"""
+
+    @staticmethod
+    def of(
+        block: GlobalBlock,
+        J: Array,
+        h: Array,
+        *,
+        kernels_free: ArrayLike,
+        jitter: ArrayLike,
+        evaluations: ArrayLike,
+        derivatives: ArrayLike,
+    ) -> Broadcast:
+        """With one dtype for scalars: a Python number is of a weak type, for which all is compiled again."""
+        real, whole = jnp.float64, jnp.int64
+        return Broadcast(
+            block=block,
+            J=J,
+            h=h,
+            kernels_free=jnp.asarray(kernels_free, real),
+            jitter=jnp.asarray(jitter, real),
+            evaluations=jnp.asarray(evaluations, whole),
+            derivatives=jnp.asarray(derivatives, whole),
+        )
 
 
 class Info(NamedTuple):

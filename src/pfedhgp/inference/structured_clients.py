@@ -76,7 +76,7 @@ class StructuredClients:
         self, arrays: Arrays, kind: str, names: tuple[str, ...]
     ) -> list[dict[str, np.ndarray]]:
         """The replies to a `start` or `round` broadcast, one a client."""
-        broadcast = Broadcast(
+        broadcast = Broadcast.of(
             block=block_from_arrays(arrays, self.like),
             J=jnp.asarray(arrays["J"]),
             h=jnp.asarray(arrays["h"]),
@@ -325,7 +325,7 @@ class StructuredClients:
     def _final(self, shared: GlobalPosterior, jitter: float) -> Broadcast:
         """What the server would broadcast after its last step."""
         J, h = evidence_of(shared)
-        return Broadcast(
+        return Broadcast.of(
             block=shared.block,
             J=J,
             h=h,
