@@ -18,7 +18,7 @@ def gaussian_evidence(rng, count: int = 400, wild: float = 0.0) -> tuple[Evidenc
     truth = rng.integers(0, 2, count)
     cycles = rng.normal(size=(count, 20, 2)) + truth[:, None, None]
     cycles[rng.uniform(size=count) < wild, :, 1] *= 30.0
-    found = of_laws(CLASSES, laws, cycles, channels=True)
+    found = of_laws(CLASSES, laws, cycles, novelty=True)
     return found, [CLASSES[k] for k in truth]
 
 
@@ -53,7 +53,7 @@ def test_thresholds_keep_the_chosen_rate_on_new_cycles_and_flag_strangers():
     fresh, _ = gaussian_evidence(rng, 2000)
     assert 0.005 < diagnose(fresh, calibration=known).none.mean() < 0.035
     laws = [Law(np.full((20, 2), shift), np.zeros((40, 0)), np.eye(2)) for shift in (0.0, 1.0)]
-    strangers = of_laws(CLASSES, laws, rng.normal(size=(200, 20, 2)) - 3.0, channels=True)
+    strangers = of_laws(CLASSES, laws, rng.normal(size=(200, 20, 2)) - 3.0, novelty=True)
     assert diagnose(strangers, calibration=known).none.all()
 
 
@@ -65,7 +65,7 @@ def test_a_wild_channel_does_not_hide_what_the_others_say():
     cycles = rng.normal(size=(200, 20, 2))
     cycles[:, :, 0] -= 3.0
     laws = [Law(np.full((20, 2), shift), np.zeros((40, 0)), np.eye(2)) for shift in (0.0, 1.0)]
-    strangers = of_laws(CLASSES, laws, cycles, channels=True)
+    strangers = of_laws(CLASSES, laws, cycles, novelty=True)
     assert diagnose(strangers, calibration=known).none.all()
     whole = Evidence(CLASSES, held.log_density, held.distance, held.cells)
     blunt = calibrate(whole, truth, false_alarms=0.02)

@@ -88,7 +88,7 @@ def classify(
         known = model.calibration_
         if kept is not None:
             known = _calibrated(model, kept, false_alarms)
-        found = _evidence(model, batches, channels=known.thresholds is not None)
+        found = _evidence(model, batches, novelty=known.thresholds is not None)
         told_of = diagnosis.diagnose(found, priors=_priors(prior), calibration=known)
         names = [name for batch in batches for name in batch.names]
         truth = [each for batch in batches for each in batch.labels or ()]
@@ -200,14 +200,14 @@ def _from_table(
     ]
 
 
-def _evidence(model: FederatedGP, batches: Sequence[Batch], *, channels: bool) -> Evidence:
+def _evidence(model: FederatedGP, batches: Sequence[Batch], *, novelty: bool) -> Evidence:
     from pfedhgp.asked import cycles_on
     from pfedhgp.evidence import evidence, stacked
 
     parts = []
     for batch in batches:
         X, Y = cycles_on(model.model_, batch.cycles, batch.grid, batch.channels)
-        parts.append(evidence(model.model_, X, Y, channels=channels))
+        parts.append(evidence(model.model_, X, Y, novelty=novelty))
     return stacked(parts)
 
 
@@ -215,7 +215,7 @@ def _calibrated(model: FederatedGP, batches: Sequence[Batch], share: float) -> C
     from pfedhgp.diagnosis import calibrate
 
     truth = [each for batch in batches for each in batch.labels or ()]
-    return calibrate(_evidence(model, batches, channels=True), truth, false_alarms=share)
+    return calibrate(_evidence(model, batches, novelty=True), truth, false_alarms=share)
 
 
 def _priors(given: Sequence[str] | None) -> dict[str, float] | None:
