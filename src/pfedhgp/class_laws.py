@@ -1,8 +1,8 @@
 """From a fitted model to the laws of its classes on a grid, in the few functions that they are made of.
 
 A class's mean and covariance are sums of inducing features a(x), of what those leave out, and of the cycle
-layer's basis. S is an orthonormal basis of all of these on the grid; weights are then moved from features to S
-(Φ = A S), and no matrix has a row for every sample. What all classes share is computed once.
+layer's basis. S is an orthonormal basis of all of these on the grid; weights are then moved from features to
+S (Φ = A S), and no matrix has a row for every sample. What all classes share is computed once.
 """
 
 from __future__ import annotations
@@ -108,8 +108,9 @@ class Laws:
 
     def _span(self, columns: FloatArray) -> FloatArray | None:
         """An orthonormal basis of the columns; None where it would save nothing."""
-        limit = np.sqrt(self.tolerance / max(columns.shape[1], 1))
         Q, R, _ = qr(columns, mode="economic", pivoting=True, check_finite=False)
+        # What a column loses enters Σ at first order, beside what it keeps: hence the margin.
+        limit = 1e-3 * np.sqrt(self.tolerance / max(columns.shape[1], 1))
         rank = int(np.sum(np.abs(np.diagonal(R)) > limit))
         return np.ascontiguousarray(Q[:, :rank]) if rank < WORTH_IT * self.n else None
 

@@ -248,6 +248,25 @@ class Why:
         ]
         return sorted(found, key=lambda each: -each["nats"])
 
+    def condensed(self, count: int = 60) -> dict[str, Any]:
+        """For JSON: nats over at most `count` stretches a channel, their places, and channels alone.
+
+        Log-likelihood differences only: no samples.
+        """
+        cuts = np.array_split(np.arange(len(self.grid)), min(count, len(self.grid)))
+        return {
+            "chosen": self.chosen,
+            "other": self.other,
+            "total": self.total,
+            "channels": list(self.channels),
+            "alone": [float(v) if np.isfinite(v) else None for v in self.alone],
+            "places": [float(self.grid[rows, 0].mean()) for rows in cuts],
+            "nats": [
+                [float(np.nansum(self.along[rows, q])) for rows in cuts]
+                for q in range(len(self.channels))
+            ],
+        }
+
 
 def why(
     laws: tuple[Law, Law],

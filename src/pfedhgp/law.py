@@ -29,6 +29,8 @@ BoolArray = npt.NDArray[np.bool_]
 Parts = list[tuple[float, FloatArray]]
 """Coordinates of gaps a with ⟨a, b⟩ = aᵀΣ⁻¹b = Σ sign A Bᵀ."""
 LOG_2PI = float(np.log(2.0 * np.pi))
+BLOCK = 400
+"""Cells that `by_cell` takes at once."""
 SAME = 1e-10
 """Of the largest: directions between class means that are shorter than this are rounding."""
 
@@ -159,14 +161,31 @@ class Law:
         return out
 
     def by_cell(self, cycle: FloatArray) -> FloatArray:
-        """log p(y_nq | all cells before it), (n, Q), NaN where missing: along the axis, and they sum to ℓ."""
-        there = np.isfinite(cycle).reshape(-1)
-        seen = np.flatnonzero(there)
-        cov = self.dense()[np.ix_(seen, seen)]
-        factor = np.linalg.cholesky(cov)
-        white = solve_triangular(factor, (cycle - self.mean).reshape(-1)[seen], lower=True)
-        out = np.full(there.shape, np.nan)
-        out[seen] = -0.5 * (white**2 + LOG_2PI) - np.log(np.diagonal(factor))
+        """log p(y_nq | all cells before it), (n, Q), NaN where missing: along the axis, and they sum to ℓ.
+
+        Block by block of cells: the weights' mean w and covariance P given all blocks before.
+        """
+        there = np.isfinite(cycle)
+        U = self.half
+        if U.shape[1] > len(self.core):
+            U = Law(self.mean, np.linalg.qr(self.core.T, mode="r").T, self.noise, self.span).half
+        gap = np.where(there, cycle - self.mean, 0.0).reshape(-1)
+        Q, w, P = cycle.shape[1], np.zeros(U.shape[1]), np.eye(U.shape[1])
+        out = np.full(there.size, np.nan)
+        for start in range(0, len(cycle), max(BLOCK // Q, 1)):
+            rows = range(start, min(start + max(BLOCK // Q, 1), len(cycle)))
+            cells = start * Q + np.flatnonzero(there[rows.start : rows.stop].reshape(-1))
+            if not len(cells):
+                continue
+            noise = np.kron(np.eye(len(rows)), self.noise)
+            V = U[cells] @ P
+            inner = V @ U[cells].T + noise[np.ix_(cells - start * Q, cells - start * Q)]
+            factor = np.linalg.cholesky(0.5 * (inner + inner.T))
+            white = solve_triangular(factor, gap[cells] - U[cells] @ w, lower=True)
+            half = solve_triangular(factor, V, lower=True)
+            out[cells] = -0.5 * (white**2 + LOG_2PI) - np.log(np.diagonal(factor))
+            w = w + half.T @ white
+            P = P - half.T @ half
         return out.reshape(cycle.shape)
 
 
@@ -181,7 +200,9 @@ def towards(
     here is with no class is of none. No direction where the observed cells do not differ.
     """
     distance, count = np.zeros(len(cycles)), np.zeros(len(cycles))
-    M = np.asarray([mean - law.mean for mean in others]).reshape(-1, *law.mean.shape)
+    if not others:
+        return distance, count
+    M = np.stack([mean - law.mean for mean in others])
     for there, members in groups_of(np.isfinite(cycles)):
         metric = law.metric(there)
         gaps = law._gaps(cycles[members], there)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -39,6 +40,8 @@ def report(
 
     Rows that the fit held out are marked; other data are shown apart.
 
+    Cycles that classify last saw are in it, and what decided.
+
     An existing report, RUN's own too, is replaced with --overwrite only.
     """
     from pfedhgp.cli.config import Data
@@ -48,7 +51,8 @@ def report(
     from pfedhgp.cli.terminal import result, use_compilation_cache, warnings_as_lines
 
     with warnings_as_lines() as told:
-        columns = columns_of(open_run(run))
+        spec = open_run(run)
+        columns = columns_of(spec)
         target = run / "report.html" if out is None else out
         check_file(target, overwrite=overwrite)
         given = None
@@ -73,6 +77,7 @@ def report(
             rows=None if given is None else parts.rows,
             held_out=parts.held_out,
             others=parts.others,
+            classified=_classified(run, spec["sha256"]),
             quiet=quiet,
         )
         if written is None:
@@ -83,6 +88,18 @@ def report(
         print(written)
 
 
+def _classified(run: Path, model: str) -> dict[str, Any] | None:
+    """What `pfedhgp classify` left in RUN; what cannot be shown is no reason for no report."""
+    from pfedhgp import classified
+    from pfedhgp.errors import InputError, PFedHGPWarning
+
+    try:
+        return classified.read(run, model)
+    except InputError as error:
+        warnings.warn(f"classified cycles are left out: {error}", PFedHGPWarning, stacklevel=2)
+        return None
+
+
 def write_report(
     path: Path,
     model: FederatedGP,
@@ -90,6 +107,7 @@ def write_report(
     rows: Sequence[ClientRows] | None,
     held_out: Sequence[ClientRows] = (),
     others: Sequence[ClientRows] = (),
+    classified: dict[str, Any] | None = None,
     quiet: bool,
 ) -> Path | None:
     """Writes the report whole or not at all; None, and a line, where this build has none.
@@ -106,7 +124,7 @@ def write_report(
             raise
         say("pfedhgp: no report was written: this build has no pfedhgp.report", quiet=quiet)
         return None
-    apart = {"held_out": held_out, "others": others}
+    apart: dict[str, Any] = {"held_out": held_out, "others": others, "classified": classified}
     apart = {name: part for name, part in apart.items() if part}
     with writing_to(path), replacing(path) as beside:
         package.write(beside, model, rows=rows, metrics=model.model_.metrics, **apart)

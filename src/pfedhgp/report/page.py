@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from pfedhgp import __version__, atomic
 from pfedhgp.errors import InputError
-from pfedhgp.report import clients, facts, scores, sections, words
+from pfedhgp.report import clients, diagnosis_section, facts, scores, sections, words
 from pfedhgp.report.gathered import Gathered, Rows, gather
 from pfedhgp.report.views import LARGEST
 from pfedhgp.runtime import with_numerics
@@ -31,19 +31,28 @@ def write(
     metrics: Mapping[str, Any] | None = None,
     held_out: Rows = None,
     others: Rows = None,
+    classified: Mapping[str, Any] | None = None,
 ) -> Path:
     """Writes the report of `model` to the file `path` and returns it.
 
     `rows` are those that were fitted to, `held_out` those that the fit never saw, `others` those of which
     neither is known; without all of them the file holds no data points. `metrics` is a RUN folder's
-    metrics.json. An older file stays as it was until the new one is complete.
+    metrics.json, `classified` what classifying cycles left there. An older file stays as it
+    was until the new one is complete.
     """
     path = Path(path)
     if path.is_dir():
         raise InputError(f"{path} is a folder: name the file that the report goes to")
     if not path.parent.is_dir():
         raise InputError(f"{path.parent}: no such folder; make it before the report is written")
-    text = render(model, rows=rows, metrics=metrics, held_out=held_out, others=others)
+    text = render(
+        model,
+        rows=rows,
+        metrics=metrics,
+        held_out=held_out,
+        others=others,
+        classified=classified,
+    )
     atomic.write_bytes(path, text.encode("utf-8", "replace"))
     return path
 
@@ -56,6 +65,7 @@ def render(
     metrics: Mapping[str, Any] | None = None,
     held_out: Rows = None,
     others: Rows = None,
+    classified: Mapping[str, Any] | None = None,
 ) -> str:
     """The page as text."""
     found = gather(model, rows=rows, metrics=metrics or {}, held_out=held_out, others=others)
@@ -70,7 +80,8 @@ def render(
     folder = resources.files("pfedhgp.report")
     template = environment.from_string((folder / "template.html").read_text("utf-8"))
     css = (folder / "style.css").read_text("utf-8")
-    return template.render(_context(found), css=Markup(css), version=__version__)
+    cycles = classified and diagnosis_section.section(classified, axis=found.axes[0])
+    return template.render(_context(found), diagnosis=cycles, css=Markup(css), version=__version__)
 
 
 def _context(found: Gathered) -> dict[str, Any]:

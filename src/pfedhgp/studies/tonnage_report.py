@@ -137,7 +137,8 @@ def why_picture(example: Mapping[str, Any]) -> str:
     figure, (top, bottom) = plt.subplots(2, 1, figsize=(9, 5), sharex=True, constrained_layout=True)
     for q in shown:
         alone = example["alone"][q]
-        label = f"{example['channels'][q]} (alone {alone:+.1f})"
+        said = "missing" if alone is None else f"alone {alone:+.1f}"
+        label = f"{example['channels'][q]} ({said})"
         top.plot(example["places"], nats[q], lw=1.0, label=label)
     top.axhline(0.0, color="black", lw=0.6)
     top.set_ylabel("nats")
