@@ -95,12 +95,12 @@ def classify(
         told_of = diagnosis.diagnose(found, priors=_priors(prior), calibration=known)
         names = [name for batch in batches for name in batch.names]
         truth = [each for batch in batches for each in batch.labels or ()]
+        scored = None  # before anything is written: a label may name a class that is not there
+        if truth:
+            scored = diagnosis.scores(told_of.classes, truth, told_of.probability)
         write_table(table_of(told_of, names), out)
         if why is not None:
             write_table(_reasons(model, batches, told_of), str(why))
-        scored = None
-        if truth:
-            scored = diagnosis.scores(told_of.classes, truth, told_of.probability)
         _leave_for_report(run, spec, model, batches, told_of, scored)
     summary: dict[str, Any] = {
         "out": out,
