@@ -64,7 +64,7 @@ class Laws:
         power = max(_power(view) for view in self.views.values())
         self.tolerance = LEFT_OUT / power
         self.shared = self._layer(first.predictor.shared)
-        columns = [self.shared.columns, *self._cycle_columns(first)]
+        columns = [self.shared.columns, *self._cycle_columns()]
         self.common = self._span(np.concatenate(columns, axis=1))
 
     def of(self, name: str) -> Law:
@@ -100,11 +100,17 @@ class Laws:
         n = self.n
         return _Layer(A[:, :, :n], tuple(low_rank(R[:n, :n], self.tolerance) for R in rest))
 
-    def _cycle_columns(self, view: AtInputs) -> list[FloatArray]:
-        layer = view.layer
-        if layer is None or not layer.factor.shape[1]:
-            return []
-        return [layer.basis.features(self.X).T]
+    def _cycle_columns(self) -> list[FloatArray]:
+        """Of each different basis that a class's cycle layer has; as a rule all have the same."""
+        found: dict[bytes, FloatArray] = {}
+        for view in self.views.values():
+            layer = view.layer
+            if layer is not None and layer.factor.shape[1]:
+                basis = layer.basis
+                key = np.asarray(basis.inputs).tobytes() + np.asarray(basis.lengthscale).tobytes()
+                if key not in found:
+                    found[key] = basis.features(self.X).T
+        return list(found.values())
 
     def _span(self, columns: FloatArray) -> FloatArray | None:
         """An orthonormal basis of the columns; None where it would save nothing."""

@@ -83,7 +83,7 @@ def _accuracy(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 
 def _none(found: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    head = ["class left out", "flagged", "of", "false alarms", "of known"]
+    head = ["class left out", "flagged", "of", "false alarms", "of known", "cycle layer"]
     rows = [
         [
             each["left_out"],
@@ -91,6 +91,7 @@ def _none(found: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
             str(each["stranger_cycles"]),
             f"{each['false_alarms']:.2%}",
             str(each["known_cycles"]),
+            each["chosen"],
         ]
         for each in found
     ]
