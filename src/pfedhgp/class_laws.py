@@ -56,6 +56,7 @@ class _Layer:
 class Laws:
     """The laws of a model's classes on the grid X (n, d), in the data's units."""
 
+    @with_numerics
     def __init__(self, model: FittedModel, X: FloatArray, classes: Sequence[str]) -> None:
         grid = np.asarray(X, np.float64)
         self.views = {name: AtInputs.of(model, name, grid, None) for name in classes}
@@ -67,6 +68,7 @@ class Laws:
         columns = [self.shared.columns, *self._cycle_columns()]
         self.common = self._span(np.concatenate(columns, axis=1))
 
+    @with_numerics
     def of(self, name: str) -> Law:
         """N(μ, Σ) of a new cycle of this class."""
         view = self.views[name]
@@ -135,7 +137,10 @@ class Laws:
         kinds = np.asarray(view.predictor.kinds)
         B = view.loadings
         roots = (*self.shared.roots, *local.roots)
-        return [np.kron(_moved(root, S), B[:, kinds == kind]) for kind, root in enumerate(roots)]
+        return [
+            np.asarray(np.kron(_moved(root, S), B[:, kinds == kind]), np.float64)
+            for kind, root in enumerate(roots)
+        ]
 
     def _cycle(self, view: AtInputs, S: FloatArray | None) -> list[FloatArray]:
         layer = view.layer

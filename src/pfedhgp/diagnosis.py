@@ -140,7 +140,7 @@ def calibrate(found: Evidence, labels: Sequence[str], *, false_alarms: float = 0
 
 def _shares(own: FloatArray, false_alarms: float) -> FloatArray:
     """Of `false_alarms` for each view (C, V) of held-out cycles; nothing for one that nobody has."""
-    weights = np.isfinite(own).any(axis=0).astype(np.float64)
+    weights = np.asarray(np.any(np.isfinite(own), axis=0), np.float64)
     if weights[0] and weights[1:].any():
         weights[0] = weights[1:].sum()
     return np.asarray(false_alarms * weights / weights.sum())

@@ -154,7 +154,7 @@ class Law:
         """What is left of the joint distance without that of the others."""
         Q, joint = self.mean.shape[1], self.score(cycles)[1]
         out = np.full((len(cycles), Q), np.nan)
-        for q in np.flatnonzero(there.any(axis=0)):
+        for q in np.flatnonzero(there.any(axis=0)).tolist():
             rest = [p for p in range(Q) if p != q]
             less = self.without([q]).score(cycles[:, :, rest])[1] if rest else 0.0
             out[:, q] = joint - less
@@ -168,7 +168,8 @@ class Law:
         there = np.isfinite(cycle)
         U = self.half
         if U.shape[1] > len(self.core):
-            U = Law(self.mean, np.linalg.qr(self.core.T, mode="r").T, self.noise, self.span).half
+            narrow = np.asarray(np.linalg.qr(self.core.T, mode="r")).T  # the same core coreᵀ
+            U = Law(self.mean, narrow, self.noise, self.span).half
         gap = np.where(there, cycle - self.mean, 0.0).reshape(-1)
         Q, w, P = cycle.shape[1], np.zeros(U.shape[1]), np.eye(U.shape[1])
         out = np.full(there.size, np.nan)

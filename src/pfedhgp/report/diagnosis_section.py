@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib import resources
 from typing import Any
 
@@ -32,10 +33,7 @@ def section(content: Mapping[str, Any], *, axis: words.InputAxis) -> Markup:
     calls = [
         {
             **call,
-            "figure": both(
-                lambda width, key, call=call: why_chart(call, axis, width=width, name=key),
-                f"why-{place}",
-            ),
+            "figure": both(partial(_drawn, call, axis), f"why-{place}"),
             "stretches": [
                 {**each, "start": axis.point(each["start"]), "end": axis.point(each["end"])}
                 for each in call["stretches"]
@@ -46,6 +44,10 @@ def section(content: Mapping[str, Any], *, axis: words.InputAxis) -> Markup:
     file = resources.files("pfedhgp.report") / "diagnosis.html"
     template = environment.from_string(file.read_text("utf-8"))
     return Markup(template.render({**content, "calls": calls}))
+
+
+def _drawn(call: Mapping[str, Any], axis: words.InputAxis, width: int, name: str) -> str:
+    return why_chart(call, axis, width=width, name=name)
 
 
 def why_chart(call: Mapping[str, Any], axis: words.InputAxis, *, width: int, name: str) -> str:
