@@ -22,6 +22,7 @@ from scipy.special import logsumexp
 
 from pfedhgp.errors import InputError
 from pfedhgp.evidence import Evidence, Law
+from pfedhgp.runtime import with_numerics
 
 __all__ = ["NONE", "Calibration", "Diagnosis", "Why", "calibrate", "diagnose", "scores", "why"]
 
@@ -268,6 +269,7 @@ class Why:
         }
 
 
+@with_numerics
 def why(
     laws: tuple[Law, Law],
     names: tuple[str, str],
