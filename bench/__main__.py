@@ -16,6 +16,7 @@ import scipy
 import torch
 
 from bench import lapack, ours, torch_peer
+from bench.diagnosis import classifying
 from bench.problem import Sizes, make_problem
 from bench.timing import Summary, Timed, in_turns, ratio, slope, summarise, timed
 from pfedhgp.runtime import numerics
@@ -189,6 +190,8 @@ def main() -> int:
         results["torch"] = [found for found, _ in torch_results]
         results["kernel_gap_to_gpytorch"] = torch_peer.check_kernel()
         results["growth"] = growth(sizes, seconds, quick=options.quick)
+    if not options.quick:
+        results["classifying"] = classifying(seconds)
     results["load_at_end"] = os.getloadavg()[0]
     RESULTS.write_text(json.dumps(results, indent=2) + "\n")
     print(f"\nload {machine['load']:.1f} to {results['load_at_end']:.1f}; wrote {RESULTS}")

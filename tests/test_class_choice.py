@@ -63,6 +63,20 @@ def test_where_no_candidate_errs_the_density_of_held_out_cycles_decides():
     assert form == "free"
 
 
+def test_with_strangers_in_mind_the_layer_that_sees_them_is_chosen():
+    """Three classes far apart. Cycles vary in one narrow shape, so a stationary layer is blind beside it."""
+    rng = np.random.default_rng(4)
+    shape = np.exp(-0.5 * ((GRID - 0.15) / 0.05) ** 2)
+    cycles = classes(rng, shape, 3.0)
+    far = 3.0 * np.exp(-0.5 * ((GRID[:, 0] - 0.8) / 0.06) ** 2)
+    cycles["torn"] = cycles["normal"][::-1] + far[None, :, None]
+    folds = {name: np.arange(40) % 2 for name in cycles}
+    best, judged = choose(GRID, cycles, folds, BASIS, false_alarms=0.02)
+    margins = {name: score.margin for name, score in judged.items() if score.margin is not None}
+    assert str(best) == max(margins, key=lambda name: margins[name]) == "free, shared"
+    assert margins["free, shared"] > 2.0 * margins["stationary, shared"]
+
+
 def test_folds_never_cut_a_block():
     labels = ["a"] * 30 + ["b"] * 20
     blocks = [f"{c // 5}" for c in range(50)]

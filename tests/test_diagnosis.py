@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pfedhgp.diagnosis import NONE, Calibration, calibrate, diagnose, scores, why
+from pfedhgp.diagnosis import NONE, Calibration, calibrate, diagnose, margin, scores, why
 from pfedhgp.errors import InputError
 from pfedhgp.evidence import Evidence, Law, of_laws
 
@@ -18,7 +18,7 @@ def gaussian_evidence(rng, count: int = 400, wild: float = 0.0) -> tuple[Evidenc
     truth = rng.integers(0, 2, count)
     cycles = rng.normal(size=(count, 20, 2)) + truth[:, None, None]
     cycles[rng.uniform(size=count) < wild, :, 1] *= 30.0
-    found = of_laws(CLASSES, laws, cycles, channels=True)
+    found = of_laws(CLASSES, laws, cycles, novelty=True)
     return found, [CLASSES[k] for k in truth]
 
 
@@ -53,7 +53,7 @@ def test_thresholds_keep_the_chosen_rate_on_new_cycles_and_flag_strangers():
     fresh, _ = gaussian_evidence(rng, 2000)
     assert 0.005 < diagnose(fresh, calibration=known).none.mean() < 0.035
     laws = [Law(np.full((20, 2), shift), np.zeros((40, 0)), np.eye(2)) for shift in (0.0, 1.0)]
-    strangers = of_laws(CLASSES, laws, rng.normal(size=(200, 20, 2)) - 3.0, channels=True)
+    strangers = of_laws(CLASSES, laws, rng.normal(size=(200, 20, 2)) - 3.0, novelty=True)
     assert diagnose(strangers, calibration=known).none.all()
 
 
@@ -65,12 +65,45 @@ def test_a_wild_channel_does_not_hide_what_the_others_say():
     cycles = rng.normal(size=(200, 20, 2))
     cycles[:, :, 0] -= 3.0
     laws = [Law(np.full((20, 2), shift), np.zeros((40, 0)), np.eye(2)) for shift in (0.0, 1.0)]
-    strangers = of_laws(CLASSES, laws, cycles, channels=True)
+    strangers = of_laws(CLASSES, laws, cycles, novelty=True)
     assert diagnose(strangers, calibration=known).none.all()
     whole = Evidence(CLASSES, held.log_density, held.distance, held.cells)
     blunt = calibrate(whole, truth, false_alarms=0.02)
     only = Evidence(CLASSES, strangers.log_density, strangers.distance, strangers.cells)
     assert not diagnose(only, calibration=blunt).none.any()
+
+
+def test_a_cycle_between_two_classes_is_of_neither_however_wild_the_rest_is():
+    """Half way between the means, under noise so uneven that neither the whole nor a channel shows it."""
+    rng = np.random.default_rng(5)
+    step = np.zeros((20, 2))
+    step[3] = 1.0
+    laws = [Law(k * step, np.zeros((40, 0)), 0.01 * np.eye(2)) for k in (0.0, 1.0)]
+
+    def drawn(count: int, place: float) -> np.ndarray:
+        cycles = place * step + 0.1 * rng.normal(size=(count, 20, 2))
+        wild = rng.uniform(size=(count, 1, 1)) < 0.2
+        return cycles + wild * rng.normal(size=cycles.shape) * (step == 0)
+
+    held = np.concatenate([drawn(500, 0.0), drawn(500, 1.0)])
+    truth = ["a"] * 500 + ["b"] * 500
+    known = calibrate(of_laws(CLASSES, laws, held, novelty=True), truth, false_alarms=0.02)
+    between = of_laws(CLASSES, laws, drawn(200, 0.5), novelty=True)
+    assert diagnose(between, calibration=known).none.mean() > 0.95
+    assert margin(between, known, share=0.05) > 1.0
+    fresh = of_laws(CLASSES, laws, drawn(1000, 1.0), novelty=True)
+    assert diagnose(fresh, calibration=known).none.mean() < 0.03
+    blunt = Evidence(CLASSES, between.log_density, between.distance, between.cells)
+    limit = calibrate(of_laws(CLASSES, laws, held), truth, false_alarms=0.02)
+    assert diagnose(blunt, calibration=limit).none.mean() < 0.05
+
+
+def test_the_margin_is_the_distance_in_units_of_the_threshold():
+    limits = Calibration(thresholds=(1.0,))  # N = 8: 8 + √16 · 1 = 12
+    found = evidence_of([[0.0, 0.0]] * 3, [[24.0, 36.0], [48.0, 36.0], [90.0, 12.0]], cells=8)
+    assert margin(found, limits, share=0.0) == pytest.approx(1.0)
+    assert margin(found, limits, share=0.5) == pytest.approx(2.0)
+    assert margin(found, limits, share=1.0) == pytest.approx(3.0)
 
 
 def test_overconfident_evidence_is_tempered():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,9 @@ import reference as ref
 from pfedhgp import FederatedGP
 from pfedhgp.errors import InputError
 from pfedhgp.evidence import Law, evidence, law_of, low_rank
+from pfedhgp.kernels import RBF
+from pfedhgp.model.at_inputs import AtInputs
+from pfedhgp.model.fitted import FittedModel
 from test_cycle_layer import GRID, SETTINGS, press
 
 # Few inducing inputs, so that the residual R is there, and averaging, so that the tilt is.
@@ -106,6 +111,32 @@ def test_a_channel_given_the_rest_is_the_conditional_gaussian(fitted):
     expected = np.sum(left * np.linalg.solve(inner, left.T).T, axis=1)
     np.testing.assert_allclose(found[:2, 1], expected, rtol=1e-7)
     assert np.isnan(found[2, 1])
+
+
+def with_smooth_kernels(model: FittedModel) -> FittedModel:
+    """The same weights on RBF features: another model, and a smooth one."""
+
+    def smooth(holder):
+        block = holder.block
+        return replace(holder, block=replace(block, kernels=RBF(block.kernels.lengthscale)))
+
+    clients = {name: smooth(client) for name, client in model.clients.items()}
+    return replace(model, shared=smooth(model.shared), clients=clients)
+
+
+def test_long_smooth_cycles_are_scored_in_a_span_of_few_functions(fitted):
+    model = with_smooth_kernels(fitted.model_)
+    grid = np.linspace(0.0, 1.0, 200)[:, None]
+    law = law_of(model, "press 1", grid)
+    assert law.span is not None
+    assert law.span.shape[1] < 80
+    view = AtInputs.of(model, "press 1", grid, None)
+    cov = view.with_noise(view.covariance("total", "total", "joint"), "joint")
+    np.testing.assert_allclose(law.dense(), cov, atol=1e-8)
+    np.testing.assert_allclose(law.mean, view.marginals()[0]["total"], atol=1e-9)
+    cycle = law.mean + 0.3 * np.random.default_rng(0).normal(size=law.mean.shape)
+    expected = ref.log_gaussian(cycle.ravel(), law.mean.ravel(), cov)
+    assert law.score(cycle[None])[0][0] == pytest.approx(expected, rel=1e-8)
 
 
 def test_a_low_rank_factor_leaves_out_no_more_than_it_says():

@@ -9,12 +9,12 @@ plain mean of its cycles, with the uncertainty Σ_e/C of a mean: nothing is trai
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from pfedhgp.diagnosis import Calibration, calibrate, numbered
+from pfedhgp.diagnosis import Calibration, calibrate, margin, numbered
 from pfedhgp.errors import InputError
 from pfedhgp.evidence import Evidence, Law, of_laws, stacked
 from pfedhgp.inference.cycle_forms import MARGIN, Halves, estimate, mixed
@@ -25,6 +25,10 @@ from pfedhgp.runtime import with_numerics
 FloatArray = npt.NDArray[np.float64]
 FINE = 3
 """Samples a basis function beyond which a grid is far finer than the basis."""
+MISSED = 0.05
+"""Of strangers that may go unnoticed: the margin is what the others reach."""
+AS_WIDE = 0.9
+"""Of the widest margin: candidates from there on flag strangers equally well."""
 SIMPLER = 0.01
 """Nats of log-loss a held-out cycle within which candidates tell classes apart equally well."""
 
@@ -97,12 +101,17 @@ def choose(
     *,
     candidates: Sequence[Candidate] = USUAL,
     noise: str = "output",
+    false_alarms: float | None = None,
 ) -> tuple[Candidate, dict[str, Calibration]]:
     """(the candidate, what each one scored).
 
     Of those within `SIMPLER` of the best held-out log-loss, the simplest within `MARGIN` nats of the best
     density of held-out cycles under their own class. With few cycles several candidates make no mistake
     at all, and the log-loss then does not say which of them describes cycles best.
+
+    Where "none of these" is wanted, at a rate of `false_alarms`, candidates that tell known classes apart
+    equally well are first judged by strangers: each class in turn is left out, and how far its cycles are
+    beyond the thresholds (`margin`), for the class that fares worst, decides.
 
     `cycles` has each class's (C, n, Q) in scaled units on the grid (n, d) in the unit box; `candidates` come
     in order of simplicity. Only complete cycles take part.
@@ -130,9 +139,49 @@ def choose(
     losses = {each: scores[str(each)].log_loss or 0.0 for each in candidates}
     enough = min(losses.values()) + SIMPLER
     level = [each for each in candidates if losses[each] <= enough]
+    if false_alarms is not None and len(level) > 1:
+        margins = _margins(grid, whole, where, basis, level, noise=noise, false_alarms=false_alarms)
+        scores |= {str(each): replace(scores[str(each)], margin=margins[each]) for each in level}
+        widest = max(margins.values())
+        level = [each for each in level if margins[each] >= AS_WIDE * widest]
     density = {each: own_density(stacked(found[str(each)]), truth) for each in level}
     best = max(density.values()) - MARGIN
     return next(each for each in level if density[each] >= best), scores
+
+
+def _margins(
+    grid: FloatArray,
+    cycles: Mapping[str, FloatArray],
+    folds: Mapping[str, npt.NDArray[np.int64]],
+    basis: CycleBasis,
+    candidates: Sequence[Candidate],
+    *,
+    noise: str,
+    false_alarms: float,
+) -> dict[Candidate, float]:
+    """The smallest `margin` over the classes, each left out of everything in turn."""
+    found: dict[Candidate, list[float]] = {each: [] for each in candidates}
+    for stranger in cycles:
+        known = {name: Y for name, Y in cycles.items() if name != stranger}
+        held: dict[Candidate, list[Evidence]] = {each: [] for each in candidates}
+        strange: dict[Candidate, list[Evidence]] = {each: [] for each in candidates}
+        truth: list[str] = []
+        for fold in sorted(set(np.concatenate([folds[name] for name in known]).tolist())):
+            seen = {name: Y[folds[name] != fold] for name, Y in known.items()}
+            new = {name: Y[folds[name] == fold] for name, Y in known.items()}
+            truth += [name for name, Y in new.items() for _ in Y]
+            fits = _Fits(grid, seen, basis, noise)
+            for each in candidates:
+                laws = [plain_law(grid, seen[n], layer) for n, layer in fits.layers(each).items()]
+                fresh = np.concatenate(list(new.values()))
+                held[each].append(of_laws(tuple(seen), laws, fresh, novelty=True))
+                own = cycles[stranger][folds[stranger] == fold]
+                if len(own):
+                    strange[each].append(of_laws(tuple(seen), laws, own, novelty=True))
+        for each in candidates:
+            limits = calibrate(stacked(held[each]), truth, false_alarms=false_alarms)
+            found[each].append(margin(stacked(strange[each]), limits, share=MISSED))
+    return {each: min(values) for each, values in found.items()}
 
 
 def own_density(found: Evidence, truth: Sequence[str]) -> float:
@@ -179,12 +228,15 @@ def plain_law(grid: FloatArray, cycles: FloatArray, layer: CycleLayer) -> Law:
     each of thousands of samples would cost a class with few cycles ½ log(1 + 1/C), and it would never win.
     """
     C, mean = len(cycles), cycles.mean(axis=0)
-    half = layer.half(grid)
-    n, Q, k = half.shape
-    smooth = np.sqrt(1.0 + 1.0 / C) * half.reshape(n * Q, k)
-    if n <= FINE * len(layer.basis.inputs):
+    A, Q = layer.basis.features(grid), layer.outputs
+    fine = len(grid) > FINE * len(A)
+    span = np.linalg.qr(A.T)[0] if fine else None
+    inside = A.T if span is None else span.T @ A.T
+    F = np.sqrt(1.0 + 1.0 / C) * layer.factor.reshape(Q, len(A), layer.factor.shape[1])
+    smooth = np.einsum("am,qmk->aqk", inside, F, optimize=True)
+    smooth = smooth.reshape(len(inside) * Q, F.shape[2])
+    if span is None:
         return Law(mean, smooth, (1.0 + 1.0 / C) * layer.noise)
-    span = np.linalg.qr(layer.basis.features(grid).T)[0]
-    root = np.linalg.cholesky(layer.noise / C)
-    own = np.einsum("nm,qp->nqmp", span, root).reshape(n * Q, span.shape[1] * Q)
-    return Law(span @ (span.T @ mean), np.concatenate([smooth, own], axis=1), layer.noise)
+    own = np.kron(np.eye(len(inside)), np.linalg.cholesky(layer.noise / C))
+    core = np.concatenate([smooth, own], axis=1)
+    return Law(span @ (span.T @ mean), core, layer.noise, span)

@@ -1,9 +1,10 @@
 """From evidence to a diagnosis: class probabilities, labels, and "none of these".
 
     P(class i | y) ∝ prior_i · exp(ℓ_i(y)/τ)                   τ = 1 unless held-out cycles ask for more
-    none of these where, under every class, the surprise (dᵀΣ⁻¹d − N)/√(2N) of the whole cycle, or of one
-    channel given the others, is beyond its threshold
+    none of these where, under every class, a surprise (dᵀΣ⁻¹d − N)/√(2N) is beyond its threshold
 
+There are three kinds of surprise: in the few directions from the class's mean towards the others' (where
+classes differ, a known cycle is with one of them), of the whole cycle, and of one channel given the others.
 τ and the thresholds come from held-out cycles of known classes (`calibrate`): τ minimises their log-loss, and
 each threshold is passed, under a cycle's own class, by no more than a share of them. A channel that now and
 then runs wild in every class so gets a high threshold, and does not hide what the others say.
@@ -21,6 +22,7 @@ from scipy.special import logsumexp
 
 from pfedhgp.errors import InputError
 from pfedhgp.evidence import Evidence, Law
+from pfedhgp.runtime import with_numerics
 
 __all__ = ["NONE", "Calibration", "Diagnosis", "Why", "calibrate", "diagnose", "scores", "why"]
 
@@ -37,13 +39,15 @@ class Calibration:
 
     temperature: float = 1.0
     thresholds: tuple[float, ...] | None = None
-    """Of the whole cycle, and of each channel given the others."""
+    """Towards other classes, of the whole cycle, and of each channel given the others."""
     false_alarms: float | None = None
     """The chosen share of known cycles that may be called none of these."""
     cycles: int = 0
     accuracy: float | None = None
     log_loss: float | None = None
     """Of the held-out cycles, at this temperature."""
+    margin: float | None = None
+    """Where classes were left out to choose the cycle layer: see `margin`."""
 
     def to_json(self) -> dict[str, Any]:
         limits = self.thresholds  # JSON has no infinity: a channel never seen has no threshold
@@ -112,8 +116,9 @@ def diagnose(
 def calibrate(found: Evidence, labels: Sequence[str], *, false_alarms: float = 0.01) -> Calibration:
     """τ and the threshold from held-out cycles of known classes.
 
-    `false_alarms` is shared out evenly between the whole cycle and the channels; a threshold is the surprise
-    that at most its share of n + 1 such cycles passes: with fewer cycles than that takes, the largest.
+    Half of `false_alarms` is for the directions towards other classes, the other half is shared out evenly
+    between the whole cycle and the channels. A threshold is the surprise that at most its share of n + 1 such
+    cycles passes: with fewer cycles than that takes, the largest.
     """
     if not 0.0 < false_alarms < 1.0:
         raise InputError(f"`false_alarms` must be between 0 and 1, got {false_alarms!r}")
@@ -122,7 +127,8 @@ def calibrate(found: Evidence, labels: Sequence[str], *, false_alarms: float = 0
     losses = [_log_loss(_log_posterior(found.log_density, flat, t), truth) for t in TEMPERATURES]
     at = int(np.argmin(losses))
     own = found.surprise[np.arange(len(truth)), truth]
-    limits = tuple(_quantile(view, false_alarms / own.shape[1]) for view in own.T)
+    shares = _shares(own, false_alarms)
+    limits = tuple(_quantile(view, share) for view, share in zip(own.T, shares, strict=True))
     return Calibration(
         temperature=TEMPERATURES[at],
         thresholds=limits,
@@ -131,6 +137,14 @@ def calibrate(found: Evidence, labels: Sequence[str], *, false_alarms: float = 0
         accuracy=float(np.mean(np.argmax(found.log_density, axis=1) == truth)),
         log_loss=float(losses[at]),
     )
+
+
+def _shares(own: FloatArray, false_alarms: float) -> FloatArray:
+    """Of `false_alarms` for each view (C, V) of held-out cycles; nothing for one that nobody has."""
+    weights = np.asarray(np.any(np.isfinite(own), axis=0), np.float64)
+    if weights[0] and weights[1:].any():
+        weights[0] = weights[1:].sum()
+    return np.asarray(false_alarms * weights / weights.sum())
 
 
 def _quantile(values: FloatArray, share: float) -> float:
@@ -146,10 +160,23 @@ def _excess(found: Evidence, thresholds: tuple[float, ...] | None) -> FloatArray
     """min over classes of the largest surprise beyond its threshold, (C,)."""
     surprise = found.surprise
     if thresholds is None:
-        return surprise[:, :, 0].min(axis=1)
+        return surprise[:, :, -1 if found.novelty is None else 1].min(axis=1)
     if surprise.shape[2] != len(thresholds):
         raise InputError("thresholds are of other channels than this evidence: calibrate again")
     return np.nanmax(surprise - np.asarray(thresholds), axis=2).min(axis=1)
+
+
+def margin(strangers: Evidence, known: Calibration, *, share: float) -> float:
+    """How many times the distance of its threshold strangers are away, all but `share` of them.
+
+    Of each cycle the class that fits best, and of its distances the one that is furthest beyond. Above 1
+    that many are flagged.
+    """
+    distance, freedom = strangers.views
+    limits = freedom + np.sqrt(2.0 * freedom) * np.asarray(known.thresholds)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = np.where(freedom > 0, distance / np.maximum(limits, 1e-300), np.nan)
+    return float(np.quantile(np.nanmax(ratio, axis=2).min(axis=1), share))
 
 
 def numbered(classes: Sequence[str], labels: Sequence[str]) -> npt.NDArray[np.int64]:
@@ -222,7 +249,27 @@ class Why:
         ]
         return sorted(found, key=lambda each: -each["nats"])
 
+    def condensed(self, count: int = 60) -> dict[str, Any]:
+        """For JSON: nats over at most `count` stretches a channel, their places, and channels alone.
 
+        Log-likelihood differences only: no samples.
+        """
+        cuts = np.array_split(np.arange(len(self.grid)), min(count, len(self.grid)))
+        return {
+            "chosen": self.chosen,
+            "other": self.other,
+            "total": self.total,
+            "channels": list(self.channels),
+            "alone": [float(v) if np.isfinite(v) else None for v in self.alone],
+            "places": [float(self.grid[rows, 0].mean()) for rows in cuts],
+            "nats": [
+                [float(np.nansum(self.along[rows, q])) for rows in cuts]
+                for q in range(len(self.channels))
+            ],
+        }
+
+
+@with_numerics
 def why(
     laws: tuple[Law, Law],
     names: tuple[str, str],

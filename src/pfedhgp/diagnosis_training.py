@@ -67,7 +67,14 @@ def train_diagnosis(
     chosen: Candidate = candidates[0]
     judged: dict[str, Calibration] = {}
     if len(candidates) > 1 or not thresholds:
-        chosen, judged = _choice(grids[names[0]], arrays, by_class, candidates, cycle_basis)
+        chosen, judged = _choice(
+            grids[names[0]],
+            arrays,
+            by_class,
+            candidates,
+            cycle_basis,
+            false_alarms=false_alarms if thresholds else None,
+        )
     common = {
         **chosen.settings,
         "cycle_basis": cycle_basis,
@@ -91,7 +98,7 @@ def train_diagnosis(
                 new = arrays[n][by_class[n] == k]
                 if len(new):
                     parts.append(
-                        evidence(judge, grids[n], np.moveaxis(new, 1, 2), names, channels=True)
+                        evidence(judge, grids[n], np.moveaxis(new, 1, 2), names, novelty=True)
                     )
                     truth += [n] * len(new)
         found = calibrate(stacked(parts), truth, false_alarms=false_alarms)
@@ -113,6 +120,8 @@ def _choice(
     folds: Mapping[str, npt.NDArray[np.int64]],
     candidates: Sequence[Candidate],
     size: int,
+    *,
+    false_alarms: float | None,
 ) -> tuple[Candidate, dict[str, Calibration]]:
     low, high = grid.min(axis=0), grid.max(axis=0)
     everything = np.concatenate([np.moveaxis(Y, 1, 2) for Y in arrays.values()])
@@ -120,7 +129,14 @@ def _choice(
     spread = np.where(spread > 0, spread, 1.0)
     scaled = {name: (np.moveaxis(Y, 1, 2) - centre) / spread for name, Y in arrays.items()}
     basis = CycleBasis.on(budget.box_points(size, grid.shape[1]))
-    return choose((grid - low) / (high - low), scaled, folds, basis, candidates=candidates)
+    return choose(
+        (grid - low) / (high - low),
+        scaled,
+        folds,
+        basis,
+        candidates=candidates,
+        false_alarms=false_alarms,
+    )
 
 
 def _checked(data: Mapping[str, tuple[Any, Any]]) -> tuple[dict, dict]:

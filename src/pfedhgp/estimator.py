@@ -335,7 +335,7 @@ class FederatedGP:
 
         X, Y = asked.cycles_on(self._fitted(), cycles, grid, channels)
         known = calibration or self.calibration_
-        found = evidence(self._fitted(), X, Y, classes, channels=known.thresholds is not None)
+        found = evidence(self._fitted(), X, Y, classes, novelty=known.thresholds is not None)
         return diagnosis.diagnose(found, priors=priors, calibration=known)
 
     def why(

@@ -98,6 +98,13 @@ def test_held_out_cycles_give_thresholds_and_reasons_are_written(run, model_and_
     assert table["class"][0] == "none of these"
     assert table.filter(pl.col("class") == "none of these").height <= 2
     reasons = pl.read_csv(why)
+    kept = json.loads((folder / "classified.json").read_text())
+    assert kept["counts"]["none of these"] == table["class"].to_list().count("none of these")
+    assert kept["scores"]["accuracy"] > 0.5
+    assert len(kept["calls"]) == 3
+    page = tmp_path / "report.html"
+    assert run("report", folder, "--out", page).code == 0
+    assert f"Cycle {kept['calls'][0]['cycle']}" in page.read_text()
     assert set(reasons.columns) == {"cycle", "class", "against", "channel", "start", "end", "nats"}
     for c in range(1, 8):
         row = table.row(c, named=True)
@@ -124,6 +131,7 @@ def test_wrong_cycles_are_one_line(run, model_and_run, tmp_path, change, more, w
     _, folder = model_and_run
     done = run("classify", folder, tmp_path / "bad.csv", "--cycle", "run", *more, "--out", out)
     assert words in done.complaint
+    assert not out.exists()
 
 
 def test_wrong_arrays_and_options_are_one_line(run, model_and_run, tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from pfedhgp.data.columns import Columns
-    from pfedhgp.diagnosis import Calibration
+    from pfedhgp.diagnosis import Calibration, Diagnosis, Why
     from pfedhgp.estimator import FederatedGP
     from pfedhgp.evidence import Evidence
 
@@ -61,6 +61,8 @@ def classify(
     DATA is a long table with --cycle, or .npz or .mat with cycles.
 
     Columns: cycle, class, probability, surprise, log density of each.
+
+    RUN keeps counts and the closest calls for its report, no samples.
     """
     from pfedhgp.cli.predict import _check_options, write_table
     from pfedhgp.cli.saved import columns_of, open_run
@@ -73,7 +75,8 @@ def classify(
             raise InputError(f"{why} already exists: choose another file, or give --overwrite")
         if held_out is not None and label is None:
             raise InputError("--held-out needs --label: the column or array with true classes")
-        columns = columns_of(open_run(run))
+        spec = open_run(run)
+        columns = columns_of(spec)
         batches = read_batches(data, columns, cycle=cycle, label=label, delimiter=delimiter)
         kept = (
             read_batches(held_out, columns, cycle=cycle, label=label, delimiter=delimiter)
@@ -88,16 +91,17 @@ def classify(
         known = model.calibration_
         if kept is not None:
             known = _calibrated(model, kept, false_alarms)
-        found = _evidence(model, batches, channels=known.thresholds is not None)
+        found = _evidence(model, batches, novelty=known.thresholds is not None)
         told_of = diagnosis.diagnose(found, priors=_priors(prior), calibration=known)
         names = [name for batch in batches for name in batch.names]
         truth = [each for batch in batches for each in batch.labels or ()]
+        scored = None  # before anything is written: a label may name a class that is not there
+        if truth:
+            scored = diagnosis.scores(told_of.classes, truth, told_of.probability)
         write_table(table_of(told_of, names), out)
         if why is not None:
             write_table(_reasons(model, batches, told_of), str(why))
-        scored = None
-        if truth:
-            scored = diagnosis.scores(told_of.classes, truth, told_of.probability)
+        _leave_for_report(run, spec, model, batches, told_of, scored)
     summary: dict[str, Any] = {
         "out": out,
         "cycles": len(names),
@@ -117,6 +121,43 @@ def classify(
                 f"ECE {scored['ece']:.3f}",
                 quiet=quiet,
             )
+
+
+def _leave_for_report(
+    run: Path,
+    spec: Mapping[str, Any],
+    model: FederatedGP,
+    batches: Sequence[Batch],
+    found: Diagnosis,
+    scored: Mapping[str, Any] | None,
+) -> None:
+    """Counts and reasons into RUN; a folder that cannot be written is no reason to fail."""
+    import warnings
+
+    from pfedhgp import classified
+    from pfedhgp.errors import PFedHGPWarning
+
+    places = [(batch, c) for batch in batches for c in range(len(batch.names))]
+
+    def explain(cycle: int, one: str, two: str) -> Why:
+        batch, c = places[cycle]
+        return model.why(
+            batch.cycles[c], grid=batch.grid, chosen=one, other=two, channels=batch.channels
+        )
+
+    content = classified.made_of(
+        found,
+        [batch.names[c] for batch, c in places],
+        model=str(spec["sha256"]),
+        explain=explain,
+        scores=scored,
+        layer=spec["settings"].get("diagnosis"),
+    )
+    try:
+        classified.write(run, content)
+    except OSError as error:
+        text = f"the report will not show these cycles: {run} cannot be written ({error.strerror})"
+        warnings.warn(text, PFedHGPWarning, stacklevel=2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,14 +241,14 @@ def _from_table(
     ]
 
 
-def _evidence(model: FederatedGP, batches: Sequence[Batch], *, channels: bool) -> Evidence:
+def _evidence(model: FederatedGP, batches: Sequence[Batch], *, novelty: bool) -> Evidence:
     from pfedhgp.asked import cycles_on
     from pfedhgp.evidence import evidence, stacked
 
     parts = []
     for batch in batches:
         X, Y = cycles_on(model.model_, batch.cycles, batch.grid, batch.channels)
-        parts.append(evidence(model.model_, X, Y, channels=channels))
+        parts.append(evidence(model.model_, X, Y, novelty=novelty))
     return stacked(parts)
 
 
@@ -215,7 +256,7 @@ def _calibrated(model: FederatedGP, batches: Sequence[Batch], share: float) -> C
     from pfedhgp.diagnosis import calibrate
 
     truth = [each for batch in batches for each in batch.labels or ()]
-    return calibrate(_evidence(model, batches, channels=True), truth, false_alarms=share)
+    return calibrate(_evidence(model, batches, novelty=True), truth, false_alarms=share)
 
 
 def _priors(given: Sequence[str] | None) -> dict[str, float] | None:

@@ -42,6 +42,7 @@ def report(
     Rows that the fit held out are marked; other data are shown apart.
 
     Groups that cluster found in RUN are in it.
+    Cycles that classify last saw are in it, and what decided.
 
     An existing report, RUN's own too, is replaced with --overwrite only.
     """
@@ -79,6 +80,7 @@ def report(
             held_out=parts.held_out,
             others=parts.others,
             zones=_zones(run, spec["sha256"]),
+            classified=_classified(run, spec["sha256"]),
             quiet=quiet,
         )
         if written is None:
@@ -101,6 +103,18 @@ def _zones(run: Path, model: str) -> KeptZones | None:
         return None
 
 
+def _classified(run: Path, model: str) -> dict[str, Any] | None:
+    """What `pfedhgp classify` left in RUN; what cannot be shown is no reason for no report."""
+    from pfedhgp import classified
+    from pfedhgp.errors import InputError, PFedHGPWarning
+
+    try:
+        return classified.read(run, model)
+    except InputError as error:
+        warnings.warn(f"classified cycles are left out: {error}", PFedHGPWarning, stacklevel=2)
+        return None
+
+
 def write_report(
     path: Path,
     model: FederatedGP,
@@ -109,6 +123,7 @@ def write_report(
     held_out: Sequence[ClientRows] = (),
     others: Sequence[ClientRows] = (),
     zones: KeptZones | None = None,
+    classified: dict[str, Any] | None = None,
     quiet: bool,
 ) -> Path | None:
     """Writes the report whole or not at all; None, and a line, where this build has none.
@@ -126,6 +141,7 @@ def write_report(
         say("pfedhgp: no report was written: this build has no pfedhgp.report", quiet=quiet)
         return None
     apart: dict[str, Any] = {"held_out": held_out, "others": others, "zones": zones}
+    apart["classified"] = classified
     apart = {name: part for name, part in apart.items() if part}
     with writing_to(path), replacing(path) as beside:
         package.write(beside, model, rows=rows, metrics=model.model_.metrics, **apart)

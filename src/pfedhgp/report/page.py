@@ -13,7 +13,15 @@ from markupsafe import Markup
 
 from pfedhgp import __version__, atomic
 from pfedhgp.errors import InputError
-from pfedhgp.report import clients, facts, scores, sections, words, zone_section
+from pfedhgp.report import (
+    clients,
+    diagnosis_section,
+    facts,
+    scores,
+    sections,
+    words,
+    zone_section,
+)
 from pfedhgp.report.gathered import Gathered, Rows, gather
 from pfedhgp.report.views import LARGEST
 from pfedhgp.runtime import with_numerics
@@ -37,19 +45,29 @@ def write(
     held_out: Rows = None,
     others: Rows = None,
     zones: KeptZones | None = None,
+    classified: Mapping[str, Any] | None = None,
 ) -> Path:
     """Writes the report of `model` to the file `path` and returns it.
 
     `rows` are those that were fitted to, `held_out` those that the fit never saw, `others` those of which
     neither is known; without all of them the file holds no data points. `metrics` is a RUN folder's
-    metrics.json, `zones` what clustering found. An older file stays as it was until the new one is complete.
+    metrics.json, `zones` what clustering found and `classified` what classifying cycles left there. An older
+    file stays as it was until the new one is complete.
     """
     path = Path(path)
     if path.is_dir():
         raise InputError(f"{path} is a folder: name the file that the report goes to")
     if not path.parent.is_dir():
         raise InputError(f"{path.parent}: no such folder; make it before the report is written")
-    text = render(model, rows=rows, metrics=metrics, held_out=held_out, others=others, zones=zones)
+    text = render(
+        model,
+        rows=rows,
+        metrics=metrics,
+        held_out=held_out,
+        others=others,
+        zones=zones,
+        classified=classified,
+    )
     atomic.write_bytes(path, text.encode("utf-8", "replace"))
     return path
 
@@ -63,6 +81,7 @@ def render(
     held_out: Rows = None,
     others: Rows = None,
     zones: KeptZones | None = None,
+    classified: Mapping[str, Any] | None = None,
 ) -> str:
     """The page as text."""
     found = gather(model, rows=rows, metrics=metrics or {}, held_out=held_out, others=others)
@@ -78,7 +97,10 @@ def render(
     template = environment.from_string((folder / "template.html").read_text("utf-8"))
     css = (folder / "style.css").read_text("utf-8")
     own = zone_section.section(zones) if zones is not None else None
-    page = template.render(_context(found), zones=own, css=Markup(css), version=__version__)
+    cycles = classified and diagnosis_section.section(classified, axis=found.axes[0])
+    page = template.render(
+        _context(found), zones=own, diagnosis=cycles, css=Markup(css), version=__version__
+    )
     return _TABLE.sub(_labelled, page)
 
 

@@ -171,8 +171,11 @@ def summarise(store: Store, study: Tonnage, *, runs: int) -> dict[str, Any]:
     tables["why"] = [r["why"] for r in main if "why" in r]
     tables["none of these"] = [
         {
-            k: r[k]
-            for k in ("left_out", "false_alarms", "flagged", "known_cycles", "stranger_cycles")
+            name: r[name]
+            for name in (
+                *("left_out", "false_alarms", "flagged"),
+                *("known_cycles", "stranger_cycles", "chosen"),
+            )
         }
         for r in found
         if r["part"] == "none"

@@ -123,21 +123,8 @@ def closest_call(model: FederatedGP, new: CycleSet, found: Diagnosis) -> dict[st
     cycle = int(np.argmin(ranked[:, -1] - ranked[:, -2]))
     one, two = (found.classes[k] for k in np.argsort(-found.log_density[cycle])[:2])
     reason = model.why(new.cycles[cycle], grid=new.grid, chosen=one, other=two)
-    cuts = np.array_split(np.arange(len(new.grid)), min(STRETCHES, len(new.grid)))
     assert new.label is not None
-    return {
-        "chosen": one,
-        "other": two,
-        "truth": new.label[cycle],
-        "total": reason.total,
-        "channels": list(new.channels),
-        "alone": [float(v) for v in reason.alone],
-        "places": [float(new.grid[rows].mean()) for rows in cuts],
-        "nats": [
-            [float(np.nansum(reason.along[rows, q])) for rows in cuts]
-            for q in range(len(new.channels))
-        ],
-    }
+    return {**reason.condensed(STRETCHES), "truth": new.label[cycle]}
 
 
 def ours(

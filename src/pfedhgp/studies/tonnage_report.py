@@ -83,7 +83,7 @@ def _accuracy(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 
 def _none(found: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    head = ["class left out", "flagged", "of", "false alarms", "of known"]
+    head = ["class left out", "flagged", "of", "false alarms", "of known", "cycle layer"]
     rows = [
         [
             each["left_out"],
@@ -91,6 +91,7 @@ def _none(found: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
             str(each["stranger_cycles"]),
             f"{each['false_alarms']:.2%}",
             str(each["known_cycles"]),
+            each["chosen"],
         ]
         for each in found
     ]
@@ -137,7 +138,8 @@ def why_picture(example: Mapping[str, Any]) -> str:
     figure, (top, bottom) = plt.subplots(2, 1, figsize=(9, 5), sharex=True, constrained_layout=True)
     for q in shown:
         alone = example["alone"][q]
-        label = f"{example['channels'][q]} (alone {alone:+.1f})"
+        said = "missing" if alone is None else f"alone {alone:+.1f}"
+        label = f"{example['channels'][q]} ({said})"
         top.plot(example["places"], nats[q], lw=1.0, label=label)
     top.axhline(0.0, color="black", lw=0.6)
     top.set_ylabel("nats")

@@ -1,0 +1,76 @@
+"""The report's section on classified cycles: what they were taken for, and which stretch decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from importlib import resources
+from typing import Any
+
+import jinja2
+import numpy as np
+from markupsafe import Markup
+
+from pfedhgp.report import words
+from pfedhgp.report.gathered import both
+from pfedhgp.report.theme import COLOURS, NARROW, drawing, new_figure, plain_legend, to_svg
+
+__all__ = ["section", "why_chart"]
+
+SHOWN = 4
+"""Channels that get a line of their own: those that said most."""
+LINES = ("global", "deviation", "local", "held")
+
+
+def section(content: Mapping[str, Any], *, axis: words.InputAxis) -> Markup:
+    """The block that the page includes; `content` is that of classified.json."""
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    environment.filters |= {
+        "number": words.number,
+        "percent": words.percent,
+        "shown": words.shown,
+    }
+    calls = [
+        {
+            **call,
+            "figure": both(partial(_drawn, call, axis), f"why-{place}"),
+            "stretches": [
+                {**each, "start": axis.point(each["start"]), "end": axis.point(each["end"])}
+                for each in call["stretches"]
+            ],
+        }
+        for place, call in enumerate(content["calls"])
+    ]
+    file = resources.files("pfedhgp.report") / "diagnosis.html"
+    template = environment.from_string(file.read_text("utf-8"))
+    return Markup(template.render({**content, "calls": calls}))
+
+
+def _drawn(call: Mapping[str, Any], axis: words.InputAxis, width: int, name: str) -> str:
+    return why_chart(call, axis, width=width, name=name)
+
+
+def why_chart(call: Mapping[str, Any], axis: words.InputAxis, *, width: int, name: str) -> str:
+    """Nats for the class chosen, stretch by stretch: the strongest channels, and the sum of all so far."""
+    nats, places = np.asarray(call["nats"]), axis.values(call["places"])
+    with drawing():
+        figure, (top, bottom) = new_figure(
+            width, 380 if width > NARROW else 420, gap=52, ratios=(1.6, 1.0), share_x=True
+        )
+        for line, q in enumerate(_strongest(nats)):
+            label = words.shown(call["channels"][q], 16)
+            top.plot(places, nats[q], color=COLOURS[LINES[line]], label=label, gid=f"channel-{q}")
+        top.axhline(0.0, color=COLOURS["muted"], linewidth=0.7)
+        top.set_title("For it, by stretch (nats)" if width > NARROW else "By stretch (nats)")
+        plain_legend(top, ncols=2 if width <= NARROW else SHOWN)
+        bottom.plot(places, np.cumsum(nats.sum(axis=0)), color=COLOURS["prediction"], gid="sum")
+        bottom.axhline(0.0, color=COLOURS["muted"], linewidth=0.7)
+        bottom.set_title("All channels, so far (nats)")
+        bottom.set_xlabel(axis.label)
+        label = f"Why {call['chosen']} rather than {call['other']}, along {axis.label}"
+        return to_svg(figure, name=name, label=label)
+
+
+def _strongest(nats: np.ndarray) -> Sequence[int]:
+    """Channels by how much they said, either way."""
+    return [int(q) for q in np.argsort(-np.abs(nats).sum(axis=1), kind="stable")[:SHOWN]]
