@@ -72,6 +72,8 @@ def make_plan(chosen: Parameters, rows: Sequence[ClientRows], choice: CycleChoic
         noise=chosen["noise"],
         local=chosen["local"],
     )
+    if getattr(inference, "probes", 0) and not (spec.state_space and not spec.deviation):
+        raise InputError("`probes` needs local='state-space' and layers=('global', 'local')")
     _say_what_is_not_used(chosen)
     return Plan(
         spec=spec,
@@ -95,6 +97,7 @@ def settings_of_adoption(chosen: Parameters) -> Structured:
     )
     if not isinstance(found, Structured):
         return Structured() if chosen["averaging"] else Structured(averaging=None)
+    found = replace(found, probes=0)  # q(v_g) does not know the new client's rows yet: the cavity does
     return (
         found
         if chosen["learn_inducing"] is None

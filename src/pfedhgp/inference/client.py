@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -11,7 +12,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from pfedhgp.inference import lbfgs
+from pfedhgp.inference import expected, lbfgs
 from pfedhgp.inference.grams import accumulate
 from pfedhgp.inference.structured import Statistics, cavity_bound, design_of, statistics
 from pfedhgp.inference.surrogate import Surrogate
@@ -32,12 +33,18 @@ LOUDER = np.log(4.0) * np.arange(8)
 """Multiples of the starting noise, as logarithms, among which a client chooses when training opens."""
 
 
+OPENING_ROWS = 1024
+"""Of a long series, how many rows (the first) that choice is made on."""
+
+
 class StepOptions(NamedTuple):
     """What is fixed when the client's step is compiled."""
 
     structure: Structure
     learn_inputs: bool = False
     chunk: int = 4096
+    probes: int = 0
+    learn_shared: bool = True
 
 
 class Broadcast(eqx.Module):
@@ -155,10 +162,22 @@ def send(
         learn_inputs=options.learn_inputs,
         derivatives=broadcast.derivatives,
     )
+    if not options.learn_shared:
+        sums = without_derivatives(sums)
     B_dev = deviation_loadings(options.structure, shared, client)
     of_shared = jnp.einsum("qr,rqp,pr->", shared.loadings, sums.shared_residual, shared.loadings)
     of_shared += jnp.einsum("qr,rqp,pr->", B_dev, sums.shared_residual[: B_dev.shape[1]], B_dev)
     return sums, 0.5 * (sums.residual - of_shared)
+
+
+def without_derivatives(sums: Statistics) -> Statistics:
+    """The sums with no room for derivatives in θ_g, which nobody will ask for: P R² M² numbers less."""
+    names = ("d_evidence", "d_h", "d_J", "curvature")
+    return eqx.tree_at(
+        lambda s: [getattr(s, name) for name in names],
+        sums,
+        [jnp.zeros((0, *getattr(sums, name).shape[1:])) for name in names],
+    )
 
 
 def step(
@@ -177,14 +196,33 @@ def step(
     """
     shared = broadcast.block
     basis = shared.basis(broadcast.jitter)
+
+    def bound(block: ClientBlock) -> Array:
+        design = design_of(options.structure, shared, basis, block, jitter)
+        return cavity_bound(accumulate(rows, design, chunk=options.chunk), *rest)
+
+    better, found = search(options, broadcast, bound, client, anchor, rows, floor)
+    sums, nats = send(options, broadcast, better, rows, rest, jitter)
+    return better, sums, Info(-found.first_value, -found.value, found.accepted, nats)
+
+
+def search(
+    options: StepOptions,
+    broadcast: Broadcast,
+    bound: Callable[[ClientBlock], Array],
+    client: ClientBlock,
+    anchor: ClientBlock,
+    rows: Rows,
+    floor: Float[Array, " d"] | None,
+) -> tuple[ClientBlock, lbfgs.Result]:
+    """The client's block after L-BFGS on `bound` and the priors."""
     start, unravel = ravel_pytree(to_free(client))
     anchor_free = to_free(anchor)
 
     def objective(vector: Array) -> Array:
         free = unravel(vector)
-        design = design_of(options.structure, shared, basis, from_free(free), jitter)
-        bound = cavity_bound(accumulate(rows, design, chunk=options.chunk), *rest)
-        return -(bound + log_prior(options.structure, free, anchor_free, shared.phi, floor))
+        prior = log_prior(options.structure, free, anchor_free, broadcast.block.phi, floor)
+        return -(bound(from_free(free)) + prior)
 
     mask = movable(
         unravel(start),
@@ -194,9 +232,7 @@ def step(
         mixed=not options.structure.state_space,
     )
     found = lbfgs.minimize(objective, start, evaluations=broadcast.evaluations, movable=mask)
-    better = from_free(unravel(found.x))
-    sums, nats = send(options, broadcast, better, rows, rest, jitter)
-    return better, sums, Info(-found.first_value, -found.value, found.accepted, nats)
+    return from_free(unravel(found.x)), found
 
 
 @together(static=1, order=1)
@@ -225,6 +261,47 @@ def batched_step(
     return jax.vmap(one)(rest, clients, anchors, rows, jitter, floor)
 
 
+@together(static=1, order=1)
+def batched_held_step(
+    options: StepOptions,
+    broadcast: Broadcast,
+    points: Float[Array, "K k"],
+    clients: ClientBlock,
+    anchors: ClientBlock,
+    rows: Rows,
+    jitter: Array,
+    floor: Float[Array, "n d"],
+) -> tuple[ClientBlock, Statistics, Info]:
+    """`step` with the search at q(v_g), given by `points` (see `expected`), for a batch of clients.
+
+    They search side by side, and sum up one after the other: sums are what takes memory.
+    """
+    shared = broadcast.block
+    basis = shared.basis(broadcast.jitter)
+    held = jax.lax.map(
+        lambda own: expected.hold(own, basis, shared.loadings, points, options.chunk), rows
+    )
+
+    def one(
+        held: expected.Held,
+        client: ClientBlock,
+        anchor: ClientBlock,
+        rows: Rows,
+        floor: Array,
+    ) -> tuple[ClientBlock, lbfgs.Result]:
+        def bound(block: ClientBlock) -> Array:
+            return expected.expected_bound(held, block, rows)
+
+        return search(options, broadcast, bound, client, anchor, rows, floor)
+
+    better, found = jax.vmap(one)(held, clients, anchors, rows, floor)
+    rest = (broadcast.J, broadcast.h)  # for derivatives, which are not asked for
+    sums, nats = jax.lax.map(
+        lambda own: send(options, broadcast, own[0], own[1], rest, own[2]), (better, rows, jitter)
+    )
+    return better, sums, Info(-found.first_value, -found.value, found.accepted, nats)
+
+
 @together(static=1)
 def batched_opening(
     options: StepOptions, broadcast: Broadcast, clients: ClientBlock, rows: Rows, jitter: Array
@@ -244,14 +321,22 @@ def batched_opening(
 
         def bound(log_factor: Array) -> Array:
             design = design_of(options.structure, broadcast.block, basis, at(log_factor), jitter)
-            return cavity_bound(accumulate(rows, design, chunk=options.chunk), *nothing)
+            return cavity_bound(accumulate(part, design, chunk=options.chunk), *nothing)
 
+        part = first_rows(rows, OPENING_ROWS) if options.probes else rows
         if rows.cycles is None:
             levels = jnp.asarray(LOUDER)
             client = at(levels[jnp.nanargmax(jax.lax.map(bound, levels))])
         return client.noise, *send(options, broadcast, client, rows, nothing, jitter)
 
+    if options.probes:
+        return jax.lax.map(lambda own: one(*own), (clients, rows, jitter))
     return jax.vmap(one)(clients, rows, jitter)
+
+
+def first_rows(rows: Rows, count: int) -> Rows:
+    """The first rows of a series, without the scatter of replicates, which is all rows' together."""
+    return Rows(rows.X[:count], rows.Y[:count], rows.mask[:count])
 
 
 @together(static=1)

@@ -23,6 +23,17 @@ from pfedhgp.model.noise import Noise
 LOG_2PI = float(np.log(2.0 * np.pi))
 
 
+def observed(
+    times: Float[Array, " n"], counts: Float[Array, " n"], variance: Array
+) -> tuple[state_space.Series, Array]:
+    """Cells seen `counts` times with noise `variance`, and their log-likelihood but for the filter's part."""
+    seen = (counts > 0).astype(times.dtype)
+    number = jnp.where(seen > 0, counts, 1.0)
+    replicates = jnp.log(number) + (counts - seen) * (LOG_2PI + jnp.log(variance))
+    constant = -0.5 * (jnp.sum(seen) * LOG_2PI + jnp.sum(replicates))
+    return state_space.Series(times, variance / number, seen), constant
+
+
 def gammas(
     rows: Rows, basis: Basis, kernels: Kernel, scales: Float[Array, " Q"], noise: Noise, chunk: int
 ) -> tuple[Float[Array, "Q K K"], Array, Float[Array, "R Q"]]:
@@ -59,15 +70,11 @@ def gammas(
         def one(
             kernel: Kernel, scale: Array, variance: Array, carry: state_space.Carry, q: Array
         ) -> tuple[Array, Array, state_space.Carry]:
-            counts = mask[:, q]
-            seen = (counts > 0).astype(X.dtype)
-            times = jnp.where(seen > 0, counts, 1.0)
-            series = state_space.Series(X[:, 0], variance / times, seen)
+            series, constant = observed(X[:, 0], mask[:, q], variance)
             with_y = jnp.concatenate([columns, Y[:, q][:, None]], axis=1)
             model = state_space.StateModel.of(kernel)
             white, log_det, carry = state_space.whiten(model, scale, series, with_y, carry)
-            replicates = jnp.log(times) + (counts - seen) * (LOG_2PI + jnp.log(variance))
-            constant = -0.5 * (jnp.sum(seen) * LOG_2PI + log_det + jnp.sum(replicates))
+            constant = constant - 0.5 * log_det
             return white.T @ white, constant, carry
 
         gamma, constant, carries = jax.vmap(one)(
