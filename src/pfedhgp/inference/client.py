@@ -145,6 +145,7 @@ def send(
     rows: Rows,
     rest: tuple[Array, Array],
     jitter: Array,
+    beyond: Array | None = None,
 ) -> tuple[Statistics, Array]:
     """The sums at the client's current block, and the nats that its local inducing inputs cost."""
     shared = broadcast.block
@@ -161,6 +162,7 @@ def send(
         local_jitter=jitter,
         learn_inputs=options.learn_inputs,
         derivatives=broadcast.derivatives,
+        beyond=beyond,
     )
     if not options.learn_shared:
         sums = without_derivatives(sums)
@@ -266,6 +268,7 @@ def batched_held_step(
     options: StepOptions,
     broadcast: Broadcast,
     points: Float[Array, "K k"],
+    beyond: Float[Array, "c n R p"],
     clients: ClientBlock,
     anchors: ClientBlock,
     rows: Rows,
@@ -279,7 +282,8 @@ def batched_held_step(
     shared = broadcast.block
     basis = shared.basis(broadcast.jitter)
     held = jax.lax.map(
-        lambda own: expected.hold(own, basis, shared.loadings, points, options.chunk), rows
+        lambda own: expected.hold(own[0], basis, shared.loadings, points, own[1], options.chunk),
+        (rows, beyond),
     )
 
     def one(
@@ -297,14 +301,20 @@ def batched_held_step(
     better, found = jax.vmap(one)(held, clients, anchors, rows, floor)
     rest = (broadcast.J, broadcast.h)  # for derivatives, which are not asked for
     sums, nats = jax.lax.map(
-        lambda own: send(options, broadcast, own[0], own[1], rest, own[2]), (better, rows, jitter)
+        lambda own: send(options, broadcast, own[0], own[1], rest, *own[2:]),
+        (better, rows, jitter, beyond),
     )
     return better, sums, Info(-found.first_value, -found.value, found.accepted, nats)
 
 
 @together(static=1)
 def batched_opening(
-    options: StepOptions, broadcast: Broadcast, clients: ClientBlock, rows: Rows, jitter: Array
+    options: StepOptions,
+    broadcast: Broadcast,
+    clients: ClientBlock,
+    rows: Rows,
+    jitter: Array,
+    beyond: Float[Array, "c n R p"] | None = None,
 ) -> tuple[Noise, Statistics, Array]:
     """Sums at the starting values, without the search and its derivatives: quick to compile.
 
@@ -315,23 +325,28 @@ def batched_opening(
     broadcast = eqx.tree_at(lambda b: b.derivatives, broadcast, None)
     basis = broadcast.block.basis(broadcast.jitter)
 
-    def one(client: ClientBlock, rows: Rows, jitter: Array) -> tuple[Noise, Statistics, Array]:
+    def one(
+        client: ClientBlock, rows: Rows, jitter: Array, left: Array | None
+    ) -> tuple[Noise, Statistics, Array]:
         def at(log_factor: Array) -> ClientBlock:
             return eqx.tree_at(lambda b: b.noise, client, client.noise.louder(log_factor))
 
         def bound(log_factor: Array) -> Array:
-            design = design_of(options.structure, broadcast.block, basis, at(log_factor), jitter)
+            design = design_of(
+                options.structure, broadcast.block, basis, at(log_factor), jitter, some
+            )
             return cavity_bound(accumulate(part, design, chunk=options.chunk), *nothing)
 
-        part = first_rows(rows, OPENING_ROWS) if options.probes else rows
+        part = rows if left is None else first_rows(rows, OPENING_ROWS)
+        some = None if left is None else left[:OPENING_ROWS]
         if rows.cycles is None:
             levels = jnp.asarray(LOUDER)
             client = at(levels[jnp.nanargmax(jax.lax.map(bound, levels))])
-        return client.noise, *send(options, broadcast, client, rows, nothing, jitter)
+        return client.noise, *send(options, broadcast, client, rows, nothing, jitter, left)
 
-    if options.probes:
-        return jax.lax.map(lambda own: one(*own), (clients, rows, jitter))
-    return jax.vmap(one)(clients, rows, jitter)
+    if beyond is not None:  # one after the other: sums are what takes memory
+        return jax.lax.map(lambda own: one(*own), (clients, rows, jitter, beyond))
+    return jax.vmap(lambda *own: one(*own, None))(clients, rows, jitter)
 
 
 def first_rows(rows: Rows, count: int) -> Rows:

@@ -64,6 +64,8 @@ class StructuredClients:
     local_nats: np.ndarray | None = None
     jitter: np.ndarray = field(init=False)
     names: tuple[str, ...] = ()
+    drawn: tuple[np.ndarray, jax.Array] | None = None
+    """Inducing inputs, and draws from what they leave out (see `expected.beyond`)."""
     floor: np.ndarray = field(init=False)
     """The shortest local lengthscale that a client's rows can tell from noise, along each input."""
 
@@ -161,6 +163,7 @@ class StructuredClients:
             self._options(),
             broadcast,
             points,
+            self._beyond(broadcast),
             self.blocks,
             self.anchors,
             self.rows,
@@ -168,12 +171,27 @@ class StructuredClients:
             jnp.asarray(self.floor),
         )
 
+    def _beyond(self, broadcast: Broadcast) -> jax.Array | None:
+        """What Z_g leaves out, drawn at the clients' rows; θ_g stays, so once for each set of inputs."""
+        if not self.settings.probes:
+            return None
+        inputs = np.asarray(broadcast.block.inputs)
+        if self.drawn is None or not np.array_equal(self.drawn[0], inputs):
+            s = self.settings
+            found = expected.batched_beyond(
+                s.probes, 0, s.chunk, broadcast.block, self.rows.X, broadcast.jitter
+            )
+            self.drawn = (inputs, found)
+        return self.drawn[1]
+
     def open(self, broadcast: Broadcast, names: tuple[str, ...]) -> Statistics:
         """The sums at the starting values, and noise that fits them."""
 
+        beyond = self._beyond(broadcast)
+
         def look(jitter: jax.Array) -> tuple[Statistics, tuple[Noise, jax.Array]]:
             noise, sums, nats = client_step.batched_opening(
-                self._options(), broadcast, self.blocks, self.rows, jitter
+                self._options(), broadcast, self.blocks, self.rows, jitter, beyond
             )
             return sums, (noise, nats)
 

@@ -64,10 +64,10 @@ class Structured:
     chunk: int = 1024
     patience: int = 4
     probes: int = 0
-    """Of clients with state-space local layers and no deviation: more than 0 searches at the broadcast q(v_g),
-    its spread by so many random columns, and not on the cavity bound. For long series: see `expected`."""
+    """More than 0: clients search at the broadcast q(v_g), its spread by so many random columns, and not on
+    the cavity bound. For long series with state-space local layers and no deviation: see `expected`."""
     learn_shared: bool = True
-    """Whether θ_g moves. Without, kernels of the global layer stay as given; B_g and φ are learned."""
+    """Whether θ_g moves. If not, kernels of the global layer stay as given; B_g and φ are learned."""
 
     name = "structured"
     start_is_round = False

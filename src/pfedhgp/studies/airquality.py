@@ -138,6 +138,7 @@ def zones_part(study: AirQuality, sites: dict[str, imputing.Series], say: Say) -
     say(f"zones: fitted in {fit_seconds:.0f} s")
     stacked = {name: (X, y[:, None]) for name, (X, y) in data.items()}
     first = None
+    own = own_functions(model)
     for method in ("agglomerative", "spectral"):
         for i in range(study.sketches):
             found = discover(
@@ -147,15 +148,26 @@ def zones_part(study: AirQuality, sites: dict[str, imputing.Series], say: Say) -
                 seed=study.seed + i,
                 draws=20 if i == 0 and method == "agglomerative" else 0,
                 rows=stacked if i == 0 and method == "agglomerative" else None,
+                own=own,
+                measure=first is None,
             )
             first = first or found
             rows.setdefault(("pfedhgp", method), []).append(found.labels)
     assert first is not None
-    curve = reveal(study, model, stacked)
+    curve = reveal(study, model, own, stacked)
     say(f"zones: sketches compared after {time.perf_counter() - began:.0f} s")
     paper = paper_model(study).fit(data)
+    whole = own_functions(paper)
     for method in ("agglomerative", "spectral"):
-        by_function = discover(paper.model_, 3, method=method, size=GRID, seed=study.seed, draws=0)
+        by_function = discover(
+            *(paper.model_, 3),
+            method=method,
+            size=GRID,
+            seed=study.seed,
+            draws=0,
+            own=whole,
+            measure=False,
+        )
         rows["paper", method] = [by_function.labels]
         by_operator = discover(paper.model_, 3, method=method, distance="operator", rows=stacked)
         rows["operator", method] = [by_operator.labels]
@@ -174,14 +186,23 @@ def zones_part(study: AirQuality, sites: dict[str, imputing.Series], say: Say) -
     }
 
 
+def own_functions(model: FederatedGP) -> dict[str, zone_sketches.OwnFunction]:
+    """Every station's own function on the public grid."""
+    grid = zone_sketches.public_grid(model.model_, GRID)
+    return {n: zone_sketches.own_function(model.model_, n, grid) for n in model.clients_}
+
+
 def reveal(
-    study: AirQuality, model: FederatedGP, rows: dict[str, tuple[np.ndarray, np.ndarray]]
+    study: AirQuality,
+    model: FederatedGP,
+    own: dict[str, zone_sketches.OwnFunction],
+    rows: dict[str, tuple[np.ndarray, np.ndarray]],
 ) -> list[dict[str, Any]]:
     """ARI (Ward's) and R² by sketch size, means over seeds."""
     fitted = model.model_
     names = sorted(rows)
     grid = zone_sketches.public_grid(fitted, GRID)
-    means = np.stack([zone_sketches.own_function(fitted, n, grid).mean.reshape(-1) for n in names])
+    means = np.stack([own[n].mean.reshape(-1) for n in names])
     attacks = [zone_sketches.Attack.on(fitted, name, grid, rows[name]) for name in names]
     sizes = sorted({*SIZES, round(SHARE * GRID)})
     curve = []
