@@ -115,7 +115,7 @@ def lines(zones: Zones) -> list[str]:
 
 
 def write(zones: Zones, folder: Path, coordinates: dict[str, tuple[float, float]] | None) -> None:
-    """zones.json, figures and zones.html."""
+    """zones.json, figures and zones.html; and in messages.jsonl what was sent, after what was sent before."""
     import html
 
     from pfedhgp import zone_figures
@@ -145,6 +145,9 @@ def write(zones: Zones, folder: Path, coordinates: dict[str, tuple[float, float]
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Zones</title>'
         f"<style>{STYLE}</style></head><body><h1>Zones</h1>{body}</body></html>\n",
     )
+    log = folder / "messages.jsonl"
+    before = log.read_text() if log.exists() else ""
+    write_whole(log, before + "".join(json.dumps(entry) + "\n" for entry in zones.messages))
     write_whole(folder / "zones.json", json.dumps(zones.to_json(), allow_nan=False) + "\n")
 
 

@@ -149,7 +149,12 @@ def airquality(
     raw: Annotated[bool, typer.Option(help="PM2.5 as it is, instead of log(1 + PM2.5).")] = False,
     seed: Annotated[int, typer.Option(help="Of sketches and held-out days.")] = 0,
     sketches: Annotated[int, typer.Option(help="Sketch seeds, from --seed on.")] = 5,
-    full: Annotated[bool, typer.Option("--full", help="Imputation on three splits.")] = False,
+    sparse: Annotated[
+        int, typer.Option(help="Stations of each zone to be left with 5% of their rows, in turn.")
+    ] = 0,
+    full: Annotated[
+        bool, typer.Option("--full", help="Imputation on three splits, and --sparse 4.")
+    ] = False,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """Twelve Beijing stations: three zones without pooling rows, and imputation of missing days."""
@@ -169,8 +174,16 @@ def airquality(
 
     if year is None:
         raise InputError("`--year` is needed, such as --year 2013 (but for --hours all)")
+    if sparse < 0:
+        raise InputError(f"`--sparse` must be at least 0, got {sparse}")
     study = AirQuality(
-        year=year, raw=raw, hours=_hours(hours), seed=seed, sketches=sketches, full=full
+        year=year,
+        raw=raw,
+        hours=_hours(hours),
+        seed=seed,
+        sketches=sketches,
+        sparse=sparse,
+        full=full,
     )
     _say(run(study, data, out, tell), out, as_json)
 

@@ -26,7 +26,7 @@ from pfedhgp.errors import InputError, ModelFileError
 FORMAT, VERSION = "pfedhgp-run", 1
 SPEC = "spec.json"
 PARTS = (SPEC, "global.safetensors", "clients", "metrics.json", "messages.jsonl")
-OTHERS = ("report.html", "checkpoint")
+OTHERS = ("report.html", "checkpoint", "zones")
 """What else may lie in a RUN folder; it goes when the model is replaced."""
 STAY = ("sites", "participation.jsonl", "audit.jsonl", "audit.head")
 """What a federation keeps there; it stays when the model is replaced."""

@@ -237,8 +237,8 @@ def _write(
     notes = (
         ATTRIBUTION,
         f"{count} station-hours; {unit} and temperature (°C) on held-out days, one in "
-        f"{round(1 / study.held_out)} at each station. station-gp: each station alone, an exact GP with waves "
-        "of the year, the week and the day.",
+        f"{round(1 / study.held_out)} at each station. station-gp: each station alone, an exact GP "
+        "with waves of the year, the week and the day.",
     )
     tables = {"Held-out days": (names, rows), "What it took": (["", ""], spent)}
     write_results(folder, results, f"Beijing, all hours, {period}", notes, tables, {})

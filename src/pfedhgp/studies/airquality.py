@@ -23,6 +23,7 @@ from pfedhgp.estimator import FederatedGP
 from pfedhgp.inference.structured_training import Structured
 from pfedhgp.kernels import RBF
 from pfedhgp.studies import air_imputation as imputing
+from pfedhgp.studies.air_sparse import one_of_each, sparse_part
 from pfedhgp.studies.report import machine, write_results
 from pfedhgp.studies.summary import interval
 from pfedhgp.zones import GRID, SHARE, discover
@@ -31,6 +32,7 @@ ATTRIBUTION = (
     "Data: Beijing Multi-Site Air-Quality, Song Xi Chen, UCI Machine Learning Repository 501, CC BY 4.0. "
     "Station coordinates are approximate and are used for maps alone."
 )
+FEW = " (5% of a station)"
 SIZES = (25, 50, 100, 150, 200, 300, 400)
 Say = Callable[[str], None]
 
@@ -49,6 +51,8 @@ class AirQuality:
     impute_inducing: int = 365
     held_out: float = 0.1
     full: bool = False
+    sparse: int = 0
+    """stations of each zone that are left with 5% of their rows, one at a time; with `full` at least 4"""
 
     @property
     def splits(self) -> int:
@@ -79,7 +83,17 @@ def run(study: AirQuality, source: str | Path, folder: Path, say: Say) -> dict[s
         warnings.simplefilter("ignore")
         found = zones_part(study, sites, say)
         imputed = imputation_part(study, sites, say)
-    return _write(study, folder, found, imputed)
+        few = max(study.sparse, 4 if study.full else 0)
+        sparse = sparse_part(
+            sites,
+            ZONES,
+            one_of_each(ZONES, study.seed, few) if few else [],
+            model=lambda: zone_model(study),
+            pooled=pooled_distances,
+            seed=study.seed,
+            say=say,
+        )
+    return _write(study, folder, found, imputed, sparse)
 
 
 # -------------------------------------------------------------------------------------------- zones
@@ -282,6 +296,7 @@ def _write(
     folder: Path,
     found: dict[str, Any],
     imputed: dict[str, list[dict[str, float]]],
+    sparse: dict[str, dict[str, list[float]]],
 ) -> dict[str, Any]:
     year = str(study.year)
     records = []
@@ -302,6 +317,9 @@ def _write(
     for model, scores in imputed.items():
         for metric in scores[0]:
             add(f"{model} (imputation)", metric, [each[metric] for each in scores])
+    for model, values in sparse.items():
+        for metric, each in values.items():
+            add(model + FEW, metric, each)
     zones = found["zones"]
     results = {
         "records": records,
@@ -345,7 +363,15 @@ def _tables(results: dict[str, Any]) -> dict[str, tuple[list[str], list[list[str
     imputed = [
         [m.removesuffix(" (imputation)"), *(f"{v[c]:.3f}" if c in v else "" for c in columns)]
         for m, v in cells.items()
-        if "crps" in v
+        if m.endswith("(imputation)")
+    ]
+    few = [
+        [
+            m.removesuffix(FEW),
+            *(f"{v[c]:.3f}" if c in v else "" for c in ("accuracy", *columns[:5])),
+        ]
+        for m, v in cells.items()
+        if m.endswith(FEW)
     ]
     curve = [
         [
@@ -364,4 +390,8 @@ def _tables(results: dict[str, Any]) -> dict[str, tuple[list[str], list[list[str
             curve,
         ),
         "Imputation of held-out days and a fortnight": (["method", *columns], imputed),
-    }
+    } | (
+        {"A station with 5% of its rows": (["method", "in its zone", *columns[:5]], few)}
+        if few
+        else {}
+    )

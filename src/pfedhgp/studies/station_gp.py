@@ -55,7 +55,7 @@ def _parts(
         variance,
         series,
         constant,
-        A * jnp.exp(free[3:])[which],
+        A * jnp.exp(free[3:])[which][None, :],
     )
 
 
