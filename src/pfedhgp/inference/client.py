@@ -346,7 +346,7 @@ def batched_opening(
 
     if beyond is not None:  # one after the other: sums are what takes memory
         return jax.lax.map(lambda own: one(*own), (clients, rows, jitter, beyond))
-    return jax.vmap(lambda *own: one(*own, None))(clients, rows, jitter)
+    return jax.vmap(lambda c, r, own: one(c, r, own, None))(clients, rows, jitter)
 
 
 def first_rows(rows: Rows, count: int) -> Rows:

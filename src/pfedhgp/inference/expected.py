@@ -140,6 +140,6 @@ def expected_bound(held: Held, client: ClientBlock, rows: Rows) -> Array:
         jnp.moveaxis(held.columns, 1, 0),
     )
     value = jnp.sum(each)
-    if rows.scatter is not None:
+    if rows.scatter is not None and rows.scatter_seen is not None:
         value -= 0.5 * client.noise.within(rows.scatter, rows.scatter_seen)
     return value
