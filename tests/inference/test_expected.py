@@ -147,28 +147,3 @@ def test_probes_are_refused_where_they_do_not_hold(model: dict, settings: dict, 
         FederatedGP(inference=Structured(probes=2, **settings), **model).fit(
             {"a": (x, x), "b": (x, -x)}
         )
-
-
-@pytest.mark.slow
-def test_rounds_at_q_settle_where_rounds_on_the_cavity_bound_do() -> None:
-    """Inducing inputs leave nothing out here, so that both have one bound."""
-    rng = np.random.default_rng(4)
-    t = np.linspace(0.0, 10.0, 40)
-    data = {
-        name: (t, np.sin(t) + np.cumsum(rng.normal(0, 0.2, 40)) + 0.1 * rng.normal(size=40))
-        for name in "abc"
-    }
-    bounds = []
-    for probes, rounds in ((0, 10), (64, 40)):
-        model = FederatedGP(
-            kernel=RBF(1.5),
-            layers=("global", "local"),
-            local="state-space",
-            local_kernel="matern12",
-            inducing=24,
-            inference=Structured(
-                rounds=rounds, averaging=None, probes=probes, learn_shared=False, patience=50
-            ),
-        ).fit(data)
-        bounds.append(model.bound_)
-    assert bounds[1] == pytest.approx(bounds[0], abs=0.5)
