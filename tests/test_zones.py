@@ -180,9 +180,15 @@ def test_the_command_writes_groups_figures_and_a_map(
     found = json.loads((written / "zones.json").read_text())
     assert found["members"] == [["a", "c"], ["b", "d"]]
     assert (written / "zones.html").read_text().count("<figure>") == 3  # tree, distances, map
+    log = [json.loads(line) for line in (written / "messages.jsonl").read_text().splitlines()]
+    assert log == found["messages"]
+    assert [entry["from"] for entry in log] == ["server", *sorted(KIND)]
     assert main(command) == 2
     assert "--overwrite" in capsys.readouterr().err
     places.write_text("client,latitude,longitude\na,north,116\n")
     assert main([*command, "--overwrite"]) == 2
     assert "line 2" in capsys.readouterr().err
+    assert json.loads((written / "zones.json").read_text()) == found
     assert FederatedGP.load(tmp_path / "run").clients_ == tuple(KIND)
+    model.save(tmp_path / "run", overwrite=True)
+    assert not written.exists()

@@ -21,7 +21,7 @@ from pfedhgp.kernels import Kernel, Sum, split_scale
 from pfedhgp.model.codec import plain_json
 from pfedhgp.model.cycles import SHARED_WHITE, CycleChoice
 from pfedhgp.model.fitted import FittedModel
-from pfedhgp.model.spec import build_spec, like_shared
+from pfedhgp.model.spec import Spec, build_spec, like_shared
 from pfedhgp.parameters import KERNELS
 
 LARGEST = 1e120
@@ -72,6 +72,8 @@ def make_plan(chosen: Parameters, rows: Sequence[ClientRows], choice: CycleChoic
         noise=chosen["noise"],
         local=chosen["local"],
     )
+    if isinstance(inference, Structured) and inference.probes:
+        _check_probes(inference, spec)
     _say_what_is_not_used(chosen)
     return Plan(
         spec=spec,
@@ -88,6 +90,14 @@ def make_plan(chosen: Parameters, rows: Sequence[ClientRows], choice: CycleChoic
     )
 
 
+def _check_probes(inference: Structured, spec: Spec) -> None:
+    """What the search at q(v_g) can do, and cannot."""
+    if not spec.state_space or spec.deviation:
+        raise InputError("`probes` needs local='state-space' and layers=('global', 'local')")
+    if inference.learn_shared or inference.learn_inducing is not False:
+        raise InputError("`probes` needs learn_shared=False, and no learn_inducing")
+
+
 def settings_of_adoption(chosen: Parameters) -> Structured:
     """How a new client is fitted: as the model was, or as `structured` does after another inference."""
     found = inference_named(
@@ -95,6 +105,9 @@ def settings_of_adoption(chosen: Parameters) -> Structured:
     )
     if not isinstance(found, Structured):
         return Structured() if chosen["averaging"] else Structured(averaging=None)
+    found = replace(
+        found, probes=0
+    )  # q(v_g) does not know the new client's rows yet: the cavity does
     return (
         found
         if chosen["learn_inducing"] is None

@@ -139,8 +139,13 @@ def discover(
     seed: int = 0,
     draws: int = DRAWS,
     rows: Rows | None = None,
+    own: Mapping[str, sketching.OwnFunction] | None = None,
+    measure: bool = True,
 ) -> Zones:
-    """Groups the model's clients; see `FederatedGP.cluster`."""
+    """Groups the model's clients; see `FederatedGP.cluster`.
+
+    `own`: the clients' functions on `grid`, where they are known already. Without `measure` there is no R².
+    """
     if distance not in DISTANCES:
         raise InputError(f"`distance` must be one of {', '.join(DISTANCES)}, got {distance!r}")
     names = tuple(sorted(model.clients))
@@ -156,7 +161,7 @@ def discover(
     size = max(2, round(SHARE * cells)) if size is None else size
     if isinstance(size, bool) or not isinstance(size, int | np.integer) or not 1 <= size <= cells:
         raise InputError(f"`size` must be from 1 to {cells} (grid points × outputs), got {size!r}")
-    own = {name: sketching.own_function(model, name, points) for name in names}
+    own = own or {name: sketching.own_function(model, name, points) for name in names}
     talk = _Talk(names)
     found = _Compared(own, names, int(size), seed, talk)
     if groups is None:
@@ -194,6 +199,7 @@ def discover(
             found.omega, found.sketches[i]
         )
         for i, name in enumerate(names)
+        if measure
     }
     return Zones(
         clients=names,
@@ -208,7 +214,7 @@ def discover(
         grid=len(points),
         seed=seed,
         r2=r2,
-        r2_of="fitted function" if rows is None else "rows",
+        r2_of="" if not measure else "fitted function" if rows is None else "rows",
         coverage={name: float(own[name].coverage.mean()) for name in names},
         sparse=tuple(names[i] for i in found.sparse),
         stability=stability,

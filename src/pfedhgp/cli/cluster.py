@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -130,7 +131,10 @@ def lines(zones: Zones) -> list[str]:
 
 
 def write(kept: KeptZones, folder: Path, model: str) -> None:
-    """zones.json, figures and zones.html; `model` is the SHA-256 of the spec that was clustered."""
+    """zones.json, figures, zones.html, and in messages.jsonl what was sent, after what was sent before.
+
+    `model` is the SHA-256 of the spec that was clustered.
+    """
     from pfedhgp import atomic, zone_figures, zone_files
     from pfedhgp.cli.targets import writing_to
     from pfedhgp.errors import InputError
@@ -150,6 +154,10 @@ def write(kept: KeptZones, folder: Path, model: str) -> None:
     with writing_to(folder):
         for name, text in pictures.items():
             atomic.write_bytes(folder / name, text.encode("utf-8", "replace"))
+        log = folder / "messages.jsonl"
+        before = log.read_bytes() if log.exists() else b""
+        sent = "".join(json.dumps(entry) + "\n" for entry in zones.messages)
+        atomic.write_bytes(log, before + sent.encode())
         zone_files.write(folder, kept, model)  # last: it says that the folder holds zones
 
 

@@ -139,27 +139,69 @@ def tonnage(
 @app.command()
 def airquality(
     data: Annotated[Path, typer.Option(help="UCI's files: a folder, a zip, or the zip in a zip.")],
-    year: Annotated[int, typer.Option(help="2013 begins in March.")],
     out: Annotated[Path, OUT],
+    year: Annotated[
+        int | None, typer.Option(help="2013 begins in March. Not needed with --hours all.")
+    ] = None,
+    hours: Annotated[
+        str, typer.Option(help="2,14 as in the paper, other hours, or all: PM2.5 and TEMP.")
+    ] = "2,14",
     raw: Annotated[bool, typer.Option(help="PM2.5 as it is, instead of log(1 + PM2.5).")] = False,
     seed: Annotated[int, typer.Option(help="Of sketches and held-out days.")] = 0,
     sketches: Annotated[int, typer.Option(help="Sketch seeds, from --seed on.")] = 5,
-    full: Annotated[bool, typer.Option("--full", help="Imputation on three splits.")] = False,
+    sparse: Annotated[
+        int, typer.Option(help="Stations of each zone to be left with 5% of their rows, in turn.")
+    ] = 0,
+    full: Annotated[
+        bool, typer.Option("--full", help="Imputation on three splits, and --sparse 4.")
+    ] = False,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """Twelve Beijing stations: three zones without pooling rows, and imputation of missing days."""
-    from pfedhgp.studies.airquality import AirQuality, run
+    from pfedhgp.errors import InputError
 
     def tell(line: str) -> None:
         if not as_json:
             print(line, file=sys.stderr, flush=True)
 
-    study = AirQuality(year=year, raw=raw, seed=seed, sketches=sketches, full=full)
+    if hours.strip() == "all":
+        from pfedhgp.studies import air_hours
+
+        every = air_hours.AllHours(year=year, raw=raw, seed=seed)
+        _say(air_hours.run(every, data, out, tell), out, as_json)
+        return
+    from pfedhgp.studies.airquality import AirQuality, run
+
+    if year is None:
+        raise InputError("`--year` is needed, such as --year 2013 (but for --hours all)")
+    if sparse < 0:
+        raise InputError(f"`--sparse` must be at least 0, got {sparse}")
+    study = AirQuality(
+        year=year,
+        raw=raw,
+        hours=_hours(hours),
+        seed=seed,
+        sketches=sketches,
+        sparse=sparse,
+        full=full,
+    )
     _say(run(study, data, out, tell), out, as_json)
 
 
 def _names(given: str) -> list[str]:
     return [name.strip() for name in given.split(",") if name.strip()]
+
+
+def _hours(given: str) -> tuple[int, ...]:
+    from pfedhgp.errors import InputError
+
+    try:
+        found = tuple(int(hour) for hour in _names(given))
+    except ValueError:
+        found = ()
+    if not found or not all(0 <= hour <= 23 for hour in found) or len(set(found)) != len(found):
+        raise InputError(f"`--hours` must be all, or hours from 0 to 23 like 2,14, got {given!r}")
+    return found
 
 
 def _check_device(device: str) -> None:

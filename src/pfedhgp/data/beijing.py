@@ -91,6 +91,13 @@ def load_stations(
     return [_station(name, *texts[name], tuple(years), tuple(columns), hours) for name in stations]
 
 
+def years_of(source: str | Path) -> list[int]:
+    """The years of the first station's file."""
+    for _, (where, text) in _files(Path(source)):
+        return sorted({int(year) for year in _read(where, text)["year"].unique()})
+    raise InputError(f"{source}: no station's file (PRSA_Data_….csv)")
+
+
 def _station(
     name: str,
     where: str,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -12,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from pfedhgp.inference import lbfgs
+from pfedhgp.inference import expected, lbfgs
 from pfedhgp.inference.grams import accumulate
 from pfedhgp.inference.structured import Statistics, cavity_bound, design_of, statistics
 from pfedhgp.inference.surrogate import Surrogate
@@ -33,12 +34,18 @@ LOUDER = np.log(4.0) * np.arange(8)
 """Multiples of the starting noise, as logarithms, among which a client chooses when training opens."""
 
 
+OPENING_ROWS = 1024
+"""Of a long series, how many rows (the first) that choice is made on."""
+
+
 class StepOptions(NamedTuple):
     """What is fixed when the client's step is compiled."""
 
     structure: Structure
     learn_inputs: bool = False
     chunk: int = 4096
+    probes: int = 0
+    learn_shared: bool = True
 
 
 class Broadcast(eqx.Module):
@@ -62,7 +69,7 @@ class Broadcast(eqx.Module):
         kernels_free: ArrayLike,
         jitter: ArrayLike,
         evaluations: ArrayLike,
-        derivatives: ArrayLike,
+        derivatives: ArrayLike | None,
     ) -> Broadcast:
         """With one dtype for scalars: a Python number is of a weak type, for which all is compiled again."""
         real, whole = jnp.float64, jnp.int64
@@ -73,7 +80,7 @@ class Broadcast(eqx.Module):
             kernels_free=jnp.asarray(kernels_free, real),
             jitter=jnp.asarray(jitter, real),
             evaluations=jnp.asarray(evaluations, whole),
-            derivatives=jnp.asarray(derivatives, whole),
+            derivatives=None if derivatives is None else jnp.asarray(derivatives, whole),
         )
 
 
@@ -162,6 +169,7 @@ def send(
     rows: Rows,
     rest: tuple[Array, Array],
     jitter: Array,
+    beyond: Array | None = None,
 ) -> tuple[Statistics, Array]:
     """The sums at the client's current block, and the nats that its local inducing inputs cost."""
     shared = broadcast.block
@@ -178,11 +186,24 @@ def send(
         local_jitter=jitter,
         learn_inputs=options.learn_inputs,
         derivatives=broadcast.derivatives,
+        beyond=beyond,
     )
+    if not options.learn_shared:
+        sums = without_derivatives(sums)
     B_dev = deviation_loadings(options.structure, shared, client)
     of_shared = jnp.einsum("qr,rqp,pr->", shared.loadings, sums.shared_residual, shared.loadings)
     of_shared += jnp.einsum("qr,rqp,pr->", B_dev, sums.shared_residual[: B_dev.shape[1]], B_dev)
     return sums, 0.5 * (sums.residual - of_shared)
+
+
+def without_derivatives(sums: Statistics) -> Statistics:
+    """The sums with no room for derivatives in θ_g, which nobody will ask for: P R² M² numbers less."""
+    names = ("d_evidence", "d_h", "d_J", "curvature")
+    return eqx.tree_at(
+        lambda s: [getattr(s, name) for name in names],
+        sums,
+        [jnp.zeros((0, *getattr(sums, name).shape[1:])) for name in names],
+    )
 
 
 def step(
@@ -201,14 +222,33 @@ def step(
     """
     shared = broadcast.block
     basis = shared.basis(broadcast.jitter)
+
+    def bound(block: ClientBlock) -> Array:
+        design = design_of(options.structure, shared, basis, block, jitter)
+        return cavity_bound(accumulate(rows, design, chunk=options.chunk), *rest)
+
+    better, found = search(options, broadcast, bound, client, anchor, rows, floor)
+    sums, nats = send(options, broadcast, better, rows, rest, jitter)
+    return better, sums, Info(-found.first_value, -found.value, found.accepted, nats)
+
+
+def search(
+    options: StepOptions,
+    broadcast: Broadcast,
+    bound: Callable[[ClientBlock], Array],
+    client: ClientBlock,
+    anchor: ClientBlock,
+    rows: Rows,
+    floor: Float[Array, " d"] | None,
+) -> tuple[ClientBlock, lbfgs.Result]:
+    """The client's block after L-BFGS on `bound` and the priors."""
     start, unravel = ravel_pytree(to_free(client))
     anchor_free = to_free(anchor)
 
     def objective(vector: Array) -> Array:
         free = unravel(vector)
-        design = design_of(options.structure, shared, basis, from_free(free), jitter)
-        bound = cavity_bound(accumulate(rows, design, chunk=options.chunk), *rest)
-        return -(bound + log_prior(options.structure, free, anchor_free, shared.phi, floor))
+        prior = log_prior(options.structure, free, anchor_free, broadcast.block.phi, floor)
+        return -(bound(from_free(free)) + prior)
 
     mask = movable(
         unravel(start),
@@ -218,9 +258,7 @@ def step(
         mixed=not options.structure.state_space,
     )
     found = lbfgs.minimize(objective, start, evaluations=broadcast.evaluations, movable=mask)
-    better = from_free(unravel(found.x))
-    sums, nats = send(options, broadcast, better, rows, rest, jitter)
-    return better, sums, Info(-found.first_value, -found.value, found.accepted, nats)
+    return from_free(unravel(found.x)), found
 
 
 @together(static=1, order=1)
@@ -249,9 +287,58 @@ def batched_step(
     return jax.vmap(one)(rest, clients, anchors, rows, jitter, floor)
 
 
+@together(static=1, order=1)
+def batched_held_step(
+    options: StepOptions,
+    broadcast: Broadcast,
+    points: Float[Array, "K k"],
+    beyond: Float[Array, "c n R p"],
+    clients: ClientBlock,
+    anchors: ClientBlock,
+    rows: Rows,
+    jitter: Array,
+    floor: Float[Array, "n d"],
+) -> tuple[ClientBlock, Statistics, Info]:
+    """`step` with the search at q(v_g), given by `points` (see `expected`), for a batch of clients.
+
+    They search side by side, and sum up one after the other: sums are what takes memory.
+    """
+    shared = broadcast.block
+    basis = shared.basis(broadcast.jitter)
+    held = jax.lax.map(
+        lambda own: expected.hold(own[0], basis, shared.loadings, points, own[1], options.chunk),
+        (rows, beyond),
+    )
+
+    def one(
+        held: expected.Held,
+        client: ClientBlock,
+        anchor: ClientBlock,
+        rows: Rows,
+        floor: Array,
+    ) -> tuple[ClientBlock, lbfgs.Result]:
+        def bound(block: ClientBlock) -> Array:
+            return expected.expected_bound(held, block, rows)
+
+        return search(options, broadcast, bound, client, anchor, rows, floor)
+
+    better, found = jax.vmap(one)(held, clients, anchors, rows, floor)
+    rest = (broadcast.J, broadcast.h)  # for derivatives, which are not asked for
+    sums, nats = jax.lax.map(
+        lambda own: send(options, broadcast, own[0], own[1], rest, *own[2:]),
+        (better, rows, jitter, beyond),
+    )
+    return better, sums, Info(-found.first_value, -found.value, found.accepted, nats)
+
+
 @together(static=1)
 def batched_opening(
-    options: StepOptions, broadcast: Broadcast, clients: ClientBlock, rows: Rows, jitter: Array
+    options: StepOptions,
+    broadcast: Broadcast,
+    clients: ClientBlock,
+    rows: Rows,
+    jitter: Array,
+    beyond: Float[Array, "c n R p"] | None = None,
 ) -> tuple[Noise, Statistics, Array]:
     """Sums at the starting values, without the search and its derivatives: quick to compile.
 
@@ -262,20 +349,33 @@ def batched_opening(
     broadcast = eqx.tree_at(lambda b: b.derivatives, broadcast, None)
     basis = broadcast.block.basis(broadcast.jitter)
 
-    def one(client: ClientBlock, rows: Rows, jitter: Array) -> tuple[Noise, Statistics, Array]:
+    def one(
+        client: ClientBlock, rows: Rows, jitter: Array, left: Array | None
+    ) -> tuple[Noise, Statistics, Array]:
         def at(log_factor: Array) -> ClientBlock:
             return eqx.tree_at(lambda b: b.noise, client, client.noise.louder(log_factor))
 
         def bound(log_factor: Array) -> Array:
-            design = design_of(options.structure, broadcast.block, basis, at(log_factor), jitter)
-            return cavity_bound(accumulate(rows, design, chunk=options.chunk), *nothing)
+            design = design_of(
+                options.structure, broadcast.block, basis, at(log_factor), jitter, some
+            )
+            return cavity_bound(accumulate(part, design, chunk=options.chunk), *nothing)
 
+        part = rows if left is None else first_rows(rows, OPENING_ROWS)
+        some = None if left is None else left[:OPENING_ROWS]
         if rows.cycles is None:
             levels = jnp.asarray(LOUDER)
             client = at(levels[jnp.nanargmax(jax.lax.map(bound, levels))])
-        return client.noise, *send(options, broadcast, client, rows, nothing, jitter)
+        return client.noise, *send(options, broadcast, client, rows, nothing, jitter, left)
 
-    return jax.vmap(one)(clients, rows, jitter)
+    if beyond is not None:  # one after the other: sums are what takes memory
+        return jax.lax.map(lambda own: one(*own), (clients, rows, jitter, beyond))
+    return jax.vmap(lambda c, r, own: one(c, r, own, None))(clients, rows, jitter)
+
+
+def first_rows(rows: Rows, count: int) -> Rows:
+    """The first rows of a series, without the scatter of replicates, which is all rows' together."""
+    return Rows(rows.X[:count], rows.Y[:count], rows.mask[:count])
 
 
 @together(static=1)

@@ -18,6 +18,7 @@ from pfedhgp.together import together
 class ServerOptions(NamedTuple):
     structure: Structure
     evaluations: int = 60
+    learn_shared: bool = True
 
 
 @together(static=1)
@@ -26,12 +27,9 @@ def improve(
 ) -> tuple[GlobalBlock, Array]:
     """The next block and the gain that the model of the bound promises; radius 0 freezes θ_g."""
     structure, block = options.structure, surrogate.block
-    gradient, hessian = surrogate.derivatives(structure, jitter)
-    theta = theta_of(structure, block)
-    gradient = gradient - 0.25 * (theta - anchor)
-    hessian = hessian - 0.25 * jnp.eye(theta.shape[0], dtype=theta.dtype)
-    delta, gain = newton_in_box(gradient, hessian, radius)
-    new = with_theta(structure, block, theta + delta)
+    new, gain = block, jnp.zeros(())
+    if options.learn_shared:
+        new, gain = _moved(structure, surrogate, anchor, radius, jitter)
     if structure.tied:
         return new, gain
 
@@ -44,6 +42,19 @@ def improve(
     )
     new = eqx.tree_at(lambda b: b.loadings, new, found.x.reshape(block.loadings.shape))
     return new, gain + found.first_value - found.value
+
+
+def _moved(
+    structure: Structure, surrogate: Surrogate, anchor: Array, radius: Array, jitter: Array
+) -> tuple[GlobalBlock, Array]:
+    """A Newton step in θ_g."""
+    block = surrogate.block
+    gradient, hessian = surrogate.derivatives(structure, jitter)
+    theta = theta_of(structure, block)
+    gradient = gradient - 0.25 * (theta - anchor)
+    hessian = hessian - 0.25 * jnp.eye(theta.shape[0], dtype=theta.dtype)
+    delta, gain = newton_in_box(gradient, hessian, radius)
+    return with_theta(structure, block, theta + delta), gain
 
 
 def newton_in_box(gradient: Array, hessian: Array, radius: Array) -> tuple[Array, Array]:

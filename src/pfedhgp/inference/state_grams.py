@@ -23,17 +23,39 @@ from pfedhgp.model.noise import Noise
 LOG_2PI = float(np.log(2.0 * np.pi))
 
 
+def observed(
+    times: Float[Array, " n"], counts: Float[Array, " n"], variance: Array
+) -> tuple[state_space.Series, Array]:
+    """Cells seen `counts` times with noise `variance`, and their log-likelihood but for the filter's part."""
+    seen = (counts > 0).astype(times.dtype)
+    number = jnp.where(seen > 0, counts, 1.0)
+    replicates = jnp.log(number) + (counts - seen) * (LOG_2PI + jnp.log(variance))
+    constant = -0.5 * (jnp.sum(seen) * LOG_2PI + jnp.sum(replicates))
+    return state_space.Series(times, variance / number, seen), constant
+
+
 def gammas(
-    rows: Rows, basis: Basis, kernels: Kernel, scales: Float[Array, " Q"], noise: Noise, chunk: int
+    rows: Rows,
+    basis: Basis,
+    kernels: Kernel,
+    scales: Float[Array, " Q"],
+    noise: Noise,
+    chunk: int,
+    beyond: Float[Array, "n R p"] | None = None,
 ) -> tuple[Float[Array, "Q K K"], Array, Float[Array, "R Q"]]:
     """Γ_q with y last (K = RM + 1), log N(y; 0, N) without its quadratic form, and Σ_n res_r(n) c_nq/σ_q².
+
+    With draws from what the inducing inputs leave out (`beyond`), the last is an estimate of tr(N_q⁻¹R_r).
 
     Rows are in order of time. `chunk` of them are filtered at a time and once more for gradients, so that
     memory does not grow with the series.
     """
     outputs = rows.Y.shape[1]
     variances = jnp.diagonal(noise.covariance(outputs))
-    size = basis.factor.shape[0] * basis.factor.shape[1] + 1
+    latents = basis.factor.shape[0]
+    size = latents * basis.factor.shape[1] + 1
+    probes = 0 if beyond is None else beyond.shape[2]
+    drawn = jnp.zeros((rows.X.shape[0], 0)) if beyond is None else beyond.reshape(len(beyond), -1)
     n = rows.X.shape[0]
     pieces = -(-n // min(chunk, n))
     length = -(-n // pieces)
@@ -43,37 +65,45 @@ def gammas(
         padded = jnp.pad(array, ((0, extra), (0, 0)), mode=mode)
         return padded.reshape(pieces, length, array.shape[1])
 
-    parts = (cut(rows.X, "edge"), cut(rows.Y, "constant"), cut(rows.mask, "constant"))
+    parts = (
+        cut(rows.X, "edge"),
+        cut(rows.Y, "constant"),
+        cut(rows.mask, "constant"),
+        cut(drawn, "constant"),
+    )
 
     def first(kernel: Kernel) -> state_space.Carry:
-        return state_space.start(state_space.StateModel.of(kernel), size, rows.X[0, 0])
+        return state_space.start(
+            state_space.StateModel.of(kernel), size + latents * probes, rows.X[0, 0]
+        )
 
     @jax.checkpoint
     def piece(
-        carries: state_space.Carry, part: tuple[Array, Array, Array]
+        carries: state_space.Carry, part: tuple[Array, Array, Array, Array]
     ) -> tuple[state_space.Carry, tuple[Array, Array, Array]]:
-        X, Y, mask = part
+        X, Y, mask, more = part
         A = basis.features(X)
         columns = A.reshape(size - 1, length).T
 
         def one(
             kernel: Kernel, scale: Array, variance: Array, carry: state_space.Carry, q: Array
-        ) -> tuple[Array, Array, state_space.Carry]:
-            counts = mask[:, q]
-            seen = (counts > 0).astype(X.dtype)
-            times = jnp.where(seen > 0, counts, 1.0)
-            series = state_space.Series(X[:, 0], variance / times, seen)
-            with_y = jnp.concatenate([columns, Y[:, q][:, None]], axis=1)
+        ) -> tuple[Array, Array, Array, state_space.Carry]:
+            series, constant = observed(X[:, 0], mask[:, q], variance)
+            with_y = jnp.concatenate([columns, Y[:, q][:, None], more], axis=1)
             model = state_space.StateModel.of(kernel)
             white, log_det, carry = state_space.whiten(model, scale, series, with_y, carry)
-            replicates = jnp.log(times) + (counts - seen) * (LOG_2PI + jnp.log(variance))
-            constant = -0.5 * (jnp.sum(seen) * LOG_2PI + log_det + jnp.sum(replicates))
-            return white.T @ white, constant, carry
+            constant = constant - 0.5 * log_det
+            squares = jnp.sum(white[:, size:] ** 2, axis=0).reshape(latents, probes)
+            white = white[:, :size]
+            return white.T @ white, constant, jnp.sum(squares, axis=1), carry
 
-        gamma, constant, carries = jax.vmap(one)(
+        gamma, constant, squares, carries = jax.vmap(one)(
             kernels, scales, variances, carries, jnp.arange(outputs)
         )
-        residual = jnp.einsum("rn,nq->rq", basis.residual(A), mask / variances[None, :])
+        if probes:
+            residual = squares.T / probes
+        else:
+            residual = jnp.einsum("rn,nq->rq", basis.residual(A), mask / variances[None, :])
         return carries, (gamma, jnp.sum(constant), residual)
 
     def add(total: tuple, part: tuple) -> tuple[tuple, None]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from pfedhgp.errors import NumericsWarning
 from pfedhgp.inference import client as client_step
+from pfedhgp.inference import expected
 from pfedhgp.inference.arrays import block_from_arrays, stack_trees, statistics_to_arrays
 from pfedhgp.inference.averaging import batched_average, parameters
 from pfedhgp.inference.budget import round_up, spacing
@@ -63,6 +64,8 @@ class StructuredClients:
     local_nats: np.ndarray | None = None
     jitter: np.ndarray = field(init=False)
     names: tuple[str, ...] = ()
+    drawn: tuple[np.ndarray, jax.Array] | None = None
+    """Inducing inputs, and draws from what they leave out (see `expected.beyond`)."""
     floor: np.ndarray = field(init=False)
     """The shortest local lengthscale that a client's rows can tell from noise, along each input."""
 
@@ -83,16 +86,20 @@ class StructuredClients:
             kernels_free=arrays["kernels_free"],
             jitter=arrays["jitter"],
             evaluations=arrays["evaluations"],
-            derivatives=arrays["derivatives"],
+            derivatives=self._derivatives(int(arrays["derivatives"])),
         )
-        rest = self._rest(broadcast)
         self.expect_noise(arrays["noise"])
         if arrays["evaluations"] or arrays["derivatives"]:
-            self.own = self.improve(broadcast, rest, names)
+            rest = None if self.settings.probes else self._rest(broadcast)
+            sums = self.improve(broadcast, rest, names)
         else:
-            self.own = self.open(broadcast, names)
-        self.own_block = broadcast.block
-        return statistics_to_arrays(self.own, derivatives=bool(arrays["derivatives"]))
+            sums = self.open(broadcast, names)
+        if not self.settings.probes:  # the cavity needs them
+            self.own, self.own_block = sums, broadcast.block
+        return statistics_to_arrays(sums, derivatives=bool(arrays["derivatives"]))
+
+    def _derivatives(self, wanted: int) -> int | None:
+        return wanted if self.settings.learn_shared else None
 
     def lapse(self) -> None:
         """The clients' last sums are not in the totals: all of these are the others'."""
@@ -116,12 +123,17 @@ class StructuredClients:
             self.anchors = eqx.tree_at(lambda b: b.noise, self.anchors, centre)
 
     def improve(
-        self, broadcast: Broadcast, rest: tuple[jax.Array, jax.Array], names: tuple[str, ...]
+        self, broadcast: Broadcast, rest: tuple[jax.Array, jax.Array] | None, names: tuple[str, ...]
     ) -> Statistics:
-        """Each client's step given the others' J and h; returns their sums."""
+        """Each client's step given the others' J and h (None: at q(v_g)); returns their sums."""
+        at_q = self._held_step(broadcast) if rest is None else None
 
         def step(jitter: jax.Array) -> tuple[Statistics, tuple[ClientBlock, Info]]:
-            blocks, sums, info = self._step(broadcast, rest, jitter)
+            if at_q is not None:
+                blocks, sums, info = at_q(jitter)
+            else:
+                assert rest is not None
+                blocks, sums, info = self._step(broadcast, rest, jitter)
             return sums, (blocks, info)
 
         sums, (self.blocks, info) = self._with_enough_jitter(step, names)
@@ -142,12 +154,44 @@ class StructuredClients:
             jnp.asarray(self.floor),
         )
 
+    def _held_step(
+        self, broadcast: Broadcast
+    ) -> Callable[[jax.Array], tuple[ClientBlock, Statistics, Info]]:
+        """The step at q(v_g); the seed of its probes is the same at all clients and in all rounds."""
+        points = expected.points(self.settings.probes, 0, broadcast.J, broadcast.h)
+        return lambda jitter: client_step.batched_held_step(
+            self._options(),
+            broadcast,
+            points,
+            self._beyond(broadcast),
+            self.blocks,
+            self.anchors,
+            self.rows,
+            jitter,
+            jnp.asarray(self.floor),
+        )
+
+    def _beyond(self, broadcast: Broadcast) -> jax.Array | None:
+        """What Z_g leaves out, drawn at the clients' rows; θ_g stays, so once for each set of inputs."""
+        if not self.settings.probes:
+            return None
+        inputs = np.asarray(broadcast.block.inputs)
+        if self.drawn is None or not np.array_equal(self.drawn[0], inputs):
+            s = self.settings
+            found = expected.batched_beyond(
+                s.probes, 0, s.chunk, broadcast.block, self.rows.X, broadcast.jitter
+            )
+            self.drawn = (inputs, found)
+        return self.drawn[1]
+
     def open(self, broadcast: Broadcast, names: tuple[str, ...]) -> Statistics:
         """The sums at the starting values, and noise that fits them."""
 
+        beyond = self._beyond(broadcast)
+
         def look(jitter: jax.Array) -> tuple[Statistics, tuple[Noise, jax.Array]]:
             noise, sums, nats = client_step.batched_opening(
-                self._options(), broadcast, self.blocks, self.rows, jitter
+                self._options(), broadcast, self.blocks, self.rows, jitter, beyond
             )
             return sums, (noise, nats)
 
@@ -170,7 +214,13 @@ class StructuredClients:
 
     def _options(self) -> StepOptions:
         settings = self.settings
-        return StepOptions(self.spec.structure, settings.learn_inducing is True, settings.chunk)
+        return StepOptions(
+            self.spec.structure,
+            settings.learn_inducing is True,
+            settings.chunk,
+            settings.probes,
+            settings.learn_shared,
+        )
 
     def replace_inputs(self, inputs: list[np.ndarray | None]) -> None:
         """Gives clients other local inducing inputs; None leaves a client's as they are."""
@@ -332,7 +382,7 @@ class StructuredClients:
             kernels_free=1.0,
             jitter=jitter,
             evaluations=self.settings.evaluations,
-            derivatives=0,
+            derivatives=self._derivatives(0),
         )
 
 
@@ -352,4 +402,17 @@ def _posteriors(
         design = design_of(options.structure, shared, basis, block, own)
         return client_posterior(accumulate(rows, design, chunk=options.chunk), block, size)
 
+    if options.structure.state_space and not options.structure.deviation:
+        return _without_weights(blocks, size)
     return jax.vmap(one)(blocks, rows, local_jitter)
+
+
+def _without_weights(blocks: ClientBlock, size: int) -> ClientPosterior:
+    """Clients that have no weights of their own: local functions are states, and there is no deviation."""
+    count = blocks.active.shape[0]
+    return ClientPosterior(
+        block=blocks,
+        offset=jnp.zeros((count, 0)),
+        G=jnp.zeros((count, 0, size)),
+        covariance=jnp.zeros((count, 0, 0)),
+    )

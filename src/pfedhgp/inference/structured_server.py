@@ -75,11 +75,14 @@ class StructuredServer:
         the chance.
         """
         held, rounds = self.settings.frozen_rounds, self.settings.rounds
+        if not self.settings.learn_shared:
+            return False
         return held < turn < rounds or held < turn == rounds <= held + 3
 
     def gather(self, sums: Arrays) -> float:
         """Takes the summed statistics and returns the bound at the block that was broadcast."""
-        self.total = Surrogate(self.block, statistics_from_arrays(sums, len(self.anchor)))
+        count = len(self.anchor) if self.settings.learn_shared else 0
+        self.total = Surrogate(self.block, statistics_from_arrays(sums, count))
         bound = float(_value(self.spec.structure, self.total, self.block.loadings))
         expect_finite("the bound", bound, matrix="I + ΣJ")
         self.bounds.append(bound)
@@ -95,7 +98,7 @@ class StructuredServer:
         self._set_radius()
         moving = self._moves_before(self.turn)
         radius = np.float64(self.radius if moving else 0.0)
-        options = ServerOptions(structure)
+        options = ServerOptions(structure, learn_shared=self.settings.learn_shared)
         new, _ = improve(options, total, self.anchor, radius, np.float64(self.jitter))
         if self._fell() and self.before is not None:
             back = with_theta(structure, new, theta_of(structure, self.before))
@@ -130,7 +133,7 @@ class StructuredServer:
         """The exact step in B_g at the last θ_g, and q(v_g) solved there."""
         assert self.total is not None
         structure, total = self.spec.structure, self.total
-        options = ServerOptions(structure)
+        options = ServerOptions(structure, learn_shared=self.settings.learn_shared)
         block, _ = improve(options, total, self.anchor, np.float64(0.0), np.float64(self.jitter))
         J, h = _carried(structure, total, block, np.float64(self.jitter))
         self.block = block

@@ -41,6 +41,8 @@ _SETTINGS: Mapping[str, Check] = {
     "jitter": number(above=0.0),
     "chunk": whole(1),
     "patience": whole(0),
+    "probes": whole(0),
+    "learn_shared": flag,
 }
 
 
@@ -61,6 +63,11 @@ class Structured:
     jitter: float = 1e-8
     chunk: int = 1024
     patience: int = 4
+    probes: int = 0
+    """More than 0: clients search at the broadcast q(v_g), its spread by so many random columns, and not on
+    the cavity bound. For long series with state-space local layers and no deviation: see `expected`."""
+    learn_shared: bool = True
+    """Whether θ_g moves. If not, kernels of the global layer stay as given; B_g and φ are learned."""
 
     name = "structured"
     start_is_round = False

@@ -17,6 +17,9 @@ from pfedhgp.kernels import Kernel
 from pfedhgp.model.blocks import ClientBlock
 from pfedhgp.model.posterior import LocalStates
 
+COLUMNS = 128
+"""Columns that are smoothed at a time: each takes memory for every time of the series."""
+
 
 def latents(
     states: LocalStates,
@@ -55,8 +58,8 @@ def latents(
         columns = jnp.concatenate([shared, own], axis=1)
         padded = jnp.concatenate([columns, jnp.zeros((count, columns.shape[1]))])[order]
         series = _series(union, order, counts, variance, n)
-        smoothed, covariances = state_space.smooth(model, scale, series, padded)
-        T = -jnp.einsum("s,nsk->nk", model.observe, smoothed[new])
+        T = -_smoothed_at(model, scale, series, padded, new)
+        _, covariances = state_space.smooth(model, scale, series, padded[:, :0])
         spread = jnp.einsum("s,nst,t->n", model.observe, covariances[new], model.observe)
         mean = state_space.interpolate(model, states.times, means, X[:, 0]) @ model.observe
         both = jnp.concatenate([mean[:, None], T[:, : shared.shape[1]]], axis=1)
@@ -72,6 +75,28 @@ def latents(
         B_dev,
     )
     return jnp.moveaxis(both, 0, 1), jnp.moveaxis(own, 0, 1), spread.T
+
+
+def _smoothed_at(
+    model: state_space.StateModel,
+    scale: Array,
+    series: state_space.Series,
+    columns: Float[Array, "n k"],
+    where: Array,
+) -> Float[Array, "m k"]:
+    """What the smoother makes of each column, at some of the times; a few columns at a time, for memory."""
+    k = columns.shape[1]
+    blocks = max(-(-k // COLUMNS), 1)
+    width = -(-k // blocks)
+    padded = jnp.pad(columns, ((0, 0), (0, blocks * width - k)))
+
+    def block(part: Array) -> Array:
+        states, _ = state_space.smooth(model, scale, series, part)
+        return jnp.einsum("s,nsk->nk", model.observe, states[where])
+
+    parts = jnp.moveaxis(padded.reshape(len(columns), blocks, width), 1, 0)
+    found = jax.lax.map(block, parts)
+    return jnp.moveaxis(found, 0, 1).reshape(where.shape[0], blocks * width)[:, :k]
 
 
 def covariance(

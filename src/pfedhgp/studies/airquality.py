@@ -23,6 +23,7 @@ from pfedhgp.estimator import FederatedGP
 from pfedhgp.inference.structured_training import Structured
 from pfedhgp.kernels import RBF
 from pfedhgp.studies import air_imputation as imputing
+from pfedhgp.studies.air_sparse import one_of_each, sparse_part
 from pfedhgp.studies.report import machine, write_results
 from pfedhgp.studies.summary import interval
 from pfedhgp.zones import GRID, SHARE, discover
@@ -31,6 +32,7 @@ ATTRIBUTION = (
     "Data: Beijing Multi-Site Air-Quality, Song Xi Chen, UCI Machine Learning Repository 501, CC BY 4.0. "
     "Station coordinates are approximate and are used for maps alone."
 )
+FEW = " (5% of a station)"
 SIZES = (25, 50, 100, 150, 200, 300, 400)
 Say = Callable[[str], None]
 
@@ -49,6 +51,8 @@ class AirQuality:
     impute_inducing: int = 365
     held_out: float = 0.1
     full: bool = False
+    sparse: int = 0
+    """stations of each zone that are left with 5% of their rows, one at a time; with `full` at least 4"""
 
     @property
     def splits(self) -> int:
@@ -79,7 +83,17 @@ def run(study: AirQuality, source: str | Path, folder: Path, say: Say) -> dict[s
         warnings.simplefilter("ignore")
         found = zones_part(study, sites, say)
         imputed = imputation_part(study, sites, say)
-    return _write(study, folder, found, imputed)
+        few = max(study.sparse, 4 if study.full else 0)
+        sparse = sparse_part(
+            sites,
+            ZONES,
+            one_of_each(ZONES, study.seed, few) if few else [],
+            model=lambda: zone_model(study),
+            pooled=pooled_distances,
+            seed=study.seed,
+            say=say,
+        )
+    return _write(study, folder, found, imputed, sparse)
 
 
 # -------------------------------------------------------------------------------------------- zones
@@ -138,6 +152,7 @@ def zones_part(study: AirQuality, sites: dict[str, imputing.Series], say: Say) -
     say(f"zones: fitted in {fit_seconds:.0f} s")
     stacked = {name: (X, y[:, None]) for name, (X, y) in data.items()}
     first = None
+    own = own_functions(model)
     for method in ("agglomerative", "spectral"):
         for i in range(study.sketches):
             found = discover(
@@ -147,15 +162,26 @@ def zones_part(study: AirQuality, sites: dict[str, imputing.Series], say: Say) -
                 seed=study.seed + i,
                 draws=20 if i == 0 and method == "agglomerative" else 0,
                 rows=stacked if i == 0 and method == "agglomerative" else None,
+                own=own,
+                measure=first is None,
             )
             first = first or found
             rows.setdefault(("pfedhgp", method), []).append(found.labels)
     assert first is not None
-    curve = reveal(study, model, stacked)
+    curve = reveal(study, model, own, stacked)
     say(f"zones: sketches compared after {time.perf_counter() - began:.0f} s")
     paper = paper_model(study).fit(data)
+    whole = own_functions(paper)
     for method in ("agglomerative", "spectral"):
-        by_function = discover(paper.model_, 3, method=method, size=GRID, seed=study.seed, draws=0)
+        by_function = discover(
+            *(paper.model_, 3),
+            method=method,
+            size=GRID,
+            seed=study.seed,
+            draws=0,
+            own=whole,
+            measure=False,
+        )
         rows["paper", method] = [by_function.labels]
         by_operator = discover(paper.model_, 3, method=method, distance="operator", rows=stacked)
         rows["operator", method] = [by_operator.labels]
@@ -174,14 +200,23 @@ def zones_part(study: AirQuality, sites: dict[str, imputing.Series], say: Say) -
     }
 
 
+def own_functions(model: FederatedGP) -> dict[str, zone_sketches.OwnFunction]:
+    """Every station's own function on the public grid."""
+    grid = zone_sketches.public_grid(model.model_, GRID)
+    return {n: zone_sketches.own_function(model.model_, n, grid) for n in model.clients_}
+
+
 def reveal(
-    study: AirQuality, model: FederatedGP, rows: dict[str, tuple[np.ndarray, np.ndarray]]
+    study: AirQuality,
+    model: FederatedGP,
+    own: dict[str, zone_sketches.OwnFunction],
+    rows: dict[str, tuple[np.ndarray, np.ndarray]],
 ) -> list[dict[str, Any]]:
     """ARI (Ward's) and R² by sketch size, means over seeds."""
     fitted = model.model_
     names = sorted(rows)
     grid = zone_sketches.public_grid(fitted, GRID)
-    means = np.stack([zone_sketches.own_function(fitted, n, grid).mean.reshape(-1) for n in names])
+    means = np.stack([own[n].mean.reshape(-1) for n in names])
     attacks = [zone_sketches.Attack.on(fitted, name, grid, rows[name]) for name in names]
     sizes = sorted({*SIZES, round(SHARE * GRID)})
     curve = []
@@ -261,6 +296,7 @@ def _write(
     folder: Path,
     found: dict[str, Any],
     imputed: dict[str, list[dict[str, float]]],
+    sparse: dict[str, dict[str, list[float]]],
 ) -> dict[str, Any]:
     year = str(study.year)
     records = []
@@ -281,6 +317,9 @@ def _write(
     for model, scores in imputed.items():
         for metric in scores[0]:
             add(f"{model} (imputation)", metric, [each[metric] for each in scores])
+    for model, values in sparse.items():
+        for metric, each in values.items():
+            add(model + FEW, metric, each)
     zones = found["zones"]
     results = {
         "records": records,
@@ -324,7 +363,15 @@ def _tables(results: dict[str, Any]) -> dict[str, tuple[list[str], list[list[str
     imputed = [
         [m.removesuffix(" (imputation)"), *(f"{v[c]:.3f}" if c in v else "" for c in columns)]
         for m, v in cells.items()
-        if "crps" in v
+        if m.endswith("(imputation)")
+    ]
+    few = [
+        [
+            m.removesuffix(FEW),
+            *(f"{v[c]:.3f}" if c in v else "" for c in ("accuracy", *columns[:5])),
+        ]
+        for m, v in cells.items()
+        if m.endswith(FEW)
     ]
     curve = [
         [
@@ -343,4 +390,8 @@ def _tables(results: dict[str, Any]) -> dict[str, tuple[list[str], list[list[str
             curve,
         ),
         "Imputation of held-out days and a fortnight": (["method", *columns], imputed),
-    }
+    } | (
+        {"A station with 5% of its rows": (["method", "in its zone", *columns[:5]], few)}
+        if few
+        else {}
+    )
