@@ -28,6 +28,7 @@ def waves(outputs: int = 1, *, offset: float = 0.0, seed: int = 0):
     }
 
 
+@pytest.mark.slow
 def test_a_fast_wave_that_all_share_is_found_in_the_global_layer():
     """Six periods over the domain under slow drifts of the clients' own."""
     rng = np.random.default_rng(3)
@@ -90,6 +91,7 @@ def test_a_stray_row_is_said_with_its_client_and_without_its_value():
     assert "4321" not in stretched[0]
 
 
+@pytest.mark.slow
 def test_a_periodic_kernel_starts_at_the_datas_period():
     rng = np.random.default_rng(0)
     x = np.linspace(0.0, 10.0, 24)
@@ -104,12 +106,14 @@ def test_a_periodic_kernel_starts_at_the_datas_period():
     assert model.model_.kernel.period == 5.0
 
 
+@pytest.mark.slow
 def test_the_local_layer_follows_the_kernel_that_was_given():
     model = FederatedGP(kernel=kernels.Matern52(2.0), **SMALL).fit(waves())
     assert isinstance(model.model_.local_kernel, kernels.Matern52)
     assert model.model_.local_kernel.lengthscale is None
 
 
+@pytest.mark.slow
 def test_given_local_inducing_inputs_lie_among_the_clients_own_rows():
     data = waves()
     x, y = data["site 2"]

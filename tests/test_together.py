@@ -169,6 +169,7 @@ def fit(seed: int):
     return bounds, model.predict("1", truth.X_test), model.exchanges_, model.messages_
 
 
+@pytest.mark.slow
 def test_federations_in_lockstep_end_where_each_would_alone():
     """With few evaluations searches have no room to drift apart by rounding."""
     alone = [fit(seed) for seed in (0, 1)]

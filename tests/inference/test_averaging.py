@@ -81,6 +81,7 @@ def test_gaussian_takes_no_step_over_a_cliff():
     assert np.all(free < -0.2)  # a skewed density without a cliff: the whole step
 
 
+@pytest.mark.slow
 def test_parameters_are_settled_before_their_curvature_is_taken(monkeypatch):
     """After one round a client is far from its best; the Gaussian is taken after one more search."""
     rng = np.random.default_rng(0)

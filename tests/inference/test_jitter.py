@@ -132,6 +132,7 @@ def test_only_failing_clients_have_their_jitter_raised_and_are_named():
 # Through FederatedGP.fit -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_clients_near_duplicates_raise_its_own_jitter_alone():
     """Rows a thousandth of a lengthscale apart: their RBF matrix has rank two or so in float64."""
     near = 0.5 + np.arange(12) / 2000.0
