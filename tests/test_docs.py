@@ -20,7 +20,6 @@ import typer
 
 import pfedhgp
 import pfedhgp.progress
-from conftest import require
 from documents import (
     DOCUMENTS,
     ROOT,
@@ -33,6 +32,7 @@ from documents import (
     links,
     prose,
 )
+from parts import require
 from pfedhgp import FederatedGP
 from pfedhgp.cli import config as configs
 from pfedhgp.cli.main import app, main

@@ -10,7 +10,7 @@ import zipfile
 import pytest
 
 import pfedhgp
-from conftest import require
+from parts import require
 
 pytestmark = pytest.mark.slow
 

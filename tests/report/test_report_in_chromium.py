@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import require_part
 from grouped import kept_of
+from parts import require_part
 from pfedhgp import report
 from pfedhgp.cli.main import main
 from pfedhgp.data.scaling import Scaling
