@@ -23,7 +23,7 @@ test: $(VENV)/.stamp ## the tests, without the slow ones (ARGS="-k name" picks s
 	$(VENV)/bin/python -m pytest -m "not slow and not flower" -n 2 --dist loadfile $(ARGS) tests
 
 test-slow: $(VENV)/.stamp ## the tests marked slow
-	$(VENV)/bin/python -m pytest -m "slow and not flower" -n 2 --dist loadfile $(ARGS) tests
+	$(VENV)/bin/python -m pytest -m "slow and not flower" -n 2 --dist worksteal $(ARGS) tests
 
 test-flower: $(FLOWER)/.stamp ## federations of real processes over Flower, on loopback
 	PFEDHGP_REQUIRE_FLOWER=1 JAX_COMPILATION_CACHE_DIR=$(CURDIR)/$(FLOWER)/compiled \

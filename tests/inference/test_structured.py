@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,10 +16,11 @@ from jax.flatten_util import ravel_pytree
 import reference as ref
 import twins
 from pfedhgp import linalg
+from pfedhgp.inference.client import some_rows
 from pfedhgp.inference.grams import accumulate
 from pfedhgp.inference.structured import cavity_bound, design_of
 from pfedhgp.inference.surrogate import Surrogate
-from pfedhgp.model.blocks import from_free, to_free
+from pfedhgp.model.blocks import Rows, from_free, to_free
 
 
 def batched_bound(problem: twins.Problem) -> float:
@@ -404,3 +406,13 @@ def test_exact_gradient_in_crowded_global_inducing_inputs():
     both = twins.compiled(jax.value_and_grad(bound))
     expected = twins.five_point(lambda Z: both(Z)[0], start)
     np.testing.assert_allclose(both(start)[1], expected, rtol=1e-8, atol=1e-7)
+
+
+def test_noise_at_the_opening_is_chosen_on_a_sample_of_many_rows():
+    rows = Rows(jnp.arange(20.0)[:, None], jnp.ones((20, 1)), jnp.ones((20, 1)))
+    assert some_rows(rows, 11) is rows
+    np.testing.assert_array_equal(some_rows(rows, 6).X[:, 0], np.arange(0.0, 20.0, 3.0))
+    replicated = eqx.tree_at(
+        lambda r: r.scatter, rows, jnp.ones((1, 1, 1)), is_leaf=lambda leaf: leaf is None
+    )
+    assert some_rows(replicated, 6) is replicated  # its scatter is of all rows together

@@ -215,9 +215,7 @@ def test_other_settings_in_the_same_folder_are_refused(folder, capsys):
 
 @pytest.mark.slow
 def test_every_row_of_the_table_runs_and_full_beats_its_ablations(tmp_path):
-    names = (
-        "full,full-kernels,no-deviation,no-local,global-only,local-only,pfedgp,algorithm1,oracle"
-    )
+    names = "full,no-deviation,no-local,global-only,local-only,pfedgp,algorithm1,oracle"
     arguments = ["--scenarios", "A", "--models", names, "--runs", "1", "--rows", "40"]
     out = tmp_path / "out"
     assert main(["reproduce", "synthetic", "--out", str(out), "--clients", "4", *arguments]) == 0

@@ -33,7 +33,8 @@ from pfedhgp.together import together
 LOUDER = np.log(4.0) * np.arange(8)
 """Multiples of the starting noise, as logarithms, among which a client chooses when training opens."""
 
-
+MANY_ROWS = 4096
+"""Of more than twice as many, that choice is made on so many at equal steps."""
 OPENING_ROWS = 1024
 """Of a long series, how many rows (the first) that choice is made on."""
 
@@ -361,7 +362,7 @@ def batched_opening(
             )
             return cavity_bound(accumulate(part, design, chunk=options.chunk), *nothing)
 
-        part = rows if left is None else first_rows(rows, OPENING_ROWS)
+        part = some_rows(rows, MANY_ROWS) if left is None else first_rows(rows, OPENING_ROWS)
         some = None if left is None else left[:OPENING_ROWS]
         if rows.cycles is None:
             levels = jnp.asarray(LOUDER)
@@ -371,6 +372,14 @@ def batched_opening(
     if beyond is not None:  # one after the other: sums are what takes memory
         return jax.lax.map(lambda own: one(*own), (clients, rows, jitter, beyond))
     return jax.vmap(lambda c, r, own: one(c, r, own, None))(clients, rows, jitter)
+
+
+def some_rows(rows: Rows, count: int) -> Rows:
+    """All rows, or `count` to twice as many at equal steps: a noise level is no matter of a million."""
+    step = rows.X.shape[0] // count
+    if step < 2 or rows.scatter is not None or rows.cycles is not None:
+        return rows
+    return Rows(rows.X[::step], rows.Y[::step], rows.mask[::step])
 
 
 def first_rows(rows: Rows, count: int) -> Rows:
