@@ -38,7 +38,7 @@ def test_kills_nan_replays_and_silence(deployment, run):
     here.wait_for(at(2), "its second round, after its return")
     server.send_signal(signal.SIGKILL)
     server.wait()
-    server = here.server(*options, "60")  # which the site that falls silent in round 2 costs, once
+    server = here.server(*options, "120")  # the site that falls silent in round 2 costs it, once
     assert here.wait(server, "server") == 0, here.out("server")
     assert "going on with the run that stopped" in here.out("server")
     assert "2 of 6 sites have not got the model" in here.out("server")
