@@ -47,8 +47,8 @@ def wave(waves):
 
 def test_products_of_the_total_less_the_clients_own_are_the_pairs_of_different_clients():
     rng = np.random.default_rng(0)
-    rows = [(rng.uniform(0, 1, n), rng.normal(size=(n, 2))) for n in (40, 55, 33)]
-    rows[1][1][3, 0] = np.nan
+    rows = [(np.repeat(rng.uniform(0, 1, n), 2), rng.normal(size=(2 * n, 2))) for n in (20, 28, 17)]
+    rows[1][1][[6, 7], 0] = np.nan
     products, pairs = between_clients(added([binned(x, Y, BINS) for x, Y in rows]))
     naive, count = np.zeros(2 * BINS), np.zeros(2 * BINS)
     for q in range(2):
@@ -99,6 +99,9 @@ def test_a_client_with_few_rows_says_nothing_however_fine_the_bins_that_it_is_as
     rng = np.random.default_rng(0)
     x, Y = rng.uniform(0, 1, 31), rng.normal(size=(31, 2))
     assert not any(array.any() for array in binned(x, Y, BINS).values())
+    crowded = np.concatenate([np.full(200, 0.5), [0.1, 0.9]])
+    sent = binned(crowded, rng.normal(size=(202, 1)), BINS)
+    assert np.count_nonzero(sent["bin_rows"]) == 1  # the two that are alone in theirs are left out
     assert bins_for(63.0) == 0
     assert bins_for(64.0) == BINS
     assert bins_for(1e9) == 4096

@@ -126,7 +126,7 @@ class Agreement:
         parts: list[Observations] = []
         for table in tables:
             for column in columns.inputs:
-                if len(table) and cells.kind_of(table, column.name) != column.kind:
+                if len(table) and cells.kind_of(table, column.name, column.format) != column.kind:
                     raise InputError(f"{table.path}: {column.name!r} is not a {column.kind}")
             parts += [replace(part, name=name) for part in observations_of([table], columns)]
         whole = joined(parts)

@@ -24,6 +24,16 @@ ISO = (
 )
 ZONE = r"(?:[T ]\d{1,2}:\d{2}.*?) ?(Z|z|UTC|[+-]\d{2}(?::?\d{2})?)$"
 DAY_AND_MONTH = r"^\d{1,2}([/.\-])\d{1,2}[/.\-]\d{2,4}"
+YEAR_OF_TWO = r"^\d{1,2}[/.\-]\d{1,2}[/.\-]\d{2}(?:\D|$)"
+TIMES = {
+    "": r"^$",
+    " %H:%M": r"^ \d{1,2}:\d{2}$",
+    " %H:%M:%S": r"^ \d{1,2}:\d{2}:\d{2}$",
+    "T%H:%M": r"^T\d{1,2}:\d{2}$",
+    "T%H:%M:%S": r"^T\d{1,2}:\d{2}:\d{2}$",
+}
+"""The rest of a format, by what follows the day."""
+EITHER = r"^[+-]?\d{1,3},\d{3}$"
 THOUSANDS = r"^[+-]?\d{1,3}([,' \x{a0}\x{202f}]\d{3})+(\.\d*)?$"
 DECIMAL_COMMA = r"^[+-]?[\d. ]*,\d+([eE][+-]?\d+)?$"
 
@@ -85,6 +95,11 @@ def _parsed(table: Table, column: str, text: pl.Series, *, is_output: bool) -> n
 
 def _problem(wrong: pl.Series, is_output: bool) -> str:
     """What is the matter with text that should be numbers."""
+    if wrong.str.contains(EITHER).all():
+        return (
+            "a number with a comma: write 1234 where it is a thousands separator, 1.234 where it is a "
+            "decimal comma"
+        )
     if wrong.str.contains(THOUSANDS).all():
         return "a number with thousands separators: write 1234.5, not 1,234.5"
     if wrong.str.contains(DECIMAL_COMMA).all():
@@ -102,7 +117,7 @@ def _problem(wrong: pl.Series, is_output: bool) -> str:
 # ---------------------------------------------------------------------------------------- datetimes
 
 
-def kind_of(table: Table, column: str) -> str:
+def kind_of(table: Table, column: str, datetime_format: str | None = None) -> str:
     """Whether an input is a number or a datetime, by its type or by its first cell that is not empty."""
     series = table.column(column)
     if series.dtype in (pl.Date, pl.Datetime):
@@ -111,9 +126,24 @@ def kind_of(table: Table, column: str) -> str:
         return "number"
     text = series.str.strip_chars()
     filled = text.filter(~text.str.to_lowercase().is_in(list(MISSING)))
+    first = filled[:1]
+    if datetime_format is not None and _by_format(first, datetime_format).is_not_null().any():
+        return "datetime"
     if not len(filled) or filled.cast(pl.Float64, strict=False)[0] is not None:
         return "number"
     return "datetime" if re.match(r"^.*\d+[-/.:]\d+[-/.:T ]\d+", filled[0]) else "number"
+
+
+def has_zone(table: Table, column: InputColumn) -> bool | None:
+    """Whether a datetime column says its time zone; None where it has no rows."""
+    series = table.column(column.name)
+    if not len(series):
+        return None
+    if series.dtype != pl.String:
+        return getattr(series.dtype, "time_zone", None) is not None
+    if column.format is not None:
+        return "%z" in column.format or "%Z" in column.format or "%#z" in column.format
+    return bool(series.str.strip_chars().str.contains(ZONE).any())
 
 
 def seconds(table: Table, column: InputColumn) -> np.ndarray:
@@ -132,6 +162,12 @@ def seconds(table: Table, column: InputColumn) -> np.ndarray:
     else:
         raise InputError(
             f"{table.path}: column {column.name!r} must be datetimes, it holds {series.dtype}"
+        )
+    if has_zone(table, column) is False and stamps.dtype != pl.Date:
+        warnings.warn(
+            f"column {short(column.name)!r} has no time zone: taken as UTC",
+            PFedHGPWarning,
+            stacklevel=2,
         )
     if stamps.dtype == pl.Datetime and getattr(stamps.dtype, "time_zone", None) is not None:
         stamps = stamps.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
@@ -155,14 +191,24 @@ def _refuse_gaps(table: Table, column: str, absent: pl.Series) -> None:
 
 
 def _with_format(table: Table, column: str, text: pl.Series, given: str) -> pl.Series:
-    try:
-        stamps = text.str.to_datetime(given, strict=False, time_unit="us")
-    except pl.exceptions.PolarsError:
-        raise InputError(f"--datetime-format {given!r} is not a format of strptime") from None
+    stamps = _by_format(text, given)
     rows = np.flatnonzero(stamps.is_null().to_numpy())
     if len(rows):
         raise table.refuse(int(rows[0]), column, f"no datetime of the format {given!r}")
+    early = np.flatnonzero((stamps.dt.year() < 100).to_numpy())
+    if len(early):
+        raise table.refuse(
+            int(early[0]), column, "a year before 100: years of two digits are %y in the format"
+        )
     return stamps
+
+
+def _by_format(text: pl.Series, given: str) -> pl.Series:
+    """Null where a cell is of another format."""
+    try:
+        return text.str.to_datetime(given, strict=False, time_unit="us")
+    except pl.exceptions.PolarsError:
+        raise InputError(f"--datetime-format {given!r} is not a format of strptime") from None
 
 
 def _iso(table: Table, column: str, text: pl.Series) -> pl.Series:
@@ -177,10 +223,6 @@ def _iso(table: Table, column: str, text: pl.Series) -> pl.Series:
         row = int(np.flatnonzero(aware != aware[0])[0])
         raise table.refuse(
             row, column, "datetimes with and without a time zone are mixed: give all of them one"
-        )
-    if not aware.any():
-        warnings.warn(
-            f"column {short(column)!r} has no time zone: taken as UTC", PFedHGPWarning, stacklevel=2
         )
     clock = text.str.replace(" ?(Z|z|UTC)$", "").str.replace(
         r"([T ].*?) ?[+-]\d{2}(:?\d{2})?$", "$1"
@@ -213,7 +255,12 @@ def _date_problem(wrong: pl.Series) -> str:
         wrong.str.extract(pattern, 1).cast(pl.Int64).to_numpy().max()
         for pattern in (r"^(\d{1,2})", r"^\d{1,2}[/.\-](\d{1,2})")
     )
-    day_first, month_first = (separator.join(p) for p in (("%d", "%m", "%Y"), ("%m", "%d", "%Y")))
+    year = "%y" if wrong.str.contains(YEAR_OF_TWO).all() else "%Y"
+    rest = wrong.str.replace(DAY_AND_MONTH, "")
+    time = next((form for form, pattern in TIMES.items() if rest.str.contains(pattern).all()), "")
+    day_first, month_first = (
+        separator.join(parts) + time for parts in (("%d", "%m", year), ("%m", "%d", year))
+    )
     likely = [day_first] if first > 12 >= second else [month_first] if second > 12 >= first else []
     choice = likely or [day_first, month_first]
     return (

@@ -122,6 +122,11 @@ def find_files(paths: Sequence[str | Path]) -> list[Path]:
             raise InputError(f"{path}: no such file")
     if not found:
         raise InputError("no data: name a file, several files or a folder")
+    seen: set[Path] = set()
+    for path in found:
+        if path.resolve() in seen:
+            raise InputError(f"{path}: named twice: name it once")
+        seen.add(path.resolve())
     return found
 
 
@@ -199,8 +204,13 @@ def settle_columns(
     sample = next((table for table in tables if len(table)), tables[0])
     settled = []
     for name in inputs:
-        kind = cells.kind_of(sample, name)
+        kind = cells.kind_of(sample, name, datetime_format)
         settled.append(InputColumn(name, kind, datetime_format if kind == "datetime" else None))
+    if datetime_format is not None and not any(each.kind == "datetime" for each in settled):
+        raise InputError(
+            f"{sample.path}: no input is a datetime of the format {datetime_format!r}: mend "
+            "--datetime-format (it needs a year, a month and a day), or leave it out"
+        )
     return Columns(client, tuple(settled), tuple(outputs), cycle)
 
 
@@ -210,6 +220,7 @@ def observations_of(tables: Sequence[Table], columns: Columns) -> list[Observati
         _refuse_same_names(tables)
     if not any(len(table) for table in tables):
         raise InputError(f"{tables[0].path}: a header and no rows")
+    _refuse_mixed_zones(tables, columns)
     parts: dict[str, list[Observations]] = {}
     start = 0
     for table in tables:
@@ -265,6 +276,19 @@ def _joined(name: str, pieces: list[Observations]) -> Observations:
         np.concatenate(cycles) if cycles else None,
         np.concatenate(orders) if orders else None,
     )
+
+
+def _refuse_mixed_zones(tables: Sequence[Table], columns: Columns) -> None:
+    """Clocks with and without a time zone do not compare, in one file or in several."""
+    for column in columns.inputs:
+        if column.kind != "datetime":
+            continue
+        found = {cells.has_zone(table, column): table.path for table in reversed(tables)}
+        if True in found and False in found:
+            raise InputError(
+                f"{found[True]} has a time zone in column {column.name!r} and {found[False]} has none: "
+                "give all of them one"
+            )
 
 
 def _refuse_same_names(tables: Sequence[Table]) -> None:

@@ -6,8 +6,8 @@ Deviations, local functions and noise are independent between clients, so that C
 alone, whatever the loadings. Each client sums its standardised outputs over bins of the one input, and the
 products of its own bins; the products of the total less those are the pairs of different clients.
 
-Bins are so wide that a client has four rows in each in the mean, and one with fewer than two says nothing:
-what it sends are means, not rows.
+Bins are so wide that a client has four rows in each in the mean. One with fewer than two says nothing, and
+bins with a single row are left out: what is sent are sums of rows, never one of them.
 """
 
 from __future__ import annotations
@@ -46,8 +46,10 @@ def binned(x01: np.ndarray, Y: np.ndarray, bins: int) -> dict[str, np.ndarray]:
         if used.sum() < 2 * bins or spread == 0.0:  # whoever asks: no finer than two rows a bin
             continue
         standard = (y[used] - y[used].mean()) / spread
-        sums[q] = np.bincount(place[used], weights=standard, minlength=2 * bins)
-        counts[q] = np.bincount(place[used], minlength=2 * bins)
+        counted = np.bincount(place[used], minlength=2 * bins).astype(np.float64)
+        summed = np.bincount(place[used], weights=standard, minlength=2 * bins)
+        several = counted >= 2  # a bin of one row would be that row
+        sums[q], counts[q] = np.where(several, summed, 0.0), np.where(several, counted, 0.0)
     return {
         "bin_sum": sums,
         "bin_rows": counts,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -16,6 +18,9 @@ DELIVER, HELLO = "deliver", "hello"
 ENVELOPES = (*KINDS, DELIVER, HELLO)
 MISSED = "missed"
 """missed/start/<array>: a request that a late site has not had, and is set up by; it does not answer it."""
+
+HASH = re.compile(r"|[0-9a-f]{64}")
+"""SHA-256, or nothing."""
 
 CODES = {
     "schema": "the two sides run different versions of pfedhgp",
@@ -119,4 +124,8 @@ def from_plain(plain: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> En
             raise Refused("malformed")
     if plain["kind"] not in ENVELOPES or min(plain["exchange"], plain["round"]) < 0:
         raise Refused("malformed")
+    if not HASH.fullmatch(plain["audit"]):  # it is kept: no room for text
+        raise Refused("malformed")
+    if not (math.isfinite(plain["seconds"]) and plain["seconds"] >= 0.0):
+        raise Refused("not-finite")
     return Envelope(arrays=arrays, **plain)
