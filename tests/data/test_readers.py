@@ -198,6 +198,7 @@ def test_datetimes_are_seconds_since_1970_in_utc(moments, tmp_path):
     assert shown.tolist() == back
 
 
+@pytest.mark.filterwarnings("ignore:column 'time' has no time zone")
 def test_a_format_decides_between_day_and_month(tmp_path):
     path = tmp_path / "d.csv"
     path.write_text("site,time,y\na,03/04/2024,1\na,04/04/2024,2\n")
@@ -209,8 +210,71 @@ def test_a_format_decides_between_day_and_month(tmp_path):
     tables, columns = _settled(path, datetime_format="%Y")
     with pytest.raises(InputError, match=r"row 1 .*no datetime of the format '%Y'"):
         observations_of(tables, columns)
+    path.write_text("site,time,y\na,2024,1\n")
+    with pytest.raises(InputError, match="no input is a datetime of the format '%d/%m/%Y'"):
+        _settled(path, datetime_format="%d/%m/%Y")
 
 
+@pytest.mark.filterwarnings("ignore:column 'time' has no time zone")
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [("%Y%m%d", "20240403"), ("%d %b %Y", "03 Apr 2024"), ("%b %d; %Y", "Apr 03; 2024")],
+)
+def test_a_format_makes_datetimes_of_what_looks_like_none(words, text, tmp_path):
+    path = tmp_path / "d.csv"
+    path.write_text(f"site,time,y\na,{text},1\n")
+    tables, columns = _settled(path, datetime_format=words)
+    (client,) = client_rows(observations_of(tables, columns), columns)
+    assert client.X[0, 0] == datetime(2024, 4, 3, tzinfo=UTC).timestamp()
+
+
+@pytest.mark.filterwarnings("ignore:column 'time' has no time zone")
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("13/04/24", "%d/%m/%y"),
+        ("13/04/2024 10:00", "%d/%m/%Y %H:%M"),
+        ("04.13.2024 10:00:05", "%m.%d.%Y %H:%M:%S"),
+    ],
+)
+def test_the_format_that_is_advised_reads_the_file(text, advice, tmp_path):
+    path = tmp_path / "d.csv"
+    path.write_text(f"site,time,y\na,{text},1\n")
+    tables, columns = _settled(path)
+    with pytest.raises(InputError, match="--datetime-format") as caught:
+        observations_of(tables, columns)
+    assert str(caught.value).endswith(repr(advice))
+    tables, columns = _settled(path, datetime_format=advice)
+    (client,) = client_rows(observations_of(tables, columns), columns)
+    assert (
+        columns.inputs[0].shown(client.X[:, 0]).tolist()[0].date() == datetime(2024, 4, 13).date()
+    )
+
+
+def test_a_year_of_two_digits_is_not_taken_for_the_first_century(tmp_path):
+    path = tmp_path / "d.csv"
+    path.write_text("site,time,y\na,13/04/24,1\n")
+    tables, columns = _settled(path, datetime_format="%d/%m/%Y")
+    with pytest.raises(InputError, match=r"row 1 .*a year before 100"):
+        observations_of(tables, columns)
+
+
+def test_time_zones_are_not_mixed_over_files(tmp_path):
+    (tmp_path / "a.csv").write_text("time,y\n2024-03-01T10:00,1\n")
+    (tmp_path / "b.csv").write_text("time,y\n2024-03-01T10:00+08:00,1\n")
+    tables = read_tables([tmp_path], wanted=["time", "y"])
+    columns = settle_columns(tables, client=None, inputs=["time"], outputs=["y"])
+    with pytest.raises(InputError, match=r"b\.csv has a time zone in column 'time' and .*a\.csv"):
+        observations_of(tables, columns)
+
+
+def test_a_file_is_named_once(tmp_path):
+    (tmp_path / "a.csv").write_text("time,y\n1,1\n")
+    with pytest.raises(InputError, match=r"a\.csv: named twice"):
+        read_tables([tmp_path / "a.csv", tmp_path], wanted=["time", "y"])
+
+
+@pytest.mark.filterwarnings("ignore:column 'time' has no time zone")
 def test_typed_datetimes_are_read_in_any_zone(tmp_path):
     moment = datetime(2024, 7, 1, 12, tzinfo=UTC)
     naive = pl.Series([moment.replace(tzinfo=None)], dtype=pl.Datetime("ms"))

@@ -186,6 +186,12 @@ def check_folder(out: Path, *, overwrite: bool) -> None:
         raise InputError(f"{out} is a file: choose a folder with --out")
     there = {p.name for p in out.iterdir()} if out.is_dir() else set()
     there = {name for name in there if not name.startswith(".pfedhgp-")}
+    if not out.is_dir():  # minutes before anything is written: can it be?
+        try:
+            out.mkdir()
+            out.rmdir()
+        except OSError as error:
+            raise InputError(f"{out}: cannot write there ({error.strerror})") from None
     if strange := sorted(there - {MODEL, REPORT, TABLE}):
         raise InputError(
             f"{out} holds {strange[0]!r}, which is not a demo's: choose another folder with --out"

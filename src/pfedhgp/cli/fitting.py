@@ -153,6 +153,7 @@ def fit(
         with writing_to(run):
             unfinished.write(config, files)
     say(_about(data, len(files)), quiet=quiet)
+    saved = False
     try:
         with _progress(config, quiet=quiet) as show:
             model = (train or _train)(
@@ -162,10 +163,15 @@ def fit(
             _keep_metrics(model, data, began, show)
             with writing_to(run):
                 model.save(run, overwrite=True)  # `check_settings` has asked already
+            saved = True
             _tell(show, "writing the report" if config.run.report else None)
             report = _report(model, run, data, quiet=quiet) if config.run.report else None
     except (KeyboardInterrupt, Terminated):
-        if unfinished.there:
+        if saved:
+            say(
+                f"pfedhgp: stopped; {run} holds the model: `pfedhgp report {run}` writes its report"
+            )
+        elif unfinished.there:
             command = "fit" if train is None else "federate"
             say(f"pfedhgp: stopped; `pfedhgp {command} --resume --out {run}` goes on from here")
         raise
