@@ -27,6 +27,7 @@ from pfedhgp.federation.flower.app import client_app  # noqa: E402
 from pfedhgp.federation.flower.envelope import HELLO, Envelope, Refused  # noqa: E402
 from pfedhgp.federation.flower.grid_link import TRAIN, GridLink  # noqa: E402
 from pfedhgp.federation.flower.superlink import FleetOnly  # noqa: E402
+from pfedhgp.federation.flower.supernode import forgetting  # noqa: E402
 
 pytestmark = pytest.mark.flower
 ARRAYS = {
@@ -169,3 +170,47 @@ def test_without_keys_the_first_node_of_a_name_has_it(caplog):
     assert not link.push("west", ENVELOPE, 5.0)
     sent = list(grid.asked.values())[-1]
     assert sent.metadata.dst_node_id == 1
+
+
+class _Node:
+    """What a SuperNode remembers: messages, and tasks that are open."""
+
+    def __init__(self):
+        self.messages, self.open = set(), set()
+
+    def create_task(self, name):
+        self.open.add(name)
+        return name
+
+    def delete_messages(self, *, message_ids):
+        self.messages -= set(message_ids)
+
+    def finish_task(self, task, *, sub_status, details):
+        self.open.discard(task)
+
+
+@pytest.mark.parametrize("run_is_over", [True, False])
+def test_a_message_that_came_in_part_leaves_no_task_behind(run_is_over):
+    node, store = _Node(), {}
+    store_of = SimpleNamespace(delete=lambda name: store.pop(name, None))
+    letter = SimpleNamespace(metadata=SimpleNamespace(message_id="m"))
+
+    def pull(*, state, object_store, receive, get_run):
+        if (received := receive()) is None:
+            return None
+        message, _ = received
+        state.create_task(f"task of {message.metadata.message_id}")
+        state.messages.add(message.metadata.message_id)
+        store[message.metadata.message_id] = b""
+        return None if run_is_over else get_run()
+
+    pulled = forgetting(pull)
+    found = pulled(
+        state=node, object_store=store_of, receive=lambda: (letter, None), get_run=lambda: 7
+    )
+    left = set() if run_is_over else {"m"}
+    assert found == (None if run_is_over else 7)
+    assert node.messages == set(store) == left
+    assert node.open == {f"task of {name}" for name in left}
+    assert "create_task" not in vars(node)
+    assert pulled(state=node, object_store=store_of, receive=lambda: None, get_run=None) is None

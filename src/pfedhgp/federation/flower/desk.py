@@ -17,6 +17,7 @@ from flwr.common.constant import SubStatus
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.constant import TaskType
 from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, SuperExecAuthHttpInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
@@ -51,8 +52,8 @@ class Desk:
             message, context, _, _ = pull_task_input(client)  # the bundle is not unpacked
             push_message(client, reply_to(message), context)
             push_task_output(client, context, SubStatus.COMPLETED, "")
-        except (httpx.HTTPError, RuntimeError):
-            return False  # the SuperNode went away meanwhile: the server asks again
+        except (httpx.HTTPError, RuntimeError, ObjectPullError):
+            return False  # the SuperNode or the run went away meanwhile: the server asks again
         finally:
             if heartbeat.is_running:
                 heartbeat.stop()

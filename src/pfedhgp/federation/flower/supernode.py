@@ -1,11 +1,14 @@
-"""Flower's SuperNode, which ends with its parent and looks for messages more often.
+"""Flower's SuperNode: it ends with its parent, looks for messages more often, forgets those of a dead run.
 
-As it comes it sleeps three seconds between two looks, which would be most of a round: here at most POLL.
+As it comes it sleeps three seconds between two looks, which would be most of a round: here at most POLL. And
+where a server dies while a message is on its way, it leaves the task of that message open (1.41): whoever
+takes it waits for the rest for hours, and answers nobody else.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 POLL = 0.5
@@ -21,14 +24,50 @@ class Brisk:
         time.sleep(min(seconds, POLL))
 
 
+def forgetting(pull: Callable[..., int | None]) -> Callable[..., int | None]:
+    """`pull`, which fetches a message and makes a task of it; what comes in part leaves no task behind."""
+
+    def pulled(*, state: Any, object_store: Any, receive: Callable[[], Any], **more: Any) -> Any:
+        received, tasks = [], []
+
+        def remembered() -> Any:
+            found = receive()
+            if found is not None:
+                received.append(found[0].metadata.message_id)
+            return found
+
+        def created(*args: Any, **kwargs: Any) -> Any:
+            tasks.append(type(state).create_task(state, *args, **kwargs))
+            return tasks[-1]
+
+        state.create_task = created
+        try:
+            run = pull(state=state, object_store=object_store, receive=remembered, **more)
+        finally:
+            del state.create_task
+        if run is None and received:
+            state.delete_messages(message_ids=received)
+            for message in received:
+                object_store.delete(message)
+            for task in tasks:
+                if task is not None:
+                    state.finish_task(task, sub_status="failed", details="the run is over")
+        return run
+
+    return pulled
+
+
 def main() -> None:
-    """`flower-supernode`, as it is but for its naps."""
+    """`flower-supernode`, as it is but for its naps and its memory."""
     from flwr.supernode import start_client_internal
     from flwr.supernode.cli import flower_supernode
 
     from pfedhgp.federation.flower.processes import follow_parent
 
     start_client_internal.time = Brisk()  # what it sleeps by; retries have their own
+    start_client_internal._pull_and_store_message = forgetting(
+        start_client_internal._pull_and_store_message
+    )
     follow_parent()
     flower_supernode()
 
