@@ -143,7 +143,7 @@ def test_clients_of_unequal_size_down_to_one_row():
     whole = table()
     cut = pd.concat([whole[whole.site != "s3"], whole[whole.site == "s3"].head(1)])
     few = {"averaging": False, "rounds": 4, "inducing": 8, "local_inducing": 8}
-    with pytest.warns(BudgetWarning, match="'s3' has 1 distinct inputs"):
+    with pytest.warns(BudgetWarning, match="'s3' has 1 distinct input"):
         model = FederatedGP(**few).fit(cut, client="site", inputs="t", outputs="a")
     p = model.predict("s3", [[5.0]])
     crowd = model.predict("s1", [[5.0]])
