@@ -26,6 +26,10 @@ PAUSE = 0.2
 LINGER = 2.0
 """Seconds that a site stays after the delivery, in case that its receipt is lost: a few of its looks."""
 SENT = "Sent successfully"
+STARTING = "Starting Flower SuperNode"
+"""What a SuperNode's log says first."""
+REFUSALS = 4
+"""Times in a row, some seconds apart, after which a refused key is the user's to mend."""
 
 
 @dataclass(frozen=True)
@@ -88,14 +92,14 @@ def attend(
 ) -> None:
     """Answers until the model is delivered (with `stay`, until it is stopped); `heed` may raise to end it.
 
-    A SuperNode that ends is started again. A key that the server does not know is said so at once;
-    `patience` bounds how long a server that is not there is waited for.
+    A SuperNode that ends is started again. A key that the server does not know is said so when it was refused
+    REFUSALS times: a server that has just started has yet to register its sites. `patience` bounds how long a server that is not there is waited for.
     """
     folder = site.home / "flower"
     check_certificate(server)
     with processes.locked(site.home, "client") as lock:
         os.environ.update(processes.QUIET)
-        began, came = time.monotonic(), False
+        began, came, refusals = time.monotonic(), False, 0
         delivered: float | None = None
         while True:
             secret = processes.secret_file(folder / "secret")
@@ -128,7 +132,11 @@ def attend(
                 child.stop()
             if delivered is not None:
                 return
-            _explain_end(child, came)
+            refusals = refusals + 1 if _was_refused(child, came) else 0
+            if refusals >= REFUSALS:
+                raise InputError(
+                    "the server refused this site's key: it is not in the server's sites.toml, or not this one"
+                )
             log.warning("Flower's SuperNode ended: it is started again")
             _give_up(began, came, patience, server)
             time.sleep(1.0)
@@ -163,10 +171,9 @@ def _give_up(began: float, came: bool, patience: float | None, server: Server) -
         raise processes.FlowerError(f"no message from {server.address} within {patience:g} s")
 
 
-def _explain_end(child: processes.Child, came: bool) -> None:
-    """A refusal is the user's to mend; that a node of this name is still there passes by itself."""
-    text = child.tail()
-    if "Failed to initialize the connection" in text and not came and "online" not in text.lower():
-        raise InputError(
-            "the server refused this site's key: it is not in the server's sites.toml, or not this one"
-        )
+def _was_refused(child: processes.Child, came: bool) -> bool:
+    """Whether the server knew no such key; that a node of this name is still there passes by itself."""
+    text = child.tail().rsplit(STARTING, 1)[-1]  # the log goes on from start to start
+    return (
+        "Failed to initialize the connection" in text and not came and "online" not in text.lower()
+    )
