@@ -93,7 +93,8 @@ def attend(
     """Answers until the model is delivered (with `stay`, until it is stopped); `heed` may raise to end it.
 
     A SuperNode that ends is started again. A key that the server does not know is said so when it was refused
-    REFUSALS times: a server that has just started has yet to register its sites. `patience` bounds how long a server that is not there is waited for.
+    REFUSALS times: a server that has just started has yet to register its sites. `patience` bounds how long a
+    server that is not there is waited for.
     """
     folder = site.home / "flower"
     check_certificate(server)
@@ -135,7 +136,8 @@ def attend(
             refusals = refusals + 1 if _was_refused(child, came) else 0
             if refusals >= REFUSALS:
                 raise InputError(
-                    "the server refused this site's key: it is not in the server's sites.toml, or not this one"
+                    "the server refused this site's key: it is not in the server's sites.toml, or not "
+                    "this one"
                 )
             log.warning("Flower's SuperNode ended: it is started again")
             _give_up(began, came, patience, server)
