@@ -28,7 +28,7 @@ LINGER = 2.0
 SENT = "Sent successfully"
 STARTING = "Starting Flower SuperNode"
 """What a SuperNode's log says first."""
-REFUSALS = 4
+REFUSALS = 3
 """Times in a row, some seconds apart, after which a refused key is the user's to mend."""
 
 
