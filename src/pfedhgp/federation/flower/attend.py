@@ -30,6 +30,8 @@ STARTING = "Starting Flower SuperNode"
 """What a SuperNode's log says first."""
 REFUSALS = 3
 """Times in a row, some seconds apart, after which a refused key is the user's to mend."""
+MORE_REFUSALS = 30
+"""Where the site took part before: a server takes one that was killed for there until its heartbeat is missed."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,7 @@ def attend(
     with processes.locked(site.home, "client") as lock:
         os.environ.update(processes.QUIET)
         began, came, refusals = time.monotonic(), False, 0
+        known = any((site.home / "runs").glob("*"))
         delivered: float | None = None
         while True:
             secret = processes.secret_file(folder / "secret")
@@ -134,7 +137,7 @@ def attend(
             if delivered is not None:
                 return
             refusals = refusals + 1 if _was_refused(child, came) else 0
-            if refusals >= REFUSALS:
+            if refusals >= (MORE_REFUSALS if known else REFUSALS):
                 raise InputError(
                     "the server refused this site's key: it is not in the server's sites.toml, or not "
                     "this one"
