@@ -31,7 +31,7 @@ STARTING = "Starting Flower SuperNode"
 REFUSALS = 3
 """Times in a row, some seconds apart, after which a refused key is the user's to mend."""
 MORE_REFUSALS = 30
-"""Where the site took part before: a server takes one that was killed for there until its heartbeat is missed."""
+"""Where the site took part before: a server believes a killed one there until it misses its heartbeat."""
 
 
 @dataclass(frozen=True)
