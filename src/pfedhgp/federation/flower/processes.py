@@ -93,14 +93,14 @@ def follow_parent() -> None:
         while os.getppid() == parent:
             time.sleep(0.2)
         os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(20.0)
+        time.sleep(5.0)  # sooner than whoever comes next gives up on the lock
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=watch, daemon=True).start()
 
 
 @contextmanager
-def locked(folder: Path, what: str, *, wait: float = 15.0) -> Iterator[IO[bytes]]:
+def locked(folder: Path, what: str, *, wait: float = 30.0) -> Iterator[IO[bytes]]:
     """Holds `folder` for this process and its children; a process that was killed frees it by itself."""
     folder.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + wait
