@@ -7,6 +7,7 @@ BENCH  := .venv-bench
 DOCS   := .venv-docs
 FLOWER := .venv-flower
 ARGS   ?=
+FLOWER_TESTS ?= flower
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test test-slow test-flower lint bench docs study clean
@@ -28,7 +29,7 @@ test-slow: $(VENV)/.stamp ## the tests marked slow
 test-flower: $(FLOWER)/.stamp ## federations of real processes over Flower, on loopback
 	PFEDHGP_REQUIRE_FLOWER=1 JAX_COMPILATION_CACHE_DIR=$(CURDIR)/$(FLOWER)/compiled \
 	  JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
-	  $(FLOWER)/bin/python -m pytest -m flower -n 2 --dist worksteal $(ARGS) tests/flower
+	  $(FLOWER)/bin/python -m pytest -m '$(FLOWER_TESTS)' -n 2 --dist worksteal $(ARGS) tests/flower
 
 lint: $(VENV)/.stamp ## formatting, lint rules and types
 	$(VENV)/bin/ruff format --check .

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.flower
 FAULTS = {0: "", 1: "slow", 2: "nan", 3: "replay", 4: "silent", 5: "raise"}
 
 
+@pytest.mark.slow
 def test_kills_nan_replays_and_silence(deployment, run):
     """A site and the server are killed in mid-round, others misbehave; the log tells all of it.
 
