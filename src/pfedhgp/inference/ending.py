@@ -2,8 +2,8 @@
 
 Training does not go back to an earlier round. A step of θ_g that lowers the bound is taken back in the
 round after it, θ_g rests before the last round, and training never ends early below a bound that it had: so
-the last round is the best one, up to clients' moving at once, and but for a training of three to five rounds,
-whose last step nothing takes back. Where an earlier round was better all the same, the words say by how much.
+the last round is mostly the best one. Not always: clients move at once, and of a training that ends at a low
+limit of rounds (six, once, by 8 nats) nothing takes the last steps back. The words then say by how much.
 """
 
 from __future__ import annotations
