@@ -169,10 +169,15 @@ def test_heavy_modules_are_noticed():
 
 
 def test_the_script_and_the_module_are_the_same_program():
-    run = subprocess.run(
-        [sys.executable, "-m", "pfedhgp.cli.main", "--version"], capture_output=True, text=True
-    )
-    assert (run.returncode, run.stdout) == (0, f"pfedhgp {pfedhgp.__version__}\n")
+    for name in ("pfedhgp", "pfedhgp.cli.main"):
+        run = subprocess.run(
+            [sys.executable, "-m", name, "--version"], capture_output=True, text=True
+        )
+        assert (run.returncode, run.stdout) == (0, f"pfedhgp {pfedhgp.__version__}\n")
+    program = [sys.executable, "-m", "pfedhgp", "fit", "none.csv", "--out", "RUN"]
+    run = subprocess.run(program, capture_output=True, text=True)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert run.stderr.startswith("pfedhgp: error: ")
 
 
 @pytest.mark.parametrize("name", sorted(set(pfedhgp.__all__) - {"__version__"}))

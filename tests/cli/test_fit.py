@@ -382,11 +382,12 @@ sys.exit(main(sys.argv[1:]))
 def test_ctrl_c_and_resume_in_processes_of_their_own(tmp_path):
     (tmp_path / "d.csv").write_text(TABLE)
     environment = {**os.environ, "PFEDHGP_CACHE": str(tmp_path / "cache")}
+    environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # compiling is what takes time here
     # The first would win; the second JAX has set in this process, and it is not the user's.
     for name in ("JAX_COMPILATION_CACHE_DIR", "TF_CPP_MIN_LOG_LEVEL"):
         environment.pop(name, None)
 
-    def process(*arguments, program=("-m", "pfedhgp.cli.main")):
+    def process(*arguments, program=("-m", "pfedhgp")):
         return subprocess.run(
             [sys.executable, *program, "fit", *arguments],
             **{"cwd": tmp_path, "env": environment, "text": True, "capture_output": True},
@@ -405,6 +406,47 @@ def test_ctrl_c_and_resume_in_processes_of_their_own(tmp_path):
     assert found.keys() == expected.keys()
     for name in found.keys() - {"metrics.json", "spec.json"}:
         assert found[name] == expected[name], name
+
+
+@pytest.mark.slow
+def test_a_fit_that_was_killed_goes_on_to_the_very_same_model(tmp_path):
+    """SIGKILL leaves no time to tidy: twice in one fit, in the midst of training and while it averages."""
+    (tmp_path / "d.csv").write_text(TABLE)
+    command = [sys.executable, "-m", "pfedhgp", "fit"]
+    quick = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # compiling is what takes time here
+    place = {"cwd": tmp_path, "env": {**os.environ, **quick}, "text": True}
+
+    def killed_at(words: str, *arguments: str) -> list[str]:
+        """Runs until a line of progress has `words`, kills it there, and returns the lines."""
+        with subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, **place) as process:
+            lines = []
+            for line in process.stderr:
+                lines.append(line)
+                if words in line:
+                    process.kill()
+                    break
+        assert process.returncode == -signal.SIGKILL, lines
+        return lines
+
+    killed_at("round 1 of", "d.csv", *OPTIONS, "--out", "RUN")
+    assert [p.name for p in (tmp_path / "RUN").iterdir()] == ["checkpoint"]
+    # As it is when the end comes while a checkpoint is written:
+    half = tmp_path / "RUN" / "checkpoint" / ".pfedhgp-0123456789abcdef"
+    half.mkdir()
+    (half / "server.safetensors").write_bytes(b"half")
+    lines = killed_at("averaging", "--resume", "--out", "RUN")
+    assert not any("round 0" in line for line in lines), "it began again"
+    for arguments in (["--resume", "--out", "RUN"], ["d.csv", *OPTIONS, "--out", "WHOLE"]):
+        done = subprocess.run([*command, *arguments, "--quiet"], capture_output=True, **place)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    found, expected = _digest(tmp_path / "RUN"), _digest(tmp_path / "WHOLE")
+    assert found.keys() == expected.keys()
+    for name in found.keys() - {"metrics.json", "spec.json"}:  # these hold seconds, or its hash
+        assert found[name] == expected[name], name
+    trees = [json.loads((tmp_path / n / "metrics.json").read_text()) for n in ("RUN", "WHOLE")]
+    for tree in trees:
+        del tree["seconds"]
+    assert trees[0] == trees[1]
 
 
 @pytest.mark.slow
