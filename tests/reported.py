@@ -82,6 +82,17 @@ def rows_of(case: Case) -> list[ClientRows]:
     ]
 
 
+def points_of(path: str) -> np.ndarray:
+    """(n, 2): the points of a path, by places ("L 3 4") or by steps ("l.5-1 2 3") from the one before."""
+    found: list[np.ndarray] = []
+    for command, text in re.findall(r"([A-Za-z])([^A-Za-z]*)", path):
+        numbers = np.array(re.findall(r"-?(?:\d+\.?\d*|\.\d+)", text), float).reshape(-1, 2)
+        if command == "l":
+            numbers = found[-1] + np.cumsum(numbers, axis=0)
+        found += list(numbers)
+    return np.array(found)
+
+
 class Svg:
     """What was drawn, in pixels, found by the name that the drawing gave it."""
 
@@ -102,8 +113,7 @@ class Svg:
         element = self.find(gid)
         paths = [e for e in element.iter() if e.tag.endswith("path")]
         uses = [e for e in element.iter() if e.tag.endswith("use")]
-        pairs = re.findall(r"(-?[\d.]+) (-?[\d.]+)", paths[0].get("d", ""))
-        points = np.array(pairs, float)
+        points = points_of(paths[0].get("d", ""))
         if uses:
             points += [float(uses[0].get("x", 0)), float(uses[0].get("y", 0))]
         return points

@@ -13,7 +13,9 @@ import shutil
 import numpy as np
 import pytest
 
+from browser import CHROMIUM, DESKTOP, PHONE, SCHEMES, check_readable, look, picture_of
 from grouped import zones_of
+from parts import require_part
 from pfedhgp.cli import demo
 from pfedhgp.cli.main import main
 from pfedhgp.data import demo as town
@@ -94,13 +96,30 @@ def test_scores_are_of_held_out_readings_in_the_datas_units(ran):
 def test_the_report_shows_dates_rows_and_baselines(ran):
     page = (ran[0] / "report.html").read_text("utf-8")
     assert "time (UTC)" in page
-    assert "2024-Oct" in page
+    assert re.search(r">\d+ Oct 2024<", page)
     assert re.search(r'id="[^"]*-rows"', page)
     assert re.search(r'id="[^"]*-held-out"', page)
     assert "pooled GP" in page
     assert '<section id="zones">' in page
     assert "the true zones are known" in page
     assert "period 24 hours" in page or "period 1 day" in page
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", [DESKTOP, PHONE])
+def test_a_browser_shows_the_demos_own_report(ran, width, scheme, tmp_path):
+    """All of it, baselines and zones too, from top to bottom."""
+    require_part("Chromium", found=CHROMIUM is not None)
+    page = (ran[0] / "report.html").read_text("utf-8")
+    for name in ("errors", "clients", "shares", "convergence", "zones"):
+        assert f'<section id="{name}">' in page
+    assert "Errors of this model and of the baselines" in page
+    figures = page.count("<figure")
+    assert figures == 1 + 1 + 2 + 3 + 1 + 1 + 2
+    seen, log = look(page, tmp_path, width, scheme)
+    check_readable(seen, log, width=width, figures=figures)
+    assert len(picture_of(page, tmp_path, width, scheme, seen["tall"], "demo")) > 100_000
 
 
 def places(page: str) -> dict[tuple[str, str], np.ndarray]:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from pfedhgp.report import carpet, figures
-from pfedhgp.report.theme import NARROW, ROLES, WIDE
+from pfedhgp.report.theme import NARROW, ROLES, WIDE, drawing, new_figure, to_svg
 from pfedhgp.report.views import choose, finest_scale, grid_size, view_client
-from pfedhgp.report.words import axes_of
+from pfedhgp.report.words import InputAxis, axes_of
 from reported import Svg, case_of, estimator_of, pixels_of, rows_of
 
 
@@ -35,11 +35,16 @@ def panels(view):
 
 
 def edges(points: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The lowest and the highest vertex of a band near each x, in pixels (down is larger)."""
-    near = np.abs(points[:, :1] - at[None, :]) < 0.3
-    lower = np.array([points[mine, 1].max() for mine in near.T])
-    upper = np.array([points[mine, 1].min() for mine in near.T])
-    return lower, upper
+    """Where a band's outline lies lowest and highest at each x, in pixels (down is larger)."""
+    start, end = points, np.roll(points, -1, axis=0)
+    flat = np.abs(end - start)[:, 0] < 1e-9
+    start, end = start[~flat], end[~flat]  # the two upright sides
+    inside = np.clip(at, points[:, 0].min(), points[:, 0].max())
+    part = (inside[:, None] - start[:, 0]) / (end - start)[:, 0]
+    y = start[:, 1] + part * (end - start)[:, 1]
+    crossed = (part > -1e-9) & (part < 1.0 + 1e-9)
+    lowest, highest = np.where(crossed, y, -np.inf), np.where(crossed, y, np.inf)
+    return lowest.max(axis=1), highest.min(axis=1)
 
 
 @pytest.mark.parametrize("level", [0.5, 0.95])
@@ -68,10 +73,13 @@ def test_layers_are_drawn_with_their_own_bands(view, panels, layer):
 
 def test_deviation_and_local_panels_have_one_scale(view, panels):
     x, layers = view.slices[0].x, view.slices[0].prediction.layers
-    slopes = [
-        pixels_of(panels.vertices(f"{name}-mean"), x, layers[name].mean[:, 0])[0]
-        for name in ("deviation", "local")
-    ]
+    slopes = []
+    for name in ("deviation", "local"):
+        outline = panels.vertices(f"{name}-band-95")
+        at = np.interp(x, x[[0, -1]], [outline[:, 0].min(), outline[:, 0].max()])
+        high = 2.0 * 1.959964 * layers[name].sd[:, 0]
+        lower, upper = edges(outline, at)
+        slopes.append(np.polyfit(high, lower - upper, 1)[0])
     np.testing.assert_allclose(slopes[0], slopes[1], rtol=0.02)
 
 
@@ -220,8 +228,27 @@ def test_dates_are_shown_as_dates(case):
     assert axes_of(model)[0].is_date
     view = view_client(model, "client 0", points=[30])
     svg = Svg(figures.client_panels(view.slices[0], 0, output_name="y", width=WIDE, name="p"), "p")
-    assert "1970" in svg.text()
-    assert "UTC" in svg.text()
+    assert "1 Jan 1970 00:00:10 11 12 13 14 x0 (UTC)" in svg.text()
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "shown"),
+    [
+        ("2024-10-14", "2024-12-09", "15 Oct 2024 Nov 15 Dec"),
+        ("2024-10-14", "2025-02-09", "Nov 2024 Dec Jan 2025 Feb"),
+        ("2024-03-01T01", "2024-03-01T23", "1 Mar 2024 04:00 08:00 12:00 16:00 20:00"),
+        ("2019-03-01", "2020-06-01", "Apr 2019 Jul Oct Jan 2020 Apr"),
+        ("2013-03-01", "2019-03-01", "2014 2015 2016 2017 2018 2019"),
+    ],
+)
+def test_the_first_date_and_each_new_year_say_which_year_it_is(start, end, shown):
+    with drawing():
+        figure, (axes,) = new_figure(WIDE, 200)
+        axes.plot(np.array([start, end], "datetime64[s]"), [0.0, 1.0])
+        axes.set_yticks([])
+        figures.set_x_axis(axes, InputAxis("time", is_date=True), WIDE)
+        svg = Svg(to_svg(figure, name="p", label="dates"), "p")
+    assert svg.text() == f"{shown} time (UTC)"
 
 
 # ------------------------------------------------------------------------------------------- views

@@ -58,6 +58,7 @@ def cluster(
 
     Without --out the groups also go into RUN/report.html, where there is one; all else in it stays.
     """
+    from pfedhgp.cli.config import naming_options
     from pfedhgp.cli.saved import columns_of, open_run
     from pfedhgp.cli.terminal import result, use_compilation_cache, warnings_as_lines
     from pfedhgp.errors import InputError
@@ -83,16 +84,17 @@ def cluster(
 
         say("comparing clients' functions", quiet=quiet)
         model = FederatedGP.load(run)
-        found = discover(
-            model.model_,
-            groups,
-            method=method,
-            distance=distance,
-            choose=choose,
-            size=size,
-            seed=seed,
-            rows=rows,
-        )
+        with naming_options():
+            found = discover(
+                model.model_,
+                groups,
+                method=method,
+                distance=distance,
+                choose=choose,
+                size=size,
+                seed=seed,
+                rows=rows,
+            )
         kept = KeptZones(found, coordinates)
         write(kept, target, spec["sha256"])
         shown = None if out is not None else add_to_report(run / "report.html", kept)

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -143,6 +145,36 @@ def option_of(table: str, key: str) -> str:
     special = {("data", "inputs"): "--input", ("data", "outputs"): "--output"}
     special |= {("data", "files"): "DATA", ("inference", "name"): "--inference"}
     return special.get((table, key), f"--{key.replace('_', '-')}")
+
+
+_OTHERS = {"inference", "cycle", "device", "seed", "distance", "method", "choose", "groups", "size"}
+_NAMES = "|".join(sorted({*Model.model_fields, *Inference.model_fields, *_OTHERS}))
+_SET = re.compile(rf"`?\b({_NAMES})='([\w-]+)'`?")
+_NAMED = re.compile(rf"`({_NAMES})=?`")
+
+
+def in_options(text: str) -> str:
+    """A message of the library's in the command line's words.
+
+    >>> in_options("local='state-space' needs `local_kernel` to be a Matérn kernel")
+    '--local state-space needs --local-kernel to be a Matérn kernel'
+    """
+
+    def option(match: re.Match[str]) -> str:
+        return " ".join([option_of("", match.group(1)), *match.groups()[1:]])
+
+    return _NAMED.sub(option, _SET.sub(option, text))
+
+
+@contextmanager
+def naming_options() -> Iterator[None]:
+    """Refusals of the library's, which name Python's arguments, name options."""
+    try:
+        yield
+    except InputError as error:
+        if type(error) is not InputError:
+            raise
+        raise InputError(in_options(str(error))) from None
 
 
 def _asked(problem: Any) -> str:

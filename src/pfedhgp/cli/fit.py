@@ -48,13 +48,17 @@ def fit(
     delimiter: Annotated[
         str | None,
         typer.Option(
-            help="Of CSV files, where it is not a comma: ';' or tab.", rich_help_panel=DATA
+            help="Of CSV files, where it is not a comma: ';' or tab.",
+            show_default="a comma; tab in .tsv files",
+            rich_help_panel=DATA,
         ),
     ] = None,
     datetime_format: Annotated[
         str | None,
         typer.Option(
-            help="Of datetime inputs that are not ISO 8601, such as %d/%m/%Y.", rich_help_panel=DATA
+            help="Of datetime inputs that are not ISO 8601, such as %d/%m/%Y.",
+            show_default="ISO 8601",
+            rich_help_panel=DATA,
         ),
     ] = None,
     holdout: Annotated[
@@ -62,6 +66,7 @@ def fit(
         typer.Option(
             metavar="KIND:PART",
             help="Keep rows of each client for testing: random:0.2, last:0.2 or blocks:0.2.",
+            show_default="no rows",
             rich_help_panel=DATA,
         ),
     ] = None,
@@ -70,45 +75,72 @@ def fit(
         typer.Option(
             help="Of the shared layers: rbf, matern12, matern32, matern52, periodic, rational_quadratic, "
             "and sums and products such as 'rbf + periodic(1 day)'.",
+            show_default="rbf",
             rich_help_panel=MODEL,
         ),
     ] = None,
     local_kernel: Annotated[
-        str | None, typer.Option(help="Of the local layers.", rich_help_panel=MODEL)
+        str | None,
+        typer.Option(
+            help="Of the local layers.",
+            show_default="the kernel's form; matern32 with state-space",
+            rich_help_panel=MODEL,
+        ),
     ] = None,
     layers: Annotated[
         str | None,
         typer.Option(
-            help="Which layers there are: global,deviation,local or fewer.", rich_help_panel=MODEL
+            help="Which layers there are: global,deviation,local or fewer.",
+            show_default="global,deviation,local",
+            rich_help_panel=MODEL,
         ),
     ] = None,
     latents: Annotated[
         int | None,
-        typer.Option(help="Latent functions of the shared layers.", rich_help_panel=MODEL),
+        typer.Option(
+            help="Latent functions of the shared layers.",
+            show_default="1 for one output, else 2",
+            rich_help_panel=MODEL,
+        ),
     ] = None,
     local_latents: Annotated[
         int | None,
-        typer.Option(help="Latent functions of the local layers.", rich_help_panel=MODEL),
+        typer.Option(
+            help="Latent functions of the local layers.",
+            show_default="1 for one output, else 2",
+            rich_help_panel=MODEL,
+        ),
     ] = None,
     local: Annotated[
         str | None,
         typer.Option(
             help="How local layers are carried: inducing, or state-space (one input, Matérn kernels).",
+            show_default="inducing",
             rich_help_panel=MODEL,
         ),
     ] = None,
     noise: Annotated[
         str | None,
-        typer.Option(help="scalar, output (one variance each) or full.", rich_help_panel=MODEL),
+        typer.Option(
+            help="auto, scalar, output (one variance each) or full.",
+            show_default="auto",
+            rich_help_panel=MODEL,
+        ),
     ] = None,
     inducing: Annotated[
         str | None,
-        typer.Option(help="Global inducing inputs: auto or a number.", rich_help_panel=MODEL),
+        typer.Option(
+            help="Global inducing inputs: auto or a number.",
+            show_default="auto",
+            rich_help_panel=MODEL,
+        ),
     ] = None,
     local_inducing: Annotated[
         str | None,
         typer.Option(
-            help="Local inducing inputs a client: auto or a number.", rich_help_panel=MODEL
+            help="Local inducing inputs a client: auto or a number.",
+            show_default="auto",
+            rich_help_panel=MODEL,
         ),
     ] = None,
     learn_inducing: Annotated[
@@ -116,26 +148,32 @@ def fit(
         typer.Option(
             "--learn-inducing/--fixed-inducing",
             help="Whether inducing inputs move while training.",
+            show_default="fixed for structured, learned for mean-field",
             rich_help_panel=MODEL,
         ),
     ] = None,
     cycles: Annotated[
         str | None,
         typer.Option(
-            help="How cycles vary around their client's function: white, stationary, free or auto.",
+            help="How cycles vary around their client's function: white (as noise, value by value), "
+            "stationary, free, or auto (what predicts best).",
+            show_default="white",
             rich_help_panel=MODEL,
         ),
     ] = None,
     cycle_sharing: Annotated[
         str | None,
         typer.Option(
-            help="Whose the cycle layer is: shared, client or mixed.", rich_help_panel=MODEL
+            help="Whose the cycle layer is: shared, client or mixed.",
+            show_default="shared",
+            rich_help_panel=MODEL,
         ),
     ] = None,
     cycle_basis: Annotated[
         str | None,
         typer.Option(
             help="Basis functions of the cycle layer a channel: auto or a number.",
+            show_default="auto",
             rich_help_panel=MODEL,
         ),
     ] = None,
@@ -144,31 +182,46 @@ def fit(
         typer.Option(
             metavar="LOW..HIGH",
             help="Of each input in turn, where it is known: spares one exchange.",
+            show_default="the range of the data",
             rich_help_panel=MODEL,
         ),
     ] = None,
     inference: Annotated[
         str | None,
-        typer.Option(help="structured or mean-field.", rich_help_panel=INFERENCE),
+        typer.Option(
+            help="structured or mean-field.", show_default="structured", rich_help_panel=INFERENCE
+        ),
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(help="Rounds of training at most.", rich_help_panel=INFERENCE)
+        int | None,
+        typer.Option(
+            help="Rounds of training at most.",
+            show_default="10 for structured, 20 for mean-field",
+            rich_help_panel=INFERENCE,
+        ),
     ] = None,
     tolerance: Annotated[
         float | None,
         typer.Option(
-            help="End after two rounds that gain less, in nats a client.", rich_help_panel=INFERENCE
+            help="End after two rounds that gain less, in nats a client.",
+            show_default="0.02",
+            rich_help_panel=INFERENCE,
         ),
     ] = None,
     restarts: Annotated[
         int | None,
-        typer.Option(help="Trainings, of which the best is kept.", rich_help_panel=INFERENCE),
+        typer.Option(
+            help="Trainings, of which the best is kept.",
+            show_default="1",
+            rich_help_panel=INFERENCE,
+        ),
     ] = None,
     batch: Annotated[
         bool | None,
         typer.Option(
             "--batch/--one-by-one",
             help="Whether clients of like size compute together.",
+            show_default="--batch",
             rich_help_panel=INFERENCE,
         ),
     ] = None,
@@ -177,6 +230,7 @@ def fit(
         typer.Option(
             "--averaging/--best-parameters",
             help="Whether predictions average over a client's parameters where rows are few.",
+            show_default="--averaging",
             rich_help_panel=INFERENCE,
         ),
     ] = None,
@@ -199,13 +253,21 @@ def fit(
         ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Of everything random.", rich_help_panel=RUN)
+        int | None,
+        typer.Option(
+            help="Of everything that is drawn at random.", show_default="0", rich_help_panel=RUN
+        ),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or gpu.", rich_help_panel=RUN)] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu or gpu.", show_default="cpu", rich_help_panel=RUN)
+    ] = None,
     report: Annotated[
         bool | None,
         typer.Option(
-            "--report/--no-report", help="Whether to write RUN/report.html.", rich_help_panel=RUN
+            "--report/--no-report",
+            help="Whether to write RUN/report.html.",
+            show_default="--report",
+            rich_help_panel=RUN,
         ),
     ] = None,
     resume: Annotated[
@@ -307,7 +369,7 @@ def run_command(options: dict[str, Any], train: Any = None) -> None:
         _write_settings(o["write_config"], settings, o["overwrite"])
         say(f"settings written to {o['write_config']}", quiet=o["quiet"])
         return
-    with warnings_as_lines() as told:
+    with warnings_as_lines(configs.in_options) as told:
         summary = run_fit(
             settings, train=train, overwrite=o["overwrite"], resume=o["resume"], quiet=o["quiet"]
         )

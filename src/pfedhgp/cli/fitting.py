@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pfedhgp import atomic
 from pfedhgp.cli import kernel_words
-from pfedhgp.cli.config import Config, option_of
+from pfedhgp.cli.config import Config, naming_options, option_of
 from pfedhgp.cli.ingest import Ingested, fingerprints, ingest
 from pfedhgp.cli.signals import Heeding, Terminated, heed
 from pfedhgp.cli.targets import check_parent, writing_to
@@ -156,9 +156,10 @@ def fit(
     saved = False
     try:
         with _progress(config, quiet=quiet) as show:
-            model = (train or _train)(
-                config, data, unfinished.folder, show, resume=resume, quiet=quiet
-            )
+            with naming_options():
+                model = (train or _train)(
+                    config, data, unfinished.folder, show, resume=resume, quiet=quiet
+                )
             _tell(show, _scoring(data) if data.test else None)
             _keep_metrics(model, data, began, show)
             with writing_to(run):

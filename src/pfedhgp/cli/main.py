@@ -17,24 +17,13 @@ import click
 import typer
 
 from pfedhgp import __version__
-from pfedhgp.cli import reproduce
-from pfedhgp.cli.audit import audit
-from pfedhgp.cli.certs import certs
-from pfedhgp.cli.classify import classify
-from pfedhgp.cli.client import client
-from pfedhgp.cli.cluster import cluster
-from pfedhgp.cli.demo import demo
-from pfedhgp.cli.federate import federate
-from pfedhgp.cli.fit import fit
-from pfedhgp.cli.predict import predict
-from pfedhgp.cli.report import report
-from pfedhgp.cli.server import server
+from pfedhgp.cli.commands import SETTINGS, Commands
 from pfedhgp.cli.signals import Terminated, terminable
 from pfedhgp.errors import InputError
 
 OK, FAILURE, USAGE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 TWICE = re.compile(r"(Did you mean [^?]*\?)(?:\s*\1)+")
-"""click and typer both guess what was meant."""
+"""Of options and of experiments, click and typer may both guess what was meant."""
 MACHINE = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS),
     *(errno.EACCES, errno.EPERM, errno.EIO),
@@ -43,9 +32,11 @@ MACHINE = (
 
 app = typer.Typer(
     name="pfedhgp",
+    cls=Commands,
     add_completion=False,
+    rich_markup_mode=None,
     pretty_exceptions_show_locals=False,  # a client's rows must not land in a traceback
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=SETTINGS,
 )
 
 
@@ -70,15 +61,6 @@ def root(
         typer.echo(context.get_help())
 
 
-COMMANDS = (
-    *(demo, fit, predict, classify, cluster, report),
-    *(server, client, federate, certs, audit),
-)
-for command in COMMANDS:
-    app.command()(command)
-app.add_typer(reproduce.app)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line on `arguments` (default: the program's own); returns the exit code."""
     try:
@@ -88,6 +70,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 args=arguments, prog_name="pfedhgp", standalone_mode=False
             )
     except click.ClickException as error:
+        if (
+            type(error).__name__ == "NoArgsIsHelpError"
+        ):  # a group without a command; click from 8.2 on
+            print(error.format_message())
+            return USAGE
         text = TWICE.sub(r"\1", error.format_message())
         return _complain(f"{text.rstrip('.')} (see `pfedhgp --help`)")
     except InputError as error:

@@ -11,9 +11,16 @@ from typing import Annotated, Any
 
 import typer
 
+from pfedhgp.cli.commands import SETTINGS, PlainCommand, PlainGroup
+
 app = typer.Typer(
     name="reproduce",
+    cls=PlainGroup,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
     no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings=SETTINGS,
     help="Run the paper's experiments and write their results.",
 )
 
@@ -21,7 +28,7 @@ OUT = typer.Option("--out", help="Folder for results; a study that is there alre
 AS_JSON = typer.Option("--json", help="Print results.json instead of lines.")
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def synthetic(
     out: Annotated[Path, OUT],
     scenarios: Annotated[str, typer.Option(help="Some of A, B, C, D, with commas.")] = "A,B,C,D",
@@ -67,7 +74,7 @@ def synthetic(
     _say(results, out, as_json)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def stability(
     out: Annotated[Path, OUT],
     runs: Annotated[int, typer.Option(help="Independent runs of each point.")] = 10,
@@ -97,7 +104,7 @@ def stability(
     _say(results, out, as_json)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def tonnage(
     out: Annotated[Path, OUT],
     data: Annotated[
@@ -136,7 +143,7 @@ def tonnage(
     _say(results, out, as_json)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def airquality(
     data: Annotated[Path, typer.Option(help="UCI's files: a folder, a zip, or the zip in a zip.")],
     out: Annotated[Path, OUT],

@@ -8,7 +8,7 @@ import os
 import platform
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,8 @@ def result(summary: dict[str, Any]) -> None:
 
 
 @contextmanager
-def warnings_as_lines() -> Iterator[list[str]]:
-    """Our warnings are printed once each as `pfedhgp: warning: …`; yields the list of them."""
+def warnings_as_lines(words: Callable[[str], str] = str) -> Iterator[list[str]]:
+    """Our warnings are printed once each as `pfedhgp: warning: …`, in `words`; yields the list of them."""
     seen: list[str] = []
     usual = warnings.showwarning
 
@@ -42,7 +42,7 @@ def warnings_as_lines() -> Iterator[list[str]]:
         if not issubclass(category, PFedHGPWarning):
             usual(message, category, *rest, **more)
             return
-        text = " ".join(str(message).split())
+        text = words(" ".join(str(message).split()))
         if text not in seen:
             seen.append(text)
             print("pfedhgp: warning:", text, file=sys.stderr, flush=True)

@@ -78,7 +78,7 @@ def client_panels(
         for top, part in zip(axes, ("", "-closer"), strict=False):
             if part and not closer:
                 break
-            _prediction(top, view, output, wide, part)
+            _prediction(top, view, output, wide, part, since if part else 0.0)
             top.set_ylabel(shown(output_name, 30))
         axes[0].set_title("Prediction, noise included" if wide else "Prediction")
         if any(found is not None for found in (view.points, view.held_out, view.others)):
@@ -100,13 +100,21 @@ def client_panels(
         return to_svg(figure, name=name, label=f"{what}, and its {', '.join(layers)} layers")
 
 
-def _prediction(axes: Axes, view: Slice, output: int, wide: bool, part: str) -> None:
-    """Mean, bands and rows; `part` keeps the names of two drawings of it apart."""
-    x, p = view.axis.values(view.x), view.prediction
+def _prediction(
+    axes: Axes, view: Slice, output: int, wide: bool, part: str, since: float = 0.0
+) -> None:
+    """Mean, bands and rows; `part` keeps the names of two drawings of it apart.
+
+    What lies before `since`, a part of the domain, is not drawn, but for one point that a line comes from.
+    """
+    p = view.prediction
     mean, sd = p.mean[:, output], p.sd[:, output]
-    band(axes, x, mean, sd, "prediction", levels=(0.95, 0.5), part=part)
-    axes.plot(x, mean, color=COLOURS["prediction"], lw=1.4, gid=f"mean{part}")
-    _points(axes, view, output, wide, part)
+    start = view.x[0] + since * np.ptp(view.x)
+    kept = slice(max(int(np.searchsorted(view.x, start)) - 1, 0), None)
+    x = view.axis.values(view.x[kept])
+    band(axes, x, mean[kept], sd[kept], "prediction", levels=(0.95, 0.5), part=part)
+    axes.plot(x, mean[kept], color=COLOURS["prediction"], lw=1.4, gid=f"mean{part}")
+    _points(axes, view, output, wide, part, start if since > 0.0 else -np.inf)
     _keep_readable(axes, mean - 2.0 * sd, mean + 2.0 * sd, view, output)
 
 
@@ -149,8 +157,8 @@ def band(
         )
 
 
-def _points(axes: Axes, view: Slice, output: int, wide: bool, part: str) -> None:
-    """Rows as dots, those held out as rings, those of which nothing is known as squares."""
+def _points(axes: Axes, view: Slice, output: int, wide: bool, part: str, start: float) -> None:
+    """Rows from `start` on as dots, those held out as rings, those of which nothing is known as squares."""
     size = 8.5 if wide else 6.0
     ring: dict[str, Any] = {"facecolors": "none", "linewidths": 1.1}
     dot: dict[str, Any] = {"color": COLOURS["ink"], "alpha": 0.75, "linewidths": 0}
@@ -161,9 +169,10 @@ def _points(axes: Axes, view: Slice, output: int, wide: bool, part: str) -> None
     ):
         if found is None:
             continue
+        kept = found[0] >= start
         axes.scatter(
-            view.axis.values(found[0]),
-            found[1][:, output],
+            view.axis.values(found[0][kept]),
+            found[1][kept, output],
             s=size if gid == "rows" else size + 5.0,
             marker="s" if gid == "others" else "o",
             zorder=3 if gid == "rows" else 4,
@@ -195,6 +204,36 @@ def wide_enough(low: float, high: float) -> tuple[float, float]:
     return middle - reach, middle + reach
 
 
+class Dates(mdates.ConciseDateFormatter):
+    """Short labels, of which the first, and each that begins another year, says month and year."""
+
+    def format_ticks(self, values: Sequence[float]) -> list[str]:
+        """A label for each tick; those outside the axes are not drawn."""
+        labels: list[str] = super().format_ticks(values)  # type: ignore[no-untyped-call]
+        assert self.axis is not None  # matplotlib sets it before it asks for labels
+        low, high = sorted(self.axis.get_view_interval())
+        moments = [mdates.num2date(value) for value in values]  # type: ignore[no-untyped-call]
+        years_alone = all(
+            t == t.replace(month=1, day=1, hour=0, minute=0, second=0) for t in moments
+        )
+        year = None
+        for i, (value, t) in enumerate(zip(values, moments, strict=True)):
+            if not low <= value <= high or years_alone:
+                continue
+            if t.year != year:
+                clock = (
+                    f" {t:%H:%M:%S}" if t.second else f" {t:%H:%M}" if t.hour or t.minute else ""
+                )
+                day = f"{t.day} " if t.day > 1 or clock else ""
+                labels[i] = f"{day}{t:%b} {t.year}{clock}"
+            year = t.year
+        return labels
+
+    def get_offset(self) -> str:
+        """Nothing: the first label has said it."""
+        return ""
+
+
 def set_x_axis(axes: Axes, axis: InputAxis, width: int) -> None:
     """Its label, and dates where it has them, no more than fit."""
     axes.set_xlabel(axis.label)
@@ -203,4 +242,4 @@ def set_x_axis(axes: Axes, axis: InputAxis, width: int) -> None:
         most = 8 if width > NARROW else 5
         locator = mdates.AutoDateLocator(minticks=2, maxticks=most)  # type: ignore[no-untyped-call]
         axes.xaxis.set_major_locator(locator)
-        axes.xaxis.set_major_formatter(mdates.ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+        axes.xaxis.set_major_formatter(Dates(locator))  # type: ignore[no-untyped-call]

@@ -22,6 +22,7 @@ from pfedhgp.report import (
     words,
     zone_section,
 )
+from pfedhgp.report.compact import shorter_names
 from pfedhgp.report.gathered import Gathered, Rows, gather
 from pfedhgp.report.views import LARGEST
 from pfedhgp.runtime import with_numerics
@@ -101,7 +102,7 @@ def render(
     page = template.render(
         _context(found), zones=own, diagnosis=cycles, css=Markup(css), version=__version__
     )
-    return _TABLE.sub(_labelled, page)
+    return shorter_names(_TABLE.sub(_labelled, page))
 
 
 def _labelled(table: re.Match[str]) -> str:

@@ -18,6 +18,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import ScalarFormatter
 
+from pfedhgp.report.compact import compact
+
 __all__ = [
     "COLOURS",
     "NARROW",
@@ -164,7 +166,7 @@ def to_svg(figure: Figure, *, name: str, label: str) -> str:
     body = re.sub(r'\bid="([^"]*)"', rf'id="{name}-\1"', body)
     body = re.sub(r'href="#([^"]*)"', rf'href="#{name}-\1"', body)
     body = re.sub(r"url\(#([^)]*)\)", rf"url(#{name}-\1)", body)
-    body = re.sub(r"\n\s*", "\n", body)
+    body = compact(re.sub(r"\n\s*", "\n", body))
     start = (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
         f'{box.group()} role="img" aria-label="{html.escape(label)}">'

@@ -1,0 +1,138 @@
+"""Figures in fewer bytes, as far as no eye can see it: points, coordinates and marks of SVG text.
+
+A line of 500 points across 300 pixels has more points than a screen can show. Points that lie within `SEEN`
+pixels of the line through the others are left out (Ramer, Douglas and Peucker), the others are written
+as steps from point to point, and what all marks of a group have in common is written once.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import numpy as np
+
+__all__ = ["SEEN", "compact", "fewer_points", "shorter_names"]
+
+SEEN = 0.15
+"""Pixels by which a line may move: below what a screen of three times the density can show."""
+SHORT = 40
+"""Paths of fewer points stay as they are: ticks, marks, boxes."""
+
+_PATH = re.compile(r'\bd="((?:[ML] ?-?[\d.]+ -?[\d.]+\s*|[zZ]\s*)+)"')
+_PART = re.compile(r"M[^M]*")
+_NUMBER = re.compile(r"-?[\d.]+")
+_USE = r'<use xlink:href="([^"]*)" x="([^"]*)" y="([^"]*)" style="([^"]*)"/>'
+_MARKS = re.compile(rf"<g( [^<>]*)?>\n(?:{_USE}\n){{2,}}</g>")
+
+# matplotlib's own: numbered names that nothing asks for, boxes without ink, turns by nothing, groups of one.
+_EMPTY = re.compile(
+    r' id="[^"]*(?:figure|axes|patch|line2d|text|legend|matplotlib\.axis|[xy]tick|[A-Z]\w*Collection)_\d+"'
+    r'|<path d="[^"]*" style="fill: none"/>\n'
+    r'| transform="rotate\(-?0 [^"]*\)"'
+    r"|(?<=\d) \n(?=\")"
+)
+_GROUP = re.compile(
+    r"<g>\n((?:<(?:use|path|rect) [^<>]*/>|<text [^<>]*>[^<>]*</text>)?\n?)</g>\n|<g/>\n"
+)
+_NEIGHBOURS = re.compile(r'(<g clip-path="[^"]*">\n)((?:<use [^<>]*/>\n)+)</g>\n(?:\1)')
+_KEY = re.compile(r'\bid="([^"]*-(?:[mp]|C\w+_)[0-9a-f]{10})"')
+
+
+def compact(svg: str) -> str:
+    """The same picture in less text."""
+    svg = _EMPTY.sub("", svg)
+    for pattern, less in ((_GROUP, r"\1"), (_NEIGHBOURS, r"\1\2")):
+        count = 1
+        while count:  # what a group of one was in may be such a group then
+            svg, count = pattern.subn(less, svg)
+    return _MARKS.sub(_fewer_words, _PATH.sub(_fewer_numbers, svg))
+
+
+def shorter_names(page: str) -> str:
+    """A page's marks and clips by number: their names are made of digests, and stand at every use."""
+    names = {name: f"s{i}" for i, name in enumerate(dict.fromkeys(_KEY.findall(page)))}
+
+    def shorter(match: re.Match[str]) -> str:
+        before, name, after = match.groups()
+        return f"{before}{names.get(name, name)}{after}"
+
+    return re.sub(r'(\bid="|\bhref="#|\burl\(#)([^")]*)("|\))', shorter, page)
+
+
+def fewer_points(points: np.ndarray, within: float = SEEN) -> np.ndarray:
+    """Those (n, 2) points that are needed for all others to lie within `within` of the line through them.
+
+    >>> fewer_points(np.array([[0.0, 0.0], [1.0, 0.05], [2.0, 0.0], [3.0, 5.0]]))
+    array([[0., 0.],
+           [2., 0.],
+           [3., 5.]])
+    """
+    kept = np.zeros(len(points), bool)
+    kept[[0, -1]] = True
+    spans = [(0, len(points) - 1)]
+    while spans:
+        first, last = spans.pop()
+        if last - first < 2:
+            continue
+        far = _distances(points[first + 1 : last], points[first], points[last])
+        farthest = int(np.argmax(far))
+        if far[farthest] > within:
+            middle = first + 1 + farthest
+            kept[middle] = True
+            spans += [(first, middle), (middle, last)]
+    return points[kept]
+
+
+def _distances(points: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Of points from the piece of a line between two others."""
+    along, gap = end - start, points - start
+    square = float(along @ along)
+    if square == 0.0:
+        return np.hypot(*gap.T)
+    place = np.clip(gap @ along / square, 0.0, 1.0)
+    return np.hypot(*(gap - place[:, None] * along).T)
+
+
+def _fewer_numbers(match: re.Match[str]) -> str:
+    text = match.group(1)
+    if text.count("L") < SHORT:
+        return match.group()
+    return f'd="{"".join(_part(each) for each in _PART.findall(text))}"'
+
+
+def _part(text: str) -> str:
+    """One line, closed or not: a start, and steps in tenths of a pixel that add up to where points are."""
+    points = np.array(_NUMBER.findall(text), np.float64).reshape(-1, 2)
+    closed = text.rstrip()[-1] in "zZ"
+    tenths = np.rint(10.0 * fewer_points(points)).astype(np.int64)
+    steps = np.diff(tenths, axis=0)
+    steps = steps[np.any(steps != 0, axis=1)]
+    start = f"M{_number(tenths[0, 0])} {_number(tenths[0, 1])}"
+    numbers = [_number(step) for step in steps.ravel()]
+    joined = "".join(numbers[:1])
+    joined += "".join(_after(*pair) for pair in pairwise(numbers))
+    return f"{start}{'l' if numbers else ''}{joined}{'z' if closed else ''}"
+
+
+def _after(before: str, number: str) -> str:
+    """A number behind another one, with a space where it needs one: "1.5" and ".3" are "1.5.3"."""
+    alone = number.startswith("-") or (number.startswith(".") and "." in before)
+    return number if alone else f" {number}"
+
+
+def _number(tenths: int) -> str:
+    """A count of tenths as SVG writes it: 1.5, .3, -.3, 12."""
+    whole, part = divmod(abs(int(tenths)), 10)
+    shown = f"{whole or ''}.{part}" if part else str(whole)
+    return f"-{shown}" if tenths < 0 else shown
+
+
+def _fewer_words(match: re.Match[str]) -> str:
+    """Marks of one kind: the style is the group's."""
+    inside = re.findall(_USE, match.group())
+    styles = {style for *_, style in inside}
+    if len(styles) != 1:
+        return match.group()
+    uses = "\n".join(f'<use href="{mark}" x="{x}" y="{y}"/>' for mark, x, y, _ in inside)
+    return f'<g{match.group(1) or ""} style="{styles.pop()}">\n{uses}\n</g>'
