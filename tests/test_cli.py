@@ -18,6 +18,7 @@ from pfedhgp.cli import main as cli
 from pfedhgp.cli.signals import Terminated
 
 HEAVY = {"jax", "jaxlib", "numpy", "scipy", "equinox", "optax", "pandas", "polars", "narwhals"}
+HEAVY |= {"rich", "pydantic"}
 
 
 @pytest.fixture
@@ -191,7 +192,7 @@ def test_unknown_names_are_attribute_errors():
         _ = pfedhgp.no_such_name
 
 
-def test_help_answers_in_under_three_tenths_of_a_second():
+def test_help_answers_in_under_a_fifth_of_a_second():
     """In processor time, the best of five: a busy machine must not fail this."""
     import resource
 
@@ -202,10 +203,10 @@ def test_help_answers_in_under_three_tenths_of_a_second():
     times = []
     for _ in range(5):
         before = seconds()
-        command = [sys.executable, "-m", "pfedhgp.cli.main", "--help"]
+        command = [sys.executable, "-m", "pfedhgp", "--help"]
         subprocess.run(command, check=True, capture_output=True)
         times.append(seconds() - before)
-    assert min(times) < 0.3
+    assert min(times) < 0.2
 
 
 CACHE = """

@@ -42,13 +42,35 @@ def test_lines_count_rounds_and_the_time_left(clock):
     assert [line.split(",")[0] for line in lines] == [f"round {i} of at most 4" for i in range(5)]
     assert [line.split(", ")[1] for line in lines] == [f"bound {-100 + i}.0" for i in range(5)]
     # A record takes two looks, 20 s; the first two rounds compile and are no measure.
-    left = [line.split(", ")[-1] for line in lines]
+    left = [line.split(" s, ", 1)[1] for line in lines]
     assert left == [
         *["time left unknown"] * 2,
-        "rounds for at most 40 s more",
-        "rounds for at most 20 s more",
-        "rounds for at most 0 s more",
+        "rounds for at most 40 s more, then averaging",
+        "rounds for at most 20 s more, then averaging",
+        "then averaging",
     ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"after": ["averaging", "scoring", "the report"]},
+            "then averaging, scoring and the report",
+        ),
+        ({"after": ["averaging", "scoring"]}, "then averaging and scoring"),
+        ({"after": []}, "rounds done"),
+        ({"finishing": "finishing"}, "rounds done"),
+    ],
+)
+def test_what_comes_after_rounds_is_named(settings, said, clock):
+    out = StringIO()
+    with progress(rounds=4, stream=out, **settings) as show:
+        for record in _records(4):
+            show(record)
+    *_, before, last = out.getvalue().splitlines()
+    assert last.endswith(f" s, {said}")
+    assert ("then" in before) == ("then" in said)
 
 
 def test_restarts_and_mean_field_count_their_own_way():

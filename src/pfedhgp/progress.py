@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any, TextIO
@@ -70,13 +70,19 @@ def progress(
     restarts: int = 1,
     start_is_round: bool = False,
     finishing: str = AVERAGING,
+    after: Sequence[str] | None = None,
     quiet: bool = False,
     stream: TextIO | None = None,
     beat: float = BEAT,
 ) -> Iterator[Progress]:
-    """A callback of `FederatedGP`; `rounds` is the most that one training can take."""
+    """A callback of `FederatedGP`; `rounds` is the most that one training can take.
+
+    The time left is that of rounds. `after` names what comes then, in order: by default what `finishing` is.
+    """
     out = sys.stderr if stream is None else stream
-    clock = _Clock(rounds * restarts, start_is_round)
+    if after is None:
+        after = ["averaging"] if finishing == AVERAGING else []
+    clock = _Clock(rounds * restarts, start_is_round, _listed(after))
     if quiet:
         yield Progress(lambda record: None, lambda text: None, finishing)
     elif out.isatty() or (_in_notebook() and find_spec("ipywidgets")):
@@ -106,7 +112,7 @@ class _Lines:
         self.about, self.done = f"round {done + 1}", ""
         self.say(
             f"round {done} of at most {self.clock.total}, bound {_bound(record)}, "
-            f"{self.clock.elapsed:.0f} s, {_left(left)}"
+            f"{self.clock.elapsed:.0f} s, {self.clock.words(left)}"
         )
 
     def phase(self, text: str) -> None:
@@ -145,8 +151,8 @@ class _Lines:
 class _Clock:
     """Rounds done and seconds left for rounds; the first record came after compilation, and is no measure."""
 
-    def __init__(self, total: int, start_is_round: bool) -> None:
-        self.total, self.start_is_round = total, start_is_round
+    def __init__(self, total: int, start_is_round: bool, after: str = "") -> None:
+        self.total, self.start_is_round, self.after = total, start_is_round, after
         self.began = time.monotonic()
         self.first: tuple[int, float] | None = None
 
@@ -168,6 +174,14 @@ class _Clock:
         pace = (now - self.first[1]) / (done - self.first[0])
         return done, pace * max(self.total - done, 0)
 
+    def words(self, left: float | None) -> str:
+        """The time left for rounds, and what comes then, which has no measure."""
+        if left is None:
+            return "time left unknown"
+        rounds = [f"rounds for at most {left:.0f} s more"] if left > 0 else []
+        then = [f"then {self.after}"] if self.after else []
+        return ", ".join([*rounds, *then]) or "rounds done"
+
 
 @contextmanager
 def _bar(
@@ -185,7 +199,7 @@ def _bar(
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=20),
         TextColumn("bound {task.fields[bound]}"),
         TimeElapsedColumn(),
         TextColumn("{task.fields[left]}"),
@@ -218,7 +232,7 @@ def _bar(
                 completed=done,
                 description=f"round {done} of at most {clock.total}",
                 bound=_bound(record),
-                left=_left(left),
+                left=clock.words(left),
             )
 
         yield callback, phase, step
@@ -228,11 +242,9 @@ def _bound(record: dict[str, Any]) -> str:
     return "unknown" if record["bound"] is None else f"{record['bound']:.1f}"
 
 
-def _left(seconds: float | None) -> str:
-    """Of the rounds alone: what comes after them has no measure."""
-    if seconds is None:
-        return "time left unknown"
-    return f"rounds for at most {seconds:.0f} s more"
+def _listed(words: Sequence[str]) -> str:
+    """ "a, b and c" """
+    return " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
 
 
 def _in_notebook() -> bool:

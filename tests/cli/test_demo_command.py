@@ -52,7 +52,11 @@ def test_it_prints_a_table_a_reading_and_the_path(ran):
     assert readings == f"The readings: {folder / 'stations.csv'}"
     assert command.strip() == demo.NEXT.format(table=folder / "stations.csv")
     assert re.search(r"Done in \d+ s \(\d+ s of processor time\)", out)
-    assert "Zones found (the town was made with 3), no readings pooled:" in out
+    assert "Zones found (the town was made with 3):" in out
+    assert re.search(
+        r"each station sent a sketch, 24 numbers .* R²\s+0\.\d\d on average", out, re.S
+    )
+    assert "left its station" not in out
     for station, zone in (("Station Road", "centre"), ("Willow Lane", "suburbs")):
         assert re.search(rf"\d +{station}: {zone}$", out, flags=re.M)
     assert "mean over stations" in out
@@ -208,7 +212,8 @@ def test_zones_in_words_follow_what_was_found():
     said = "\n".join(demo.zones_in_words(found))
     assert "the town was made with 3" in said
     assert "Fox Hill, High Moor, Reservoir: hills\n" in said
-    assert said.endswith("These are the town's own zones (agreement, ARI, 1.00).")
+    assert "These are the town's own zones (agreement, ARI, 1.00)." in said
+    assert said.endswith("reproduces them with R² 0.56 on average, 0.61 at most.")
     wrong = KeptZones(zones_of(names, [2, *true[1:]]), truth=truth)
     said = "\n".join(demo.zones_in_words(wrong))
     assert "Cathedral, Fox Hill, High Moor, Reservoir: centre and hills" in said

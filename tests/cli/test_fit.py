@@ -93,6 +93,11 @@ def test_a_fit_writes_a_model_that_knows_its_columns(fitted):
             "stopped at the limit of 1 round",
             "training stopped at the limit of 1 round: --rounds sets a higher limit",
         ),
+        (
+            "stopped at the limit of 6 rounds, 8.1 nats below round 4",
+            "training stopped at the limit of 6 rounds, 8.1 nats below round 4: a higher limit (--rounds) "
+            "lets it take its last steps back",
+        ),
     ],
 )
 def test_the_summary_says_how_training_ended_and_counts_in_english(ended, line, capsys):

@@ -51,8 +51,6 @@ def cluster(
 ) -> None:
     """Find groups of clients that behave alike, without pooling rows.
 
-    RUN is a folder that fit wrote.
-
     Each client sends a random sketch of its own fitted function; the result says how well that sketch
     reproduces the client's rows (with --data) or its fitted function.
 
@@ -115,8 +113,9 @@ def lines(zones: Zones) -> list[str]:
     if zones.r2:
         values = list(zones.r2.values())
         said.append(
-            f"each client sent {zones.size} numbers; they reproduce its {zones.r2_of} with R² "
-            f"{sum(values) / len(values):.2f} on average, {max(values):.2f} at most"
+            f"each client sent a sketch of {zones.size} numbers; with the kernels and the global layer it "
+            f"reproduces the client's {zones.r2_of} with R² {sum(values) / len(values):.2f} on average, "
+            f"{max(values):.2f} at most"
         )
     if zones.stability:
         said.append(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pfedhgp.data.rows import ClientRows
     from pfedhgp.estimator import FederatedGP
     from pfedhgp.zone_files import KeptZones
+    from pfedhgp.zones import Zones
 
 CLIENT, INPUT, OUTPUT = "station", "time", "no2"
 FEDERATED, ALONE, POOLED = "federated", "per-station GP", "pooled GP"
@@ -248,7 +249,9 @@ def train(
     for baseline in (ALONE, POOLED):  # as is usual: at the best parameters
         choices[baseline]["averaging"] = False
     finishing = AVERAGING if name == FEDERATED else "finishing"
-    with progress(rounds=size.rounds, finishing=finishing, quiet=quiet) as show:
+    after = ["averaging"] if name == FEDERATED else []
+    after += ["scoring", "the report"] if name == POOLED else ["scoring", "the next model"]
+    with progress(rounds=size.rounds, finishing=finishing, after=after, quiet=quiet) as show:
         model = FederatedGP(
             **choices[name], rounds=size.rounds, seed=seed, callbacks=[show, Heeding()]
         )
@@ -316,14 +319,24 @@ def agreement(zones: KeptZones) -> float:
 def zones_in_words(zones: KeptZones) -> list[str]:
     """The groups that were found, and whether they are the town's."""
     truth = zones.truth or {}
-    lines = [f"Zones found (the town was made with {len({*truth.values()})}), no readings pooled:"]
+    lines = [f"Zones found (the town was made with {len({*truth.values()})}):"]
     for i, members in enumerate(zones.zones.members()):
         inside = dict.fromkeys(truth[name] for name in members)
         lines.append(f"  {i + 1}  {', '.join(members)}: {' and '.join(inside)}")
     ari = agreement(zones)
     same = "the town's own zones" if ari == 1.0 else "not quite the town's own zones"
-    lines.append(f"These are {same} (agreement, ARI, {ari:.2f}).")
+    lines.append(f"These are {same} (agreement, ARI, {ari:.2f}). {sent_for(zones.zones)}")
     return lines
+
+
+def sent_for(zones: Zones) -> str:
+    """What zones cost in privacy: the sketch, and how much of the readings is in it."""
+    mean, most = sum(zones.r2.values()) / len(zones.r2), max(zones.r2.values())
+    return (
+        f"For them each station sent a sketch, {zones.size} numbers of its fitted function. Not its "
+        "readings, but much of them can be had from it: with the kernels and the global layer, the sketch "
+        f"reproduces them with R² {mean:.2f} on average, {most:.2f} at most."
+    )
 
 
 def show_table(scores: Mapping[str, Mapping[str, float]]) -> None:
@@ -361,7 +374,8 @@ def reading(scores: Mapping[str, Mapping[str, float]]) -> str:
         end = (
             f"{100 * gain:.0f}% less than the better of the two. A station alone does not know the weather "
             "of the days that it missed, and one model of all does not know how stations differ; here "
-            "stations share the weather and keep their own ways, and no reading left its station."
+            "stations share the weather and keep their own ways. To train it they sent sums over their "
+            "readings, not the readings."
         )
     else:
         end = f"no gain over the {best} on this town; what the layers say is in the report."

@@ -289,8 +289,6 @@ def fit(
 ) -> None:
     """Fit a federated model to tables and write it into a folder.
 
-    DATA is CSV (gz too), Parquet or Feather: files, or a folder.
-
     Without --client, each file is a client by its name.
 
     Datetimes without a time zone are taken as UTC.
@@ -423,6 +421,8 @@ def _print(summary: dict[str, Any]) -> None:
     )
     if summary["ended"] is not None:
         more = ": --rounds sets a higher limit" if "at the limit" in summary["ended"] else ""
+        if more and "below round" in summary["ended"]:
+            more = ": a higher limit (--rounds) lets it take its last steps back"
         print(f"training {summary['ended']}{more}")
     if summary["overall"] is not None:
         for line in _score_lines(summary):

@@ -155,7 +155,7 @@ def fit(
     say(_about(data, len(files)), quiet=quiet)
     saved = False
     try:
-        with _progress(config, quiet=quiet) as show:
+        with _progress(config, scores=bool(data.test), quiet=quiet) as show:
             with naming_options():
                 model = (train or _train)(
                     config, data, unfinished.folder, show, resume=resume, quiet=quiet
@@ -181,7 +181,7 @@ def fit(
     return _summary(model, run, data, report, time.monotonic() - began)
 
 
-def _progress(config: Config, *, quiet: bool) -> AbstractContextManager[Any]:
+def _progress(config: Config, *, scores: bool, quiet: bool) -> AbstractContextManager[Any]:
     """What is shown on the way, from preparing to the report."""
     from pfedhgp import progress
     from pfedhgp.inference.registry import inference_named
@@ -189,11 +189,13 @@ def _progress(config: Config, *, quiet: bool) -> AbstractContextManager[Any]:
     how = config.inference
     settings = inference_named(how.name, rounds=how.rounds, learn_inducing=None)
     averages = how.averaging and how.name == "structured"
+    steps = {"averaging": averages, "scoring": scores, "the report": config.run.report}
     return progress.progress(
         rounds=settings.rounds,
         restarts=how.restarts,
         start_is_round=settings.start_is_round,
         finishing=progress.AVERAGING if averages else "finishing",
+        after=[name for name, asked in steps.items() if asked],
         quiet=quiet,
     )
 

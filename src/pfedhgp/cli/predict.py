@@ -55,8 +55,6 @@ def predict(
 ) -> None:
     """Predict for the rows of tables, with uncertainty and layer by layer.
 
-    RUN is a folder that fit wrote, DATA are tables with its inputs.
-
     Columns: client, inputs, output, mean, sd, lower, upper, layers, known.
 
     sd, lower and upper are those of an observation, noise included.

@@ -1,0 +1,112 @@
+"""Help: every command listed as it calls itself, every argument explained, every default the true one."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+
+import pytest
+import typer
+
+from pfedhgp.cli import commands
+from pfedhgp.cli.config import UNSET, Config, in_options
+from pfedhgp.cli.main import app, main
+
+STUDIES = ("synthetic", "stability", "tonnage", "airquality")
+ALL = [[name] for name in commands.COMMANDS] + [["reproduce", name] for name in STUDIES]
+
+
+def help_of(*words: str, capsys) -> str:
+    """With single spaces: where lines end is a matter of width."""
+    assert main([*words, "--help"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return " ".join(out.split())
+
+
+@pytest.mark.parametrize("name", commands.COMMANDS)
+def test_commands_are_listed_by_the_first_line_of_their_own(name, capsys):
+    module = importlib.import_module(f"pfedhgp.cli.{name}")
+    own = module.app.info.help if name == "reproduce" else inspect.getdoc(getattr(module, name))
+    first = " ".join(own.split("\n\n")[0].split())
+    assert commands.COMMANDS[name] == first
+    assert f"{name} {first}" in help_of(capsys=capsys)
+
+
+@pytest.mark.parametrize("words", ALL, ids=" ".join)
+def test_every_argument_and_option_is_explained(words, capsys):
+    shown = help_of(*words, capsys=capsys)
+    assert shown.startswith(f"Usage: pfedhgp {' '.join(words)} ")
+    if words == ["reproduce"]:
+        return
+    found = typer.main.get_command(app)
+    for word in words:
+        found = found.get_command(None, word)
+    hints = inspect.get_annotations(inspect.unwrap(found.callback), eval_str=True)
+    params = [param for param in found.params if not param.hidden]
+    assert params
+    for param in params:
+        (info,) = hints[param.name].__metadata__
+        name = info.metavar if param.param_type_name == "argument" else param.opts[0]
+        text = " ".join(info.help.split())
+        assert re.search(rf"[ ,]{re.escape(name)}.{{0,60}}? {re.escape(text)}", shown), name
+    listed = any(param.param_type_name == "argument" for param in params)
+    assert ("Arguments: " in shown) == listed
+
+
+def test_an_argument_says_what_it_is(capsys):
+    assert "Arguments: RUN A folder that fit wrote. DATA... Where to predict" in help_of(
+        "predict", capsys=capsys
+    )
+    assert "DATA... CSV (gz too), Parquet or Feather" in help_of("fit", capsys=capsys)
+
+
+WITHOUT = {"files", "inputs", "outputs", "client", "cycle", "out"}  # nothing holds instead of these
+NO_OPTION = {"datetimes", "largest_inducing", "largest_local_inducing"}
+
+
+@pytest.mark.parametrize("command", ["fit", "federate"])
+def test_defaults_that_help_names_are_the_settings_own(command, capsys):
+    shown = help_of(command, capsys=capsys)
+    found = typer.main.get_command(app).get_command(None, command)
+    told = {param.name: param.show_default for param in found.params}
+    checked = 0
+    for table, keys in Config().tree().items():
+        for key, value in keys.items():
+            if key in WITHOUT | NO_OPTION:
+                continue
+            text = told["inference" if key == "name" else key]
+            assert f"[default: {text}]" in shown
+            if value is None:
+                assert (table, key) in UNSET
+            elif isinstance(value, bool):
+                assert text == f"{'--' if value else '--no-'}{key}"
+            else:
+                assert text == (",".join(value) if isinstance(value, list) else str(value))
+            checked += 1
+    assert checked == 26
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (
+            "local='state-space' needs inference='structured', and goes with no cycle layer",
+            "--local state-space needs --inference structured, and goes with no cycle layer",
+        ),
+        ("a cycle layer needs `cycle=`: the column", "a cycle layer needs --cycle: the column"),
+        ("so `local_latents` is 1", "so --local-latents is 1"),
+        ("see `pfedhgp fit --help`", "see `pfedhgp fit --help`"),
+    ],
+)
+def test_messages_of_the_library_name_options(said, shown):
+    assert in_options(said) == shown
+
+
+def test_a_group_without_a_command_shows_its_help(capsys):
+    assert main(["reproduce"]) == 2
+    out, err = capsys.readouterr()
+    assert "Usage: pfedhgp reproduce" in out
+    assert out.count("\n") > 5
+    assert err == ""
