@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import subprocess
 import sys
 
@@ -42,6 +43,30 @@ REFUSED = {
     ),
     "UTF-16 with a mark": (GOOD.encode("utf-16"), ["d.csv", "UTF-16", "iconv"]),
     "UTF-16 without a mark": (GOOD.encode("utf-16-le"), ["d.csv", "UTF-16", "iconv"]),
+    "UTF-16 without a mark, big end first": (GOOD.encode("utf-16-be"), ["d.csv", "-f UTF-16BE"]),
+    "UTF-32 with a mark": (GOOD.encode("utf-32"), ["d.csv", "UTF-32", "iconv -f UTF-32 "]),
+    "UTF-32, little end first": (GOOD.encode("utf-32-le"), ["d.csv", "UTF-32,", "-f UTF-32LE"]),
+    "UTF-32, big end first": (GOOD.encode("utf-32-be"), ["d.csv", "UTF-32,", "-f UTF-32BE"]),
+    "GB18030": (
+        GOOD.replace("b,0", "北京东四,0").encode("gb18030"),
+        ["d.csv", "line 4", "GB18030", "iconv -f GB18030 "],
+    ),
+    "spaces": (GOOD.replace(",", " "), ["d.csv", "separated by spaces", "--delimiter space"]),
+    "aligned by spaces": (
+        "".join(f"{' '.join(f'{w:>6}' for w in line.split(','))} \n" for line in GOOD.split()),
+        ["d.csv", "several spaces", "sed -E"],
+    ),
+    "remarks on top": (
+        f"# by hand; of 2024\n#\n{GOOD}",
+        ["d.csv", "lines 1 to 2 are remarks", "line 3", "`tail -n +3`"],
+    ),
+    "a title on top": (f"Export\n\n{GOOD}", ["d.csv", "lines 1 to 2 are not", "`tail -n +3`"]),
+    "a header behind a #": (f"# {GOOD}", ["d.csv", "the header, line 1, begins with #", "sed -E"]),
+    "remarks, and a header behind a #": (f"# by hand\n#{GOOD}", ["d.csv", "line 2", "sed -E"]),
+    "remarks on top of other columns": (
+        "# by hand\nsite,when,y\na,0,1\n",
+        ["d.csv", "begins with remarks", "line 2", "no column 'time'", "`tail -n +2`"],
+    ),
     "Latin-1": (
         GOOD.replace("b,0", "Käse,0").encode("latin-1"),
         ["d.csv", "line 4", "Latin-1", "iconv"],
@@ -85,6 +110,10 @@ REFUSED = {
         HEADER + "a,03/04/2024,1\na,04/24/2024,2\n",
         ["'time'", "--datetime-format '%m/%d/%Y'"],
     ),
+    "no such time zone": (
+        HEADER + "a,2024-03-01T00:00+01:00,1\na,2024-03-01T01:00+25:99,2\n",
+        ["row 2 (line 3)", "'time'", "no such time zone", "from -12:00 to +14:00"],
+    ),
     "no such date": (
         HEADER + "a,2024-02-28,1\na,2024-02-30,2\n",
         ["row 2 (line 3)", "'time'", "no such date"],
@@ -110,6 +139,52 @@ def test_bad_tables_are_refused(case, run, tmp_path):
         assert done.err.count("\n") == 1
     assert not any(value in line for value in ("many", "soon", "8,765", "12,345", "1e400", "03/04"))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["d.csv"]
+
+
+COMMAND = re.compile("`|iconv|-f UTF|sed -E")
+FILTERS = [case for case, (_, said) in REFUSED.items() if COMMAND.search(" ".join(said))]
+
+
+@pytest.mark.parametrize("case", FILTERS)
+def test_the_command_that_a_refusal_names_mends_the_file(case, run, tmp_path):
+    content, _ = REFUSED[case]
+    path, mended = tmp_path / "d.csv", tmp_path / "mended.csv"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    line = run("fit", path, *OPTIONS, "--out", tmp_path / "RUN").complaint
+    (command,) = re.findall("`(.*?)`", line)
+    done = subprocess.run(
+        command, shell=True, check=True, input=path.read_bytes(), capture_output=True
+    )
+    mended.write_bytes(done.stdout)
+    # A domain that cannot be is refused last, when the table is known to be in order.
+    line = run("fit", mended, *OPTIONS, "--out", tmp_path / "RUN", "--domain", "1..0").complaint
+    wanted = (
+        "no column 'time'" if case == "remarks on top of other columns" else "LOW must be below"
+    )
+    assert wanted in line
+
+
+def test_spaces_may_be_the_delimiter(run, tmp_path):
+    path = tmp_path / "d.csv"
+    path.write_text(GOOD.replace(",", " "))
+    given = ("--delimiter", "space", "--domain", "1..0", "--out", tmp_path / "RUN")
+    assert "LOW must be below HIGH" in run("fit", path, *OPTIONS, *given).complaint
+
+
+@pytest.mark.parametrize("note", ["Ask Anna, she knows.\nOr Ben.\n", "one\ntwo\n", ""])
+def test_a_note_in_a_folder_of_tables_is_named_and_how_to_do_without_it(note, run, tmp_path):
+    folder = tmp_path / "sites"
+    folder.mkdir()
+    for name in "ab":
+        (folder / f"{name}.csv").write_text("time,y\n0,1\n1,2\n")
+    (folder / "README.txt").write_text(note)
+    options = ("--input", "time", "--output", "y", "--out", tmp_path / "RUN", "--domain", "1..0")
+    line = run("fit", folder, *options).complaint
+    assert "README.txt: not a table like the .csv files beside it" in line
+    assert line.endswith(f"name the files: {folder}/*.csv")
+    assert "LOW must be below HIGH" in run("fit", *folder.glob("*.csv"), *options).complaint
+    (folder / "README.txt").write_text("time,y\n0,1\n1,2\n")
+    assert "LOW must be below HIGH" in run("fit", folder, *options).complaint
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from pfedhgp.data.readers import (
 from pfedhgp.data.table import listed, short
 from pfedhgp.errors import InputError, PFedHGPWarning
 
-DELIMITERS = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|"}
+DELIMITERS = {"tab": "\t", "\\t": "\t", "space": " ", "comma": ",", "semicolon": ";", "pipe": "|"}
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def delimiter_of(data: Data) -> str | None:
         return None
     given = DELIMITERS.get(data.delimiter, data.delimiter)
     if len(given) != 1 or given in '"\n\r' or not given.isascii():
-        raise InputError(f"--delimiter must be one character or 'tab', got {data.delimiter!r}")
+        raise InputError(f"--delimiter must be one character, tab or space, got {data.delimiter!r}")
     return given
 
 

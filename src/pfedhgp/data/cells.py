@@ -240,8 +240,15 @@ def _iso(table: Table, column: str, text: pl.Series) -> pl.Series:
     sign = zone.str.starts_with("-").cast(pl.Int64) * -2 + 1
     hours = zone.str.extract(r"^[+-](\d{2})", 1).cast(pl.Int64).fill_null(0)
     minutes = zone.str.extract(r"^[+-]\d{2}:?(\d{2})$", 1).cast(pl.Int64).fill_null(0)
-    east = (sign * (hours * 60 + minutes) * 60_000_000).cast(pl.Duration("us"))
-    return local - east
+    offset = sign * (hours * 60 + minutes)
+    wrong = ((minutes > 59) | (offset < -12 * 60) | (offset > 14 * 60)).to_numpy()
+    if wrong.any():
+        raise table.refuse(
+            int(np.flatnonzero(wrong)[0]),
+            column,
+            "no such time zone: it must be Z or from -12:00 to +14:00, such as +01:00",
+        )
+    return local - (offset * 60_000_000).cast(pl.Duration("us"))
 
 
 def _date_problem(wrong: pl.Series) -> str:

@@ -32,6 +32,8 @@ from pfedhgp.errors import InputError, PFedHGPWarning
 TEXT = {".csv": ",", ".txt": ",", ".tsv": "\t"}
 PARQUET = (".parquet", ".pq")
 FEATHER = (".feather", ".arrow", ".ipc")
+NOTES = (".txt", ".txt.gz")
+"""What people also write notes in."""
 KNOWN = (*TEXT, *(f"{suffix}.gz" for suffix in TEXT), *PARQUET, *FEATHER)
 
 
@@ -144,8 +146,33 @@ def read_tables(
     paths: Sequence[str | Path], *, wanted: Iterable[str], delimiter: str | None = None
 ) -> list[Table]:
     """The tables of all files; `wanted` columns help to find a wrong delimiter out."""
-    names = list(wanted)
-    return [_read(path, names, delimiter) for path in find_files(paths)]
+    names, files = list(wanted), find_files(paths)
+    folders = {Path(path) for path in paths if Path(path).is_dir()}
+    tables = []
+    for path in files:
+        beside = [p for p in files if p.parent == path.parent and _suffix(p) not in NOTES]
+        if _suffix(path) in NOTES and path.parent in folders and beside:
+            tables.append(_read_unless_a_note(path, names, delimiter, beside))
+        else:
+            tables.append(_read(path, names, delimiter))
+    return tables
+
+
+def _read_unless_a_note(
+    path: Path, wanted: list[str], delimiter: str | None, beside: list[Path]
+) -> Table:
+    """A .txt file in a folder of tables of other kinds: a table too, or a README."""
+    try:
+        table = _read(path, wanted, delimiter)
+        if all(name in table.frame.columns for name in wanted):
+            return table
+    except InputError:
+        pass
+    kinds = sorted({_suffix(p) for p in beside})
+    raise InputError(
+        f"{path}: not a table like the {' and '.join(kinds)} files beside it: move it elsewhere, or name the "
+        f"files: {' '.join(f'{path.parent}/*{kind}' for kind in kinds)}"
+    )
 
 
 def _read(path: Path, wanted: list[str], delimiter: str | None) -> Table:

@@ -15,18 +15,21 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from pfedhgp.data.encodings import probable, with_zeros
 from pfedhgp.data.table import Table, listed
 from pfedhgp.errors import InputError, PFedHGPWarning
 
 DELIMITERS = {",": "','", ";": "';'", "\t": "tab", "|": "'|'"}
 LARGEST_FIELD = 1 << 30
+TOP = 60
+"""Lines in which a header is looked for that is not the first."""
 
 
 def read_text(path: Path, data: bytes, *, delimiter: str, wanted: Iterable[str]) -> Table:
     """The table of a delimited text file; every cell is text, fields left empty are ""."""
     content = _decoded(path, data)
     header = _header(path, content, delimiter)
-    _check_delimiter(path, content, header, delimiter, list(wanted))
+    _check_header(path, content, header, delimiter, list(wanted))
     names = _names(path, header)
     rows = _quoted_rows if '"' in content else _plain_rows
     return rows(path, content, delimiter, names)
@@ -36,10 +39,9 @@ def _decoded(path: Path, data: bytes) -> str:
     """Text of a UTF-8 file, with line feeds only; other encodings are refused by name."""
     if not data.strip():
         raise InputError(f"{path}: the file is empty")
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff") or _looks_utf16(data):
+    if (wide := with_zeros(data)) is not None:
         raise InputError(
-            f"{path}: the encoding is UTF-16, UTF-8 is needed: "
-            "`iconv -f UTF-16 -t UTF-8` converts it"
+            f"{path}: the encoding is {wide[:6]}, UTF-8 is needed: `iconv -f {wide} -t UTF-8` converts it"
         )
     if b"\0" in data:
         line = data.count(b"\n", 0, data.index(b"\0")) + 1
@@ -50,18 +52,12 @@ def _decoded(path: Path, data: bytes) -> str:
         content = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
+        shown, name = probable(data)
         raise InputError(
-            f"{path}: line {line} is not UTF-8; the encoding is probably Latin-1 (Windows-1252): "
-            "`iconv -f WINDOWS-1252 -t UTF-8` converts it"
+            f"{path}: line {line} is not UTF-8; the encoding is probably {shown}: "
+            f"`iconv -f {name} -t UTF-8` converts it"
         ) from None
     return content.replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _looks_utf16(data: bytes) -> bool:
-    """Without a mark: every other byte of what should be ASCII is NUL."""
-    start = np.frombuffer(data[:400], np.uint8)
-    halves = (start[0::2], start[1::2])
-    return len(start) >= 8 and any(np.mean(half == 0) > 0.8 for half in halves if len(half))
 
 
 def _header(path: Path, content: str, delimiter: str) -> list[str]:
@@ -73,13 +69,14 @@ def _header(path: Path, content: str, delimiter: str) -> list[str]:
         raise InputError(f"{path}: the file has no header") from None
 
 
-def _check_delimiter(
+def _check_header(
     path: Path, content: str, header: list[str], delimiter: str, wanted: list[str]
 ) -> None:
-    """Where columns are missing, says which delimiter would have found them."""
+    """Where columns are missing, says where they would have been found."""
     found = {name.strip() for name in header}
     if all(name in found for name in wanted):
         return
+    _check_first_lines(path, content, delimiter, wanted)
     for other, shown in DELIMITERS.items():
         if other == delimiter:
             continue
@@ -89,6 +86,53 @@ def _check_delimiter(
                 f"{path}: columns are separated by {shown}, not by {DELIMITERS.get(delimiter, delimiter)}: "
                 f"add --delimiter {'tab' if other == chr(9) else repr(other)}"
             )
+    _check_spaces(path, content, wanted)
+
+
+def _check_first_lines(path: Path, content: str, delimiter: str, wanted: list[str]) -> None:
+    """Remarks above the header, or a header behind a #."""
+    lines = content.split("\n", TOP + 1)[:TOP]
+    first = next(i for i, line in enumerate(lines) if line.strip())
+    rows = [{name.strip(' "\t') for name in line.lstrip("# ").split(delimiter)} for line in lines]
+    place = next((i for i, names in enumerate(rows) if wanted and names.issuperset(wanted)), None)
+    remarks = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    if place is not None and lines[place].startswith("#"):
+        above = f"{place + 1}s/^#+ *//" + (f"; 1,{place}d" if place else "")
+        raise InputError(
+            f"{path}: the header, line {place + 1}, begins with #: `sed -E '{above}'` takes that away"
+        )
+    if place is not None and place > first:
+        what = "remarks" if remarks == place else "not the header"
+        count = "1 is" if place == 1 else f"1 to {place} are"
+        raise InputError(
+            f"{path}: line{'' if place == 1 else 's'} {count} {what}, which is line {place + 1}: "
+            f"`tail -n +{place + 1}` leaves out what is above it"
+        )
+    if lines[0].startswith("#") and not all(name.startswith("#") for name in wanted):
+        raise InputError(
+            f"{path}: the file begins with remarks (#), and line {remarks + 1} after them has no column "
+            f"{_absent(rows, remarks, wanted)!r}: leave the remarks out with `tail -n +{remarks + 1}`, and "
+            "name columns that are there"
+        )
+
+
+def _absent(rows: list[set[str]], place: int, wanted: list[str]) -> str:
+    there = rows[place] if place < len(rows) else set()
+    return next((name for name in wanted if name not in there), wanted[0])
+
+
+def _check_spaces(path: Path, content: str, wanted: list[str]) -> None:
+    """One space between columns is a delimiter; several, as in tables that are aligned, are not."""
+    lines = [line for line in content.split("\n") if line.strip()]
+    names = lines[0].split()
+    if len(names) < 2 or not all(name in names for name in wanted):
+        return
+    if all(line.split(" ") == line.split() for line in lines):
+        raise InputError(f"{path}: columns are separated by spaces: add --delimiter space")
+    raise InputError(
+        f"{path}: columns are separated by several spaces: `sed -E 's/^ +| +$//g; s/ +/,/g'` makes commas "
+        "of them"
+    )
 
 
 def _names(path: Path, header: Sequence[str]) -> list[str]:
