@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import shlex
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -41,7 +42,8 @@ def _decoded(path: Path, data: bytes) -> str:
         raise InputError(f"{path}: the file is empty")
     if (wide := with_zeros(data)) is not None:
         raise InputError(
-            f"{path}: the encoding is {wide[:6]}, UTF-8 is needed: `iconv -f {wide} -t UTF-8` converts it"
+            f"{path}: the encoding is {wide[:6]}, UTF-8 is needed: "
+            f"{_by_command(path, f'iconv -f {wide} -t UTF-8')} converts it"
         )
     if b"\0" in data:
         line = data.count(b"\n", 0, data.index(b"\0")) + 1
@@ -55,7 +57,7 @@ def _decoded(path: Path, data: bytes) -> str:
         shown, name = probable(data)
         raise InputError(
             f"{path}: line {line} is not UTF-8; the encoding is probably {shown}: "
-            f"`iconv -f {name} -t UTF-8` converts it"
+            f"{_by_command(path, f'iconv -f {name} -t UTF-8')} converts it"
         ) from None
     return content.replace("\r\n", "\n").replace("\r", "\n")
 
@@ -98,22 +100,32 @@ def _check_first_lines(path: Path, content: str, delimiter: str, wanted: list[st
     remarks = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
     if place is not None and lines[place].startswith("#"):
         above = f"{place + 1}s/^#+ *//" + (f"; 1,{place}d" if place else "")
+        command = _by_command(path, f"sed -E '{above}'")
         raise InputError(
-            f"{path}: the header, line {place + 1}, begins with #: `sed -E '{above}'` takes that away"
+            f"{path}: the header, line {place + 1}, begins with #: {command} takes that away"
         )
     if place is not None and place > first:
-        what = "remarks" if remarks == place else "not the header"
+        what = "remarks" if remarks == place else "something else"
         count = "1 is" if place == 1 else f"1 to {place} are"
         raise InputError(
-            f"{path}: line{'' if place == 1 else 's'} {count} {what}, which is line {place + 1}: "
-            f"`tail -n +{place + 1}` leaves out what is above it"
+            f"{path}: line{'' if place == 1 else 's'} {count} {what}, the header is line {place + 1}: "
+            f"{_by_command(path, f'tail -n +{place + 1}')} leaves out what is above it"
         )
     if lines[0].startswith("#") and not all(name.startswith("#") for name in wanted):
         raise InputError(
             f"{path}: the file begins with remarks (#), and line {remarks + 1} after them has no column "
-            f"{_absent(rows, remarks, wanted)!r}: leave the remarks out with `tail -n +{remarks + 1}`, and "
-            "name columns that are there"
+            f"{_absent(rows, remarks, wanted)!r}: name columns that are there, and leave out the remarks "
+            f"with {_by_command(path, f'tail -n +{remarks + 1}')}"
         )
+
+
+def _by_command(path: Path, words: str) -> str:
+    """A command line that writes a mended copy beside whoever runs it."""
+    name = shlex.quote(str(path))
+    copy = shlex.quote(f"{path.name.split('.')[0] or 'table'}-mended.csv")
+    if path.name.lower().endswith(".gz"):
+        return f"`gunzip -c {name} | {words} > {copy}`"
+    return f"`{words} {name} > {copy}`"
 
 
 def _absent(rows: list[set[str]], place: int, wanted: list[str]) -> str:
@@ -129,9 +141,9 @@ def _check_spaces(path: Path, content: str, wanted: list[str]) -> None:
         return
     if all(line.split(" ") == line.split() for line in lines):
         raise InputError(f"{path}: columns are separated by spaces: add --delimiter space")
+    command = _by_command(path, "sed -E 's/^ +| +$//g; s/ +/,/g'")
     raise InputError(
-        f"{path}: columns are separated by several spaces: `sed -E 's/^ +| +$//g; s/ +/,/g'` makes commas "
-        "of them"
+        f"{path}: columns are separated by several spaces: {command} makes commas of them"
     )
 
 
