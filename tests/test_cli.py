@@ -73,6 +73,23 @@ def test_wrong_usage_is_one_line_and_exit_code_2(arguments, named, capsys):
     assert named in err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["fit", "d.csv", "--rounds", "x"], "(see `pfedhgp fit --help`)"),
+        (["predict"], "'RUN' (see `pfedhgp predict --help`)"),
+        (["fit", "d.csv", "-client", "site"], "'-client': did you mean '--client'?"),
+        (["fit", "d.csv", "--clinet", "site"], "--client"),
+        (["--nonsense"], "(see `pfedhgp --help`)"),
+    ],
+)
+def test_wrong_usage_names_what_was_meant_and_whose_help_to_read(arguments, said, capsys):
+    assert cli.main(arguments) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+
+
 @pytest.mark.parametrize("kind", [errors.InputError, errors.ModelFileError, errors.NotFittedError])
 def test_input_errors_are_one_line_and_exit_code_2(kind, failing, capsys):
     assert failing(kind("column 'pm25' of a.csv\nis not a number")) == 2

@@ -10,6 +10,7 @@ nothing new to say for a while (compilation) says that it is still at work.
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -178,7 +179,7 @@ class _Clock:
         """The time left for rounds, and what comes then, which has no measure."""
         if left is None:
             return "time left unknown"
-        rounds = [f"rounds for at most {left:.0f} s more"] if left > 0 else []
+        rounds = [f"rounds for at most {math.ceil(left)} s more"] if left > 0 else []
         then = [f"then {self.after}"] if self.after else []
         return ", ".join([*rounds, *then]) or "rounds done"
 

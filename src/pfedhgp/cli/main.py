@@ -75,8 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ):  # a group without a command; click from 8.2 on
             print(error.format_message())
             return USAGE
-        text = TWICE.sub(r"\1", error.format_message())
-        return _complain(f"{text.rstrip('.')} (see `pfedhgp --help`)")
+        return _complain(_usage(error, sys.argv[1:] if arguments is None else arguments))
     except InputError as error:
         return _complain(str(error))
     except (KeyboardInterrupt, click.Abort):
@@ -97,6 +96,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         traceback.print_exc()
         return FAILURE
     return code if isinstance(code, int) else OK
+
+
+def _usage(error: click.ClickException, arguments: Sequence[str]) -> str:
+    """What was wrong with the options, which was meant, and whose help has them."""
+    text = TWICE.sub(r"\1", error.format_message()).rstrip(".")
+    one_dash = next((each for each in arguments if re.fullmatch(r"-[a-z]{2}[a-z-]*", each)), None)
+    if isinstance(error, click.NoSuchOption) and one_dash is not None:
+        text = f"No such option '{one_dash}': did you mean '-{one_dash}'?"
+    context = getattr(error, "ctx", None)
+    return f"{text} (see `{context.command_path if context else 'pfedhgp'} --help`)"
 
 
 def _complain(message: str) -> int:
