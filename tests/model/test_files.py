@@ -338,7 +338,7 @@ def test_not_a_model(tmp_path):
     with pytest.raises(ModelFileError, match="nowhere: no such folder"):
         load(tmp_path / "nowhere")
     (tmp_path / "file").write_text("")
-    with pytest.raises(ModelFileError, match="file: no such folder"):
+    with pytest.raises(ModelFileError, match="file: a file, not a folder that a fit wrote"):
         load(tmp_path / "file")
     refused(tmp_path, "spec.json", "the file is missing")
     for text in ("{}", "[]", "3", '{"format": "other"}'):

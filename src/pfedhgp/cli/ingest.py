@@ -79,7 +79,8 @@ def ingest(config: Config) -> Ingested:
         raise InputError("one row in all: a model needs at least two")
     if data.client is None and len(clients) == 1:
         warnings.warn(
-            f"one file and no --client: {short(clients[0].name)!r} is the only client",
+            f"one file and no --client: {short(clients[0].name)!r} is the only client; --client names the "
+            "column that tells clients apart, where there is one",
             PFedHGPWarning,
             stacklevel=2,
         )

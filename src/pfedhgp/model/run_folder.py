@@ -148,7 +148,8 @@ class RunFolder:
     def open(path: str | os.PathLike[str]) -> RunFolder:
         folder = Path(path)
         if not folder.is_dir():
-            raise ModelFileError(f"{folder}: no such folder")
+            what = "a file, not a folder that a fit wrote" if folder.is_file() else "no such folder"
+            raise ModelFileError(f"{folder}: {what}")
         with naming(folder / SPEC):
             spec = parse_json(_read(folder / SPEC))
             if not isinstance(spec, dict) or spec.get("format") != FORMAT:
