@@ -110,3 +110,5 @@ def test_marks_of_two_styles_keep_their_own():
 def test_names_that_people_see_or_follow_are_left_alone():
     page = '<a href="#clients">m0123456789</a><section id="clients">a-m0123456789</section>'
     assert shorter_names(page) == page
+    zones = '<path id="zone-tree-m0123456789"/><use href="#zone-tree-m0123456789"/>'
+    assert shorter_names(zones) == zones

@@ -36,7 +36,7 @@ _GROUP = re.compile(
     r"<g>\n((?:<(?:use|path|rect) [^<>]*/>|<text [^<>]*>[^<>]*</text>)?\n?)</g>\n|<g/>\n"
 )
 _NEIGHBOURS = re.compile(r'(<g clip-path="[^"]*">\n)((?:<use [^<>]*/>\n)+)</g>\n(?:\1)')
-_KEY = re.compile(r'\bid="([^"]*-(?:[mp]|C\w+_)[0-9a-f]{10})"')
+_KEY = re.compile(r'\bid="((?!zone-)[^"]*-(?:[mp]|C\w+_)[0-9a-f]{10})"')
 
 
 def compact(svg: str) -> str:
@@ -50,7 +50,10 @@ def compact(svg: str) -> str:
 
 
 def shorter_names(page: str) -> str:
-    """A page's marks and clips by number: their names are made of digests, and stand at every use."""
+    """A page's marks and clips by number: their names are made of digests, and stand at every use.
+
+    Not those of zones, whose section may come into a page that is there already.
+    """
     names = {name: f"s{i}" for i, name in enumerate(dict.fromkeys(_KEY.findall(page)))}
 
     def shorter(match: re.Match[str]) -> str:
