@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import re
 import sys
 import time
 from importlib.machinery import ModuleSpec
@@ -71,6 +72,27 @@ def test_what_comes_after_rounds_is_named(settings, said, clock):
     *_, before, last = out.getvalue().splitlines()
     assert last.endswith(f" s, {said}")
     assert ("then" in before) == ("then" in said)
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        (80, r"at most 1 s, then averaging\b(?! and)"),
+        (150, "rounds for at most 1 s more, then averaging and scoring"),
+    ],
+)
+def test_a_bar_has_room_for_all_its_words(columns, said, monkeypatch):
+    """Nothing is cut off, the description, the bound and the clock neither."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    out = Terminal()
+    with progress(rounds=4, stream=out, after=["averaging", "scoring"]) as show:
+        for record in list(_records(4))[:4]:
+            show({**record, "bound": -12345.6})
+    shown = out.getvalue()
+    assert re.search(said, shown)
+    assert "round 3 of at most 4" in shown
+    assert "bound -12345.6" in shown
+    assert "…" not in shown.split("round 3 of at most 4")[-1]
 
 
 def test_restarts_and_mean_field_count_their_own_way():

@@ -25,6 +25,8 @@ AVERAGING = "averaging over clients' parameters: one more search, curvatures, co
 """What `finish` is for `structured`; the other inference just finishes."""
 BEAT = 15.0
 """Seconds of silence after which a phase says that it is still at work."""
+ROOM = 140
+"""Columns of a terminal in which all of what comes after rounds can stand beside the bar."""
 
 
 class Progress:
@@ -83,7 +85,7 @@ def progress(
     out = sys.stderr if stream is None else stream
     if after is None:
         after = ["averaging"] if finishing == AVERAGING else []
-    clock = _Clock(rounds * restarts, start_is_round, _listed(after))
+    clock = _Clock(rounds * restarts, start_is_round, after)
     if quiet:
         yield Progress(lambda record: None, lambda text: None, finishing)
     elif out.isatty() or (_in_notebook() and find_spec("ipywidgets")):
@@ -152,7 +154,7 @@ class _Lines:
 class _Clock:
     """Rounds done and seconds left for rounds; the first record came after compilation, and is no measure."""
 
-    def __init__(self, total: int, start_is_round: bool, after: str = "") -> None:
+    def __init__(self, total: int, start_is_round: bool, after: Sequence[str] = ()) -> None:
         self.total, self.start_is_round, self.after = total, start_is_round, after
         self.began = time.monotonic()
         self.first: tuple[int, float] | None = None
@@ -175,12 +177,13 @@ class _Clock:
         pace = (now - self.first[1]) / (done - self.first[0])
         return done, pace * max(self.total - done, 0)
 
-    def words(self, left: float | None) -> str:
-        """The time left for rounds, and what comes then, which has no measure."""
+    def words(self, left: float | None, *, short: bool = False) -> str:
+        """The time left for rounds, and what comes then, which has no measure; `short`: its first part."""
         if left is None:
             return "time left unknown"
-        rounds = [f"rounds for at most {math.ceil(left)} s more"] if left > 0 else []
-        then = [f"then {self.after}"] if self.after else []
+        most = f"at most {math.ceil(left)} s"
+        rounds = [most if short else f"rounds for {most} more"] if left > 0 else []
+        then = [f"then {_listed(self.after[:1] if short else self.after)}"] if self.after else []
         return ", ".join([*rounds, *then]) or "rounds done"
 
 
@@ -197,16 +200,16 @@ def _bar(
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+    # No file= in a notebook: rich has its own way to show things there, by ipywidgets.
+    console = Console(file=out) if out.isatty() else Console()
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
+        BarColumn(bar_width=min(max(console.width - 77, 3), 20)),  # words go before it
         TextColumn("bound {task.fields[bound]}"),
         TimeElapsedColumn(),
         TextColumn("{task.fields[left]}"),
     )
-    # No file= in a notebook: rich has its own way to show things there, by ipywidgets.
-    console = Console(file=out) if out.isatty() else Console()
     with Progress(*columns, console=console, transient=True) as bars:
         rounds = bars.add_task("", total=clock.total, bound="…", left="", visible=False)
         shown = [rounds, bars.add_task("preparing", total=None, bound="…", left="")]
@@ -233,7 +236,7 @@ def _bar(
                 completed=done,
                 description=f"round {done} of at most {clock.total}",
                 bound=_bound(record),
-                left=clock.words(left),
+                left=clock.words(left, short=console.width < ROOM),
             )
 
         yield callback, phase, step
