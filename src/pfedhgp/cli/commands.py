@@ -49,7 +49,7 @@ class PlainCommand(TyperCommand):
             argument = param.param_type_name == "argument"
             usual = "Arguments" if argument else "Options"
             section = getattr(param, "rich_help_panel", None) or usual
-            line = _argument(self, param, ctx) if argument else _option(param, ctx)
+            line = _argument(self, param) if argument else _option(param)
             sections.setdefault(section, []).append(line)
         if len(sections) > 1 and "Options" in sections:
             sections["Options"] = sections.pop("Options")  # --help alone: last
@@ -58,14 +58,14 @@ class PlainCommand(TyperCommand):
                 formatter.write_dl(lines)
 
 
-def _option(param: Any, ctx: click.Context) -> tuple[str, str]:
+def _option(param: Any) -> tuple[str, str]:
     names = " / ".join(
         ", ".join(sorted(each, key=lambda name: (name.startswith("--"), name)))
         for each in (param.opts, param.secondary_opts)
         if each
     )
     if not param.is_flag:
-        names += f" {param.make_metavar(ctx=ctx)}"
+        names += f" {param.metavar or param.type.name.upper()}"
     notes = []
     if isinstance(param.show_default, str):
         notes.append(f"default: {param.show_default}")
@@ -73,10 +73,10 @@ def _option(param: Any, ctx: click.Context) -> tuple[str, str]:
         notes.append(f"default: {param.default}")
     if param.required:
         notes.append("required")
-    return names, "  ".join([param.help or "", *(f"[{'; '.join(n)}]" for n in [notes] if n)])
+    return names, (param.help or "") + (f"  [{'; '.join(notes)}]" if notes else "")
 
 
-def _argument(command: click.Command, param: Any, ctx: click.Context) -> tuple[str, str]:
+def _argument(command: click.Command, param: Any) -> tuple[str, str]:
     """click from 8.4 on loses what typer has put there: so it is asked of the function."""
     name = param.metavar or str(param.name).upper()
     text = param.help or ""
