@@ -439,7 +439,7 @@ def test_a_fit_that_was_killed_goes_on_to_the_very_same_model(tmp_path):
     half = tmp_path / "RUN" / "checkpoint" / ".pfedhgp-0123456789abcdef"
     half.mkdir()
     (half / "server.safetensors").write_bytes(b"half")
-    lines = killed_at("averaging", "--resume", "--out", "RUN")
+    lines = killed_at("averaging over", "--resume", "--out", "RUN")
     assert not any("round 0" in line for line in lines), "it began again"
     for arguments in (["--resume", "--out", "RUN"], ["d.csv", *OPTIONS, "--out", "WHOLE"]):
         done = subprocess.run([*command, *arguments, "--quiet"], capture_output=True, **place)
