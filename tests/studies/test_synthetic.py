@@ -64,7 +64,8 @@ def test_results_have_the_agreed_form(folder):
     }
     assert all(r["runs"] == 2 and r["ci95"][0] <= r["mean"] <= r["ci95"][1] for r in ours)
     assert found["config"]["seed"] == 0
-    assert found["config"]["machine"]["jax"] == jax.__version__
+    (made,) = found["config"]["made"]
+    assert (made["jax"], made["device"], made["runs"]) == (jax.__version__, "cpu", 12)
 
 
 def test_scores_are_the_metrics_of_the_predictions(folder):
@@ -289,7 +290,10 @@ def test_the_row_of_chosen_kernels_comes_from_the_stored_trainings(folder, tmp_p
     rows = [record for record in store.records.values() if record["model"] == "full-kernels"]
     assert [row["run"] for row in rows] == [0]
     assert rows[0]["chosen"] == list(synthetic.PARTS)[1]
-    assert synthetic._trained(["full-kernels", "oracle"]) == [*synthetic.PARTS.values(), "oracle"]
+    assert synthetic.trainings_of(["full-kernels", "oracle"]) == [
+        *synthetic.PARTS.values(),
+        "oracle",
+    ]
 
 
 def test_a_process_that_fails_ends_the_study():

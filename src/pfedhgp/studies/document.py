@@ -14,9 +14,9 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from pfedhgp.errors import InputError
+from pfedhgp.studies.provenance import lines
 from pfedhgp.studies.store import write_whole
 
 FIGURES = {
@@ -42,21 +42,14 @@ def section(folder: Path, pictures: str) -> str:
         text = (folder / "tables.md").read_text()
     except (OSError, json.JSONDecodeError, KeyError):
         raise InputError(f"{folder} holds no finished study (results.json, tables.md)") from None
-    _, _, tables = text.partition("\n")
+    makers = lines(config.get("made", []))
+    told = "".join(f"{line}\n\n" for line in makers)
+    tables = text.partition("\n")[2].lstrip().removeprefix(told)
     shown = [
         f"![{FIGURES[name]}]({pictures}/{name})\n" for name in FIGURES if (folder / name).exists()
     ]
     tables = re.sub(r"^## ", "### ", tables.strip(), flags=re.MULTILINE)
-    return "\n".join([f"{_made(config)}\n", *shown, tables, ""])
-
-
-def _made(config: Mapping[str, Any]) -> str:
-    machine = config["machine"]
-    versions = ", ".join(f"{name} {machine[name]}" for name in ("python", "jax", "numpy", "scipy"))
-    return (
-        f"{machine['date']}, {config['runs']} runs, {config['device']}, {machine['cores']} cores "
-        f"({machine['machine']}); pfedhgp {machine['pfedhgp']}, {versions}."
-    )
+    return "\n".join([*(f"{line}\n" for line in makers), *shown, tables, ""])
 
 
 def write(page: Path, studies: Mapping[str, Path]) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import html
 import json
-import platform
-import time
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from pfedhgp import __version__
-from pfedhgp.studies import tables
+from pfedhgp.studies import provenance, tables
+from pfedhgp.studies.models import trainings_of
+from pfedhgp.studies.provenance import machine
 from pfedhgp.studies.store import Store, write_whole
 from pfedhgp.studies.summary import summarise
 
@@ -27,29 +25,13 @@ NOTES = (
     "Rows marked (printed) are the paper's figures. They cannot come from its printed simulator: the RMSE of "
     "its full model is below that of the oracle.",
 )
+__all__ = ["can_draw", "draw", "machine", "with_makers", "write_results", "write_synthetic"]
 STYLE = (
     "body{font:14px/1.45 system-ui,sans-serif;margin:2em auto;max-width:1200px;padding:0 1em}"
     "table{border-collapse:collapse;font-size:11px}td,th{border:1px solid #ccc;padding:2px 6px;"
     "text-align:right;white-space:nowrap}td:nth-child(-n+2){text-align:left}svg{max-width:100%;height:auto}"
     ".wide{overflow-x:auto}"
 )
-
-
-def machine() -> dict[str, Any]:
-    """The day, versions and machine, for who compares timings."""
-    from pfedhgp.studies.schedule import cores
-
-    found: dict[str, Any] = {
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "pfedhgp": __version__,
-        "python": platform.python_version(),
-    }
-    for name in ("jax", "numpy", "scipy"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = None
-    return {**found, "machine": platform.machine(), "cores": cores()}
 
 
 def can_draw() -> bool:
@@ -73,7 +55,9 @@ def write_synthetic(
     """Writes everything into the store's folder; returns what results.json holds."""
     found = list(store.records.values())
     results = summarise(found, scenarios=scenarios, models=models, count=runs)
-    results["config"] = {**config, "machine": machine()}
+    cells = {(s, m, r) for s in scenarios for m in trainings_of(models) for r in range(runs)}
+    used = [record for key, record in store.records.items() if key in cells]
+    results["config"] = with_makers(config, used)
     parts = {
         "Results": tables.main_table(results),
         "Differences to full on the same data": tables.behind_table(results),
@@ -84,6 +68,12 @@ def write_synthetic(
     pictures = draw(results, found) if figures else {}
     write_results(store.folder, results, "The paper's numerical study", NOTES, parts, pictures)
     return results
+
+
+def with_makers(config: Mapping[str, Any], used: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The settings, with who computed the records: `device` is theirs, whatever was asked for now."""
+    made = provenance.sets(used)
+    return {**config, "device": provenance.devices(made), "made": made}
 
 
 def draw(results: dict[str, Any], runs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -107,6 +97,7 @@ def write_results(
 ) -> None:
     """results.json, tables.md, one SVG a figure and report.html, each whole or not at all."""
     write_whole(folder / "results.json", json.dumps(results, indent=1, allow_nan=False) + "\n")
+    notes = [*provenance.lines(results["config"].get("made", [])), *notes]
     text = [f"# {title}\n", *(f"{note}\n" for note in notes)]
     text += [f"## {name}\n\n{tables.markdown(*table)}" for name, table in parts.items()]
     write_whole(folder / "tables.md", "\n".join(text))

@@ -25,10 +25,11 @@ from pfedhgp.errors import InputError
 from pfedhgp.estimator import FederatedGP
 from pfedhgp.predict import predict
 from pfedhgp.studies.models import INDUCING, clients_of
+from pfedhgp.studies.provenance import MADE, made_here, today
 from pfedhgp.studies.schedule import run_tasks
 from pfedhgp.studies.simulator import DOMAIN, Simulation, simulate
 from pfedhgp.studies.store import Store
-from pfedhgp.studies.summary import interval
+from pfedhgp.studies.summary import interval, measured
 
 CLIENTS = (2, 3, 6, 12, 24)
 BALANCE = (1.0, 5.0, 20.0)
@@ -138,10 +139,11 @@ def run_stability(
     wanted = [(sweep, value, run) for sweep, value in study.points() for run in range(runs)]
     left = [cell for cell in wanted if cell not in store.records]
     done = len(wanted) - len(left)
+    made = made_here(device) if left else {}
 
     def work(cell: Cell) -> None:
         nonlocal done
-        record = run_point(study, cell)
+        record = {**run_point(study, cell), MADE: {**made, "date": today()}}
         store.add(record)
         done += 1
         if progress is not None:
@@ -209,7 +211,7 @@ def summarise(store: Store, study: Stability, runs: int) -> list[dict[str, Any]]
     records = []
     for sweep, value in study.points():
         found = [store.records[sweep, value, run] for run in range(runs)]
-        for name in found[0]["metrics"]:
+        for name in measured(found):
             mean, ci95 = interval([record["metrics"][name] for record in found])
             records.append(_record(sweep, f"{value:g}", name, mean, ci95, runs))
         records.append(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from pfedhgp.studies.report import machine, write_results
+from pfedhgp.studies.report import with_makers, write_results
 from pfedhgp.studies.stability import Stability, summarise
 from pfedhgp.studies.store import Store
 
@@ -28,11 +28,14 @@ def write(
     records = summarise(store, study, runs)
     head, rows = table(records, study)
     config = {"study": "stability", "runs": runs, "device": device, **asdict(study)}
+    used = [
+        store.records[sweep, value, run] for sweep, value in study.points() for run in range(runs)
+    ]
     results = {
         "records": records,
         "curves": {},
         "tables": {"recovery": [dict(zip(head, row, strict=True)) for row in rows]},
-        "config": {**config, "machine": machine()},
+        "config": with_makers(config, used),
     }
     pictures = {"stability.svg": figure(records, study)} if figures else {}
     parts = {"Recovery of the global layer": (head, rows)}

@@ -10,6 +10,7 @@ from scipy.stats import t as student
 
 from pfedhgp.metrics import ECE_LEVELS
 from pfedhgp.studies.printed import printed_records
+from pfedhgp.studies.provenance import MADE
 
 NEAR = 0.2
 """Nats of NLL within which a method has come near its own best."""
@@ -39,7 +40,7 @@ def summarise(
     records = [
         {"scenario": s, "model": m, "metric": name, "mean": mean, "ci95": ci95, "runs": len(found)}
         for (s, m), found in cells.items()
-        for name in (found[0]["metrics"] if found else ())
+        for name in measured(found)
         for mean, ci95 in (interval([run["metrics"][name] for run in found]),)
     ]
     return {
@@ -75,6 +76,14 @@ def summarise(
             ],
         },
     }
+
+
+def measured(found: Sequence[Record]) -> list[str]:
+    """A row's metrics. Seconds are wall time: on a GPU runs are a batch, and they are no run's own."""
+    names = list(found[0]["metrics"]) if found else []
+    if any((run.get(MADE) or {}).get("device") == "gpu" for run in found):
+        names = [name for name in names if name != "seconds"]
+    return names
 
 
 def behind(found: Sequence[Record], full: Sequence[Record]) -> dict[str, Any]:

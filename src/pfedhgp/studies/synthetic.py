@@ -15,7 +15,17 @@ import numpy as np
 
 from pfedhgp import metrics
 from pfedhgp.errors import InputError
-from pfedhgp.studies.models import KERNELS, MODELS, PARTS, Outcome, chosen, outcome_of, scored
+from pfedhgp.studies.models import (
+    KERNELS,
+    MODELS,
+    PARTS,
+    Outcome,
+    chosen,
+    outcome_of,
+    scored,
+    trainings_of,
+)
+from pfedhgp.studies.provenance import MADE, made_here, today
 from pfedhgp.studies.schedule import run_tasks
 from pfedhgp.studies.simulator import SCENARIOS, Simulation, simulate
 from pfedhgp.studies.store import Store
@@ -90,19 +100,20 @@ def run_study(
     if runs < 1:
         raise InputError(f"`runs` must be at least 1, got {runs}")
     store = Store(folder, asdict(study), key=KEY, mend=not joins)
-    trained = _trained(models)
+    names = trainings_of(models)
     if device == "gpu" and not joins:
-        run_processes([_arguments(study, scenarios, m, runs, folder, device) for m in trained])
+        run_processes([_arguments(study, scenarios, m, runs, folder, device) for m in names])
         store = Store(folder, asdict(study), key=KEY)
         _choose_kernels(store)
         return store
-    wanted = [(s, m, r) for m in trained for s in scenarios for r in range(runs)]
+    wanted = [(s, m, r) for m in names for s in scenarios for r in range(runs)]
     left = [cell for cell in wanted if cell not in store.records]
     done = len(wanted) - len(left)
+    made = made_here(device) if left else {}
 
     def work(cell: Cell) -> None:
         nonlocal done
-        record = run_cell(study, cell)
+        record = {**run_cell(study, cell), MADE: {**made, "date": today()}}
         store.add(record)
         done += 1
         if progress is not None:
@@ -112,12 +123,6 @@ def run_study(
     if not joins:
         _choose_kernels(store)
     return store
-
-
-def _trained(models: Sequence[str]) -> list[str]:
-    """What has to be trained for these rows: `full-kernels` is chosen from trainings of their own."""
-    parts = [PARTS.values() if model == KERNELS else (model,) for model in models]
-    return list(dict.fromkeys(name for names in parts for name in names))
 
 
 def _choose_kernels(store: Store) -> None:
