@@ -262,6 +262,7 @@ def test_the_study_needs_jax_numpy_scipy_equinox_and_optax_alone(tmp_path):
 
 def test_processes_share_a_study(folder, tmp_path, monkeypatch):
     """As on a GPU, a process a model: of local-only all runs are there, and the oracle compiles nothing."""
+    monkeypatch.setattr(schedule, "_gpu", lambda: jax.devices("cpu")[0])
     original = synthetic._arguments
     monkeypatch.setattr(synthetic, "_arguments", lambda *given: original(*given[:-1], "cpu"))
     lines = (folder / "runs.jsonl").read_text().splitlines(keepends=True)

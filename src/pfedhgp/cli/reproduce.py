@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from pfedhgp.cli.signals import resumable
+
 app = typer.Typer(
     name="reproduce",
     no_args_is_help=True,
@@ -44,7 +46,7 @@ def synthetic(
     _check_device(device)
     study = Study(seed=seed, rounds=rounds, clients=clients, rows=rows, grid=grid)
     chosen, wanted = _names(scenarios), _names(models)
-    with warnings.catch_warnings():
+    with resumable(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         store = run_study(
             study,
@@ -84,7 +86,7 @@ def stability(
 
     _check_device(device)
     study = Stability(seed=seed, rounds=rounds, rows=rows, grid=grid, quick=quick)
-    with warnings.catch_warnings():
+    with resumable(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         store = run_stability(
             study,
@@ -121,7 +123,7 @@ def tonnage(
     from pfedhgp.studies.tonnage_report import write_tonnage
 
     study = Tonnage(data=data, seed=seed, share=share, subtlety=subtlety, small=small)
-    with warnings.catch_warnings():
+    with resumable(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         store = run_tonnage(
             study,

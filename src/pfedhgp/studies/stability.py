@@ -26,7 +26,7 @@ from pfedhgp.estimator import FederatedGP
 from pfedhgp.predict import predict
 from pfedhgp.studies.models import INDUCING, clients_of
 from pfedhgp.studies.provenance import MADE, made_here, today
-from pfedhgp.studies.schedule import run_tasks
+from pfedhgp.studies.schedule import check_device, run_tasks
 from pfedhgp.studies.simulator import DOMAIN, Simulation, simulate
 from pfedhgp.studies.store import Store
 from pfedhgp.studies.summary import interval, measured
@@ -135,6 +135,7 @@ def run_stability(
             raise InputError(f"`{name}` must be at least {least}, got {getattr(study, name)}")
     if runs < 1:
         raise InputError(f"`runs` must be at least 1, got {runs}")
+    check_device(device)
     store = Store(folder, {"study": "stability", **asdict(study)}, key=KEY)
     wanted = [(sweep, value, run) for sweep, value in study.points() for run in range(runs)]
     left = [cell for cell in wanted if cell not in store.records]

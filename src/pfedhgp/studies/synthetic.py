@@ -26,13 +26,11 @@ from pfedhgp.studies.models import (
     trainings_of,
 )
 from pfedhgp.studies.provenance import MADE, made_here, today
-from pfedhgp.studies.schedule import run_tasks
+from pfedhgp.studies.schedule import check_device, run_tasks
 from pfedhgp.studies.simulator import SCENARIOS, Simulation, simulate
 from pfedhgp.studies.store import Store
 
 KEY = ("scenario", "model", "run")
-GPU_SETTINGS = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-"""Processes share the GPU: none may take most of its memory when it starts."""
 QUICK_TO_COMPILE = ("--xla_gpu_autotune_level=0", "--xla_gpu_enable_triton_gemm=false")
 """Matrices are small and a study is short: trying out kernels for them takes five times as long as all else
 that a compilation does."""
@@ -99,6 +97,7 @@ def run_study(
     check_names("model", models, (*MODELS, *PARTS.values()) if joins else MODELS)
     if runs < 1:
         raise InputError(f"`runs` must be at least 1, got {runs}")
+    check_device(device)
     store = Store(folder, asdict(study), key=KEY, mend=not joins)
     names = trainings_of(models)
     if device == "gpu" and not joins:
@@ -148,7 +147,7 @@ def _arguments(
 
 def run_processes(commands: Sequence[Sequence[str]]) -> None:
     """Runs the commands side by side; ends them all when one fails or the user stops."""
-    settings = {**os.environ, **GPU_SETTINGS}
+    settings = dict(os.environ)
     settings["XLA_FLAGS"] = " ".join([*QUICK_TO_COMPILE, os.environ.get("XLA_FLAGS", "")])
     started = [subprocess.Popen(command, env=settings) for command in commands]
     try:
