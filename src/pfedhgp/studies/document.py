@@ -21,8 +21,8 @@ from pfedhgp.studies.store import write_whole
 
 FIGURES = {
     "robustness.svg": "RMSE, NLL, CRPS and CovErr of every row, with 95% confidence intervals",
-    "prediction.svg": "Prediction of four channels of one client, full model, scenario A",
-    "calibration.svg": "Coverage less its nominal level, ECE and width of the 95% intervals",
+    "prediction.svg": "Prediction of the four channels of the first client, full, scenario A, seed 0",
+    "calibration.svg": "Coverage less its nominal level, ECE and 95% width, means over scenarios",
     "stability.svg": "Recovery of the global layer over clients, balance and heterogeneity",
 }
 

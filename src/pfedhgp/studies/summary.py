@@ -15,6 +15,7 @@ from pfedhgp.studies.provenance import MADE
 NEAR = 0.2
 """Nats of NLL within which a method has come near its own best."""
 BEHIND = "behind full, run by run"
+ONE_AFTER_ANOTHER = "exchanges one after another"
 PAIRED = ("nll", "crps", "coverr")
 Record = dict[str, Any]
 
@@ -74,6 +75,11 @@ def summarise(
                 for (s, m), found in cells.items()
                 for kernel, times in _votes(found).items()
             ],
+            ONE_AFTER_ANOTHER: [
+                {"scenario": s, "model": m, "exchanges": float(np.mean(counts))}
+                for (s, m), found in cells.items()
+                if (counts := [run[ONE_AFTER_ANOTHER] for run in found if ONE_AFTER_ANOTHER in run])
+            ],
         },
     }
 
@@ -96,7 +102,10 @@ def behind(found: Sequence[Record], full: Sequence[Record]) -> dict[str, Any]:
         for metric in PAIRED
     }
     named = {metric: interval(values) for metric, values in gaps.items()}
-    return {metric: {"mean": mean, "ci95": ci95} for metric, (mean, ci95) in named.items()}
+    return {
+        metric: {"mean": mean, "ci95": ci95, "least": min(gaps[metric])}
+        for metric, (mean, ci95) in named.items()
+    }
 
 
 def nearness(curves: Sequence[Sequence[Sequence[float]]]) -> dict[str, float]:
