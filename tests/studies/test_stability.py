@@ -81,7 +81,10 @@ def test_table_and_figure_have_every_point(tmp_path):
     study = Stability()
     records = summarise(made(tmp_path, study, 2), study, 2)
     head, rows = table(records, study)
-    assert [row[:2] for row in rows] == [[s, f"{v:g}"] for s, v in study.points()]
+    assert [row[0] for row in rows] == [sweep for sweep, _ in study.points()]
+    balance = [row[1] for row in rows if row[0] == "balance"]
+    assert balance == ["50:50", "83:17", "95:5"]  # what clients have, not what was asked for
+    assert [row[1] for row in rows if row[0] == "phi"] == ["0.05", "0.3", "1.2", "4"]
     first = dict(zip(head, rows[0], strict=True))
     assert first["correlation"] == "0.900 [0.900, 0.900]"
     assert first["CRPS"].startswith("0.250 [")

@@ -105,6 +105,13 @@ class Stability:
             return [small] * half + [2 * self.rows - small] * half
         return [self.rows] * USUAL_CLIENTS
 
+    def label(self, sweep: str, value: float) -> str:
+        """A point as tables and figures name it; balance by the rows that clients truly have."""
+        if sweep != "balance":
+            return f"{value:g}"
+        sizes = self.sizes(sweep, value)
+        return f"{max(sizes)}:{min(sizes)}"
+
     def truth(self, sweep: str, value: float, run: int) -> Simulation:
         sizes = self.sizes(sweep, value)
         return simulate(
