@@ -62,6 +62,24 @@ def test_a_report_written_elsewhere_names_who_trained(tmp_path, monkeypatch):
     assert not any(r["metric"] == "seconds" for r in found["records"])  # a batch's, nobody's own
 
 
+def test_a_part_asked_for_later_does_not_hide_the_rest(tmp_path):
+    store = Store(tmp_path, {}, key=KEY)
+    for run in (0, 1):
+        store.add(record(run, None))
+    store.add({**record(0, None), "scenario": "C", "model": "oracle"})
+    asked = {"scenarios": ["C"], "models": ["oracle"], "runs": 1}
+    found = report.write_synthetic(store, {}, figures=False, **asked)
+    rows = {(r["scenario"], r["model"]): r["runs"] for r in found["records"] if "printed" not in r}
+    assert rows == {("C", "oracle"): 1, ("A", "local-only"): 2}
+    assert found["config"]["scenarios"] == ["A", "C"]
+    assert found["config"]["runs"] == 2
+    page = (tmp_path / "report.html").read_text()
+    assert "<p>oracle: the exact" in page
+    assert "<p>algorithm1: " not in page  # notes are on the rows that are there
+    assert '<meta name="viewport" content="width=device-width' in page
+    assert page.count("<table>") == page.count('<div class="wide"><table>') == 1  # no empty ones
+
+
 def test_seconds_are_kept_of_runs_one_by_one():
     here = made_here("cpu")
     assert here["device"] == "cpu"

@@ -110,7 +110,8 @@ def test_a_signal_ends_a_study_with_its_own_code_while_threads_work(tmp_path):
             text=True,
         )
     for number, process in started.items():
-        assert process.stdout.readline() == "at work\n"
+        while (line := process.stdout.readline()) != "at work\n":
+            assert "compiling" in line
         process.send_signal(number)
     for number, process in started.items():
         _, error = process.communicate(timeout=30)

@@ -15,6 +15,7 @@ from pfedhgp.studies.stability import (
     expected_recovery,
     recovery,
     run_point,
+    runs_of,
     split_is_stable,
     summarise,
 )
@@ -90,6 +91,14 @@ def test_table_and_figure_have_every_point(tmp_path):
     assert first["CRPS"].startswith("0.250 [")
     assert first["rule"] == "0.800"
     assert figure(records, study).count('id="axes_') == 6
+
+
+def test_runs_that_were_there_before_are_kept(tmp_path):
+    study = Stability(quick=True)
+    store = made(tmp_path, study, 3)
+    assert runs_of(store, study, 1) == 3
+    del store.records["phi", 4.0, 2]
+    assert runs_of(store, study, 1) == 2
 
 
 def test_bad_arguments_exit_2(tmp_path, capsys):

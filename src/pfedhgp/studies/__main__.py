@@ -11,6 +11,7 @@ import json
 import sys
 import time
 import warnings
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
@@ -48,8 +49,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _main(arguments: list[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="python -m pfedhgp.studies", description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--scenarios", default=",".join(SCENARIOS))
-    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--scenarios", default=",".join(SCENARIOS), help=_some(SCENARIOS))
+    parser.add_argument("--models", default=",".join(MODELS), help=_some(MODELS))
     parser.add_argument("--runs", type=int, default=30)
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
@@ -65,7 +66,8 @@ def _main(arguments: list[str] | None) -> int:
     began = time.perf_counter()
 
     def progress(done: int, total: int, record: dict[str, Any]) -> None:
-        what = f"{record['scenario']} {record['model']} {record['run']}"
+        names = ("phase", "scenario", "model", "run")
+        what = " ".join(str(record[name]) for name in names if name in record)
         print(f"{time.perf_counter() - began:7.1f} s  {done}/{total}  {what}", flush=True)
 
     with nullcontext() if given.join else resumable():
@@ -99,6 +101,10 @@ def _main(arguments: list[str] | None) -> int:
     )
     print((given.out / "tables.md").read_text())
     return 0
+
+
+def _some(known: Sequence[str]) -> str:
+    return f"some of {', '.join(known)}, with commas (default: all)"
 
 
 def _names(given: str) -> list[str]:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from pfedhgp.studies import provenance, tables
-from pfedhgp.studies.models import trainings_of
+from pfedhgp.studies.models import MODELS, trainings_of
 from pfedhgp.studies.provenance import machine
+from pfedhgp.studies.simulator import SCENARIOS
 from pfedhgp.studies.store import Store, write_whole
 from pfedhgp.studies.summary import summarise
 
@@ -42,7 +43,7 @@ STYLE = (
     "body{font:14px/1.45 system-ui,sans-serif;margin:2em auto;max-width:1200px;padding:0 1em}"
     "table{border-collapse:collapse;font-size:11px}td,th{border:1px solid #ccc;padding:2px 6px;"
     "text-align:right;white-space:nowrap}td:nth-child(-n+2){text-align:left}svg{max-width:100%;height:auto}"
-    ".wide{overflow-x:auto}"
+    ".wide{overflow-x:auto}pre{overflow-x:auto}"
 )
 
 
@@ -64,8 +65,15 @@ def write_synthetic(
     runs: int,
     figures: bool = True,
 ) -> dict[str, Any]:
-    """Writes everything into the store's folder; returns what results.json holds."""
+    """Writes everything into the store's folder; returns what results.json holds.
+
+    That is all that the folder has, whatever was asked for last: a part of a study does not hide the rest.
+    """
     found = list(store.records.values())
+    scenarios = _known(SCENARIOS, scenarios, {record["scenario"] for record in found})
+    models = _known(MODELS, models, {record["model"] for record in found})
+    runs = max([runs, *(record["run"] + 1 for record in found)])
+    config = {**config, "scenarios": scenarios, "models": models, "runs": runs}
     results = summarise(found, scenarios=scenarios, models=models, count=runs)
     cells = {(s, m, r) for s in scenarios for m in trainings_of(models) for r in range(runs)}
     used = [record for key, record in store.records.items() if key in cells]
@@ -79,8 +87,15 @@ def write_synthetic(
         ),
     }
     pictures = draw(results, found) if figures else {}
-    write_results(store.folder, results, "The paper's numerical study", NOTES, parts, pictures)
+    others = {f"{name}:" for name in MODELS if name not in models}
+    notes = [note for note in NOTES if note.split(" ")[0] not in others]
+    write_results(store.folder, results, "The paper's numerical study", notes, parts, pictures)
     return results
+
+
+def _known(order: Sequence[str], asked: Sequence[str], there: set[str]) -> list[str]:
+    """What was asked for and what else is there, in the table's order."""
+    return [name for name in order if name in there or name in asked]
 
 
 def with_makers(config: Mapping[str, Any], used: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -17,6 +17,9 @@ from pfedhgp.together import run_together
 Task = TypeVar("Task", bound=Hashable)
 Work = Callable[[Task], None]
 
+COMPILING: dict[str, str] = {"phase": "compiling …"}
+"""What a study tells its `progress` before the first task ends, which may take a minute."""
+
 
 def run_tasks(
     tasks: Sequence[Task],

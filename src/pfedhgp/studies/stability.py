@@ -26,7 +26,7 @@ from pfedhgp.estimator import FederatedGP
 from pfedhgp.predict import predict
 from pfedhgp.studies.models import INDUCING, clients_of
 from pfedhgp.studies.provenance import MADE, made_here, today
-from pfedhgp.studies.schedule import check_device, run_tasks
+from pfedhgp.studies.schedule import COMPILING, check_device, run_tasks
 from pfedhgp.studies.simulator import DOMAIN, Simulation, simulate
 from pfedhgp.studies.store import Store
 from pfedhgp.studies.summary import interval, measured
@@ -37,6 +37,7 @@ PHI = (0.05, 0.3, 1.2, 4.0)
 USUAL_CLIENTS, USUAL_PHI = 6, 1.2
 LOCAL_INDUCING = 64
 KEY = ("sweep", "value", "run")
+NEEDS = ("metrics", "rule")
 
 
 def effective_clients(rows: Sequence[int]) -> float:
@@ -143,11 +144,13 @@ def run_stability(
     if runs < 1:
         raise InputError(f"`runs` must be at least 1, got {runs}")
     check_device(device)
-    store = Store(folder, {"study": "stability", **asdict(study)}, key=KEY)
+    store = Store(folder, {"study": "stability", **asdict(study)}, key=KEY, needs=NEEDS)
     wanted = [(sweep, value, run) for sweep, value in study.points() for run in range(runs)]
     left = [cell for cell in wanted if cell not in store.records]
     done = len(wanted) - len(left)
     made = made_here(device) if left else {}
+    if left and progress is not None:
+        progress(done, len(wanted), COMPILING)
 
     def work(cell: Cell) -> None:
         nonlocal done
@@ -212,6 +215,13 @@ def write_stability(
     from pfedhgp.studies import stability_report
 
     return stability_report.write(store, study, runs=runs, device=device, figures=figures)
+
+
+def runs_of(store: Store, study: Stability, runs: int) -> int:
+    """How many runs every point has: `runs`, or more where the folder had more before."""
+    while all((sweep, value, runs) in store.records for sweep, value in study.points()):
+        runs += 1
+    return runs
 
 
 def summarise(store: Store, study: Stability, runs: int) -> list[dict[str, Any]]:

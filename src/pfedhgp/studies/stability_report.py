@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from pfedhgp.studies.report import with_makers, write_results
-from pfedhgp.studies.stability import Stability, summarise
+from pfedhgp.studies.stability import Stability, runs_of, summarise
 from pfedhgp.studies.store import Store
 
 NOTES = (
@@ -29,6 +29,7 @@ TITLES = {
 def write(
     store: Store, study: Stability, *, runs: int, device: str, figures: bool
 ) -> dict[str, Any]:
+    runs = runs_of(store, study, runs)
     records = summarise(store, study, runs)
     head, rows = table(records, study)
     config = {"study": "stability", "runs": runs, "device": device, **asdict(study)}

@@ -26,11 +26,12 @@ from pfedhgp.studies.models import (
     trainings_of,
 )
 from pfedhgp.studies.provenance import MADE, made_here, today
-from pfedhgp.studies.schedule import check_device, run_tasks
+from pfedhgp.studies.schedule import COMPILING, check_device, run_tasks
 from pfedhgp.studies.simulator import SCENARIOS, Simulation, simulate
 from pfedhgp.studies.store import Store
 
 KEY = ("scenario", "model", "run")
+NEEDS = ("metrics", "coverage", "curve")
 QUICK_TO_COMPILE = ("--xla_gpu_autotune_level=0", "--xla_gpu_enable_triton_gemm=false")
 """Matrices are small and a study is short: trying out kernels for them takes five times as long as all else
 that a compilation does."""
@@ -98,17 +99,19 @@ def run_study(
     if runs < 1:
         raise InputError(f"`runs` must be at least 1, got {runs}")
     check_device(device)
-    store = Store(folder, asdict(study), key=KEY, mend=not joins)
+    store = Store(folder, asdict(study), key=KEY, needs=NEEDS, mend=not joins)
     names = trainings_of(models)
     if device == "gpu" and not joins:
         run_processes([_arguments(study, scenarios, m, runs, folder, device) for m in names])
-        store = Store(folder, asdict(study), key=KEY)
+        store = Store(folder, asdict(study), key=KEY, needs=NEEDS)
         _choose_kernels(store)
         return store
     wanted = [(s, m, r) for m in names for s in scenarios for r in range(runs)]
     left = [cell for cell in wanted if cell not in store.records]
     done = len(wanted) - len(left)
     made = made_here(device) if left else {}
+    if left and progress is not None:
+        progress(done, len(wanted), COMPILING)
 
     def work(cell: Cell) -> None:
         nonlocal done
