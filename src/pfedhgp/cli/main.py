@@ -29,10 +29,10 @@ from pfedhgp.cli.fit import fit
 from pfedhgp.cli.predict import predict
 from pfedhgp.cli.report import report
 from pfedhgp.cli.server import server
-from pfedhgp.cli.signals import Terminated, terminable
+from pfedhgp.cli.signals import INTERRUPTED, TERMINATED, Terminated, leave, terminable
 from pfedhgp.errors import InputError
 
-OK, FAILURE, USAGE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
+OK, FAILURE, USAGE = 0, 1, 2
 TWICE = re.compile(r"(Did you mean [^?]*\?)(?:\s*\1)+")
 """click and typer both guess what was meant."""
 MACHINE = (
@@ -119,4 +119,4 @@ def _complain(message: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(leave(main()))
