@@ -173,8 +173,8 @@ class Scales:
 def starting_scales(lag_sum: np.ndarray, lag_pairs: np.ndarray, variances: np.ndarray) -> Scales:
     """Fits the two-scale variogram by non-negative least squares over a grid of lengthscales.
 
-    Waves on a coarse grid have variograms that fall again, and nearly all of one goes to the noise then: where
-    that happens the fit is made once more, to the lags up to the highest value, as far as it rises.
+    Waves on a coarse grid have variograms that fall again, and nearly all of one goes to the noise then:
+    where that happens the fit is made once more, to the lags up to the highest value.
     """
     pairs = lag_pairs.sum(1)
     used = pairs > 0
