@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pfedhgp import diagnosis
 from pfedhgp.diagnosis import NONE, Calibration, calibrate, diagnose, margin, scores, why
 from pfedhgp.errors import InputError
 from pfedhgp.evidence import Evidence, Law, of_laws
@@ -178,3 +179,36 @@ def test_why_finds_the_channel_and_the_stretch_and_sums_to_the_evidence():
 def test_refusals(call, words):
     with pytest.raises(InputError, match=words):
         call(evidence_of([[0.0, 1.0], [1.0, 0.0]]))
+
+
+def test_a_smooth_stranger_is_seen_within_the_span_and_not_in_the_whole_cycle():
+    """A bump of four standard deviations of one function, in a cycle of 600 noisy samples."""
+    rng = np.random.default_rng(7)
+    x = np.linspace(0.0, 1.0, 600)
+    span = np.linalg.qr(np.stack([np.cos(np.pi * k * x) for k in range(8)], axis=1))[0]
+    means = [np.zeros((600, 1)), 20.0 * span[:, :1]]
+    laws = [Law(mean, 2.0 * np.eye(8), np.eye(1), span) for mean in means]
+
+    def drawn(count: int, k: int) -> np.ndarray:
+        smooth = 2.0 * rng.normal(size=(count, 8)) @ span.T
+        return means[k] + smooth[:, :, None] + rng.normal(size=(count, 600, 1))
+
+    held = np.concatenate([drawn(150, 0), drawn(150, 1)])
+    truth = ["a"] * 150 + ["b"] * 150
+    known = calibrate(of_laws(CLASSES, laws, held, novelty=True), truth, false_alarms=0.01)
+    strangers = drawn(200, 0) + 20.0 * span[:, 4][:, None]
+    flagged = diagnose(of_laws(CLASSES, laws, strangers, novelty=True), calibration=known)
+    assert flagged.none.mean() > 0.95
+    fresh = np.concatenate([drawn(1000, 0), drawn(1000, 1)])
+    alarms = diagnose(of_laws(CLASSES, laws, fresh, novelty=True), calibration=known).none.mean()
+    assert alarms < 0.02
+    blunt = calibrate(of_laws(CLASSES, laws, held), truth, false_alarms=0.01)
+    assert diagnose(of_laws(CLASSES, laws, strangers), calibration=blunt).none.mean() < 0.7
+
+
+def test_a_threshold_beyond_the_largest_value_follows_the_tail():
+    """300 draws of a known law, and a share of one in a thousand: near the true quantile."""
+    rng = np.random.default_rng(3)
+    found = [diagnosis._quantile(rng.exponential(size=300), 0.001) for _ in range(200)]
+    assert np.mean(found) == pytest.approx(-np.log(0.001), rel=0.1)
+    assert diagnosis._quantile(np.arange(99.0), 0.05) == 94.0  # within the values: the value itself

@@ -251,7 +251,7 @@ def check_refused(_: str) -> None:
 def check_study(_: str) -> None:
     records = json.loads(Path("TRIAL/results.json").read_text())["records"]
     found = {r["metric"]: r for r in records if (r["scenario"], r["model"]) == ("A", "oracle")}
-    assert found["nll"]["runs"] == 2
+    assert found["nll"]["runs"] == 5
     assert -5.0 < found["nll"]["mean"] < -3.5, "over 30 runs it is -4.365"
     assert {r["model"] for r in records if "(printed)" not in r["model"]} == {"oracle"}
 

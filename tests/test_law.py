@@ -45,12 +45,29 @@ def test_densities_are_those_of_the_dense_matrix(columns, spanned):
 
 @pytest.mark.parametrize("spanned", [True, False])
 def test_a_channel_given_the_others_by_precision_and_by_difference(spanned):
+    """Within the span: as if its coordinates were the cycle."""
     one = law(1, columns=70, spanned=spanned)
     cycles = cycles_with_gaps(one)[:2]
-    there = np.ones((N, Q), bool)
-    np.testing.assert_allclose(
-        one.given_the_rest(cycles), one._given_by_difference(cycles, there), rtol=1e-8
-    )
+    found, freedom = one.given_the_rest(cycles)
+    inside = cycles if one.span is None else np.matmul(one.span.T, cycles - one.mean)
+    plain = one if one.span is None else Law(np.zeros(inside.shape[1:]), one.core, one.noise)
+    there = np.ones(inside.shape[1:], bool)
+    np.testing.assert_allclose(found, plain._given_by_difference(inside, there), rtol=1e-8)
+    assert np.all(freedom == inside.shape[1])
+
+
+def test_the_part_within_the_span_is_that_of_the_projected_gaussian():
+    one = law(6)
+    cycles = cycles_with_gaps(one)
+    found, freedom = one.within(cycles)
+    P = np.kron(one.span, np.eye(Q))
+    cov = P.T @ one.dense() @ P
+    for c in (0, 1):
+        gap = P.T @ (cycles[c] - one.mean).ravel()
+        assert found[c] == pytest.approx(gap @ np.linalg.solve(cov, gap), rel=1e-9)
+        assert freedom[c] == one.span.shape[1] * Q
+    np.testing.assert_allclose(found[2:], one.score(cycles[2:])[1])  # cells are missing: all of it
+    assert freedom[2:].tolist() == [2 * N - 6, N]
 
 
 def test_the_part_towards_other_classes_is_the_dense_one():

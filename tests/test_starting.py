@@ -150,3 +150,17 @@ def test_a_client_of_one_row_is_not_sure_of_its_noise():
     sd = model.predict("site 2", x).sd
     assert sd.min() > 0.5 * noise
     assert np.median(sd) > 2.0 * np.median(model.predict("site 0", x).sd)
+
+
+@pytest.mark.slow
+def test_few_even_rows_of_a_wave_are_fitted_as_a_wave():
+    """Twelve rows at two clients; the exact evidence of both at hand-picked values is −3.2."""
+    x = np.linspace(0.0, 10.0, 12)
+    data = {
+        f"site {i}": (x, np.sin(x) + 0.2 * i + 0.05 * np.random.default_rng(i + 1).normal(size=12))
+        for i in range(2)
+    }
+    model = FederatedGP().fit(data)
+    at = np.linspace(0.0, 10.0, 101)
+    assert model.bound_ > -3.2
+    assert np.sqrt(np.mean((model.predict("site 0", at).mean[:, 0] - np.sin(at)) ** 2)) < 0.06

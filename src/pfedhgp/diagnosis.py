@@ -3,8 +3,9 @@
     P(class i | y) ∝ prior_i · exp(ℓ_i(y)/τ)                   τ = 1 unless held-out cycles ask for more
     none of these where, under every class, a surprise (dᵀΣ⁻¹d − N)/√(2N) is beyond its threshold
 
-There are three kinds of surprise: in the few directions from the class's mean towards the others' (where
-classes differ, a known cycle is with one of them), of the whole cycle, and of one channel given the others.
+There are four kinds of surprise: in the few directions from the class's mean towards the others' (where
+classes differ, a known cycle is with one of them), within the span of the functions that the class's cycles
+are made of, outside of it, and of one channel given the others within it.
 τ and the thresholds come from held-out cycles of known classes (`calibrate`): τ minimises their log-loss, and
 each threshold is passed, under a cycle's own class, by no more than a share of them. A channel that now and
 then runs wild in every class so gets a high threshold, and does not hide what the others say.
@@ -39,7 +40,7 @@ class Calibration:
 
     temperature: float = 1.0
     thresholds: tuple[float, ...] | None = None
-    """Towards other classes, of the whole cycle, and of each channel given the others."""
+    """Towards other classes, within the span of the class's functions, outside of it, and of each channel."""
     false_alarms: float | None = None
     """The chosen share of known cycles that may be called none of these."""
     cycles: int = 0
@@ -117,8 +118,8 @@ def calibrate(found: Evidence, labels: Sequence[str], *, false_alarms: float = 0
     """τ and the threshold from held-out cycles of known classes.
 
     Half of `false_alarms` is for the directions towards other classes, the other half is shared out evenly
-    between the whole cycle and the channels. A threshold is the surprise that at most its share of n + 1 such
-    cycles passes: with fewer cycles than that takes, the largest.
+    between the others. A threshold is the surprise that at most its share of n + 1 such cycles passes. With
+    fewer cycles than that takes, the tail is drawn out from the largest twentieth (`_quantile`).
     """
     if not 0.0 < false_alarms < 1.0:
         raise InputError(f"`false_alarms` must be between 0 and 1, got {false_alarms!r}")
@@ -148,12 +149,24 @@ def _shares(own: FloatArray, false_alarms: float) -> FloatArray:
 
 
 def _quantile(values: FloatArray, share: float) -> float:
-    """What at most `share` of one more value passes; infinite where nothing was seen."""
+    """What at most `share` of one more value passes; infinite where nothing was seen.
+
+    Beyond the largest of n values an exponential tail, u + β log(k/(n share)), with β the mean excess of the
+    k = n/20 largest over u: six views with their largest values as limits would alarm 6/(n + 1) of the time.
+    """
     seen = np.sort(values[np.isfinite(values)])
-    if not len(seen):
+    n = len(seen)
+    if not n:
         return float("inf")
-    place = int(np.ceil((1.0 - share) * (len(seen) + 1))) - 1
-    return float(seen[min(place, len(seen) - 1)])
+    place = int(np.ceil((1.0 - share) * (n + 1))) - 1
+    if place < n:
+        return float(seen[place])
+    k = min(max(n // 20, 5), n - 1)
+    if k < 1:
+        return float(seen[-1])
+    base = seen[n - k - 1]
+    drawn_out = base + np.mean(seen[n - k :] - base) * np.log(k / (n * share))
+    return float(max(seen[-1], drawn_out))
 
 
 def _excess(found: Evidence, thresholds: tuple[float, ...] | None) -> FloatArray:
@@ -173,8 +186,8 @@ def margin(strangers: Evidence, known: Calibration, *, share: float) -> float:
     that many are flagged.
     """
     distance, freedom = strangers.views
-    limits = freedom + np.sqrt(2.0 * freedom) * np.asarray(known.thresholds)
     with np.errstate(invalid="ignore", divide="ignore"):
+        limits = freedom + np.sqrt(2.0 * freedom) * np.asarray(known.thresholds)
         ratio = np.where(freedom > 0, distance / np.maximum(limits, 1e-300), np.nan)
     return float(np.quantile(np.nanmax(ratio, axis=2).min(axis=1), share))
 

@@ -11,7 +11,7 @@ and missing channels are all valid.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -32,16 +32,22 @@ FloatArray = npt.NDArray[np.float64]
 class Novelty:
     """Parts of dᵀΣ⁻¹d that say whether a cycle is of a class at all."""
 
-    given_the_rest: FloatArray
-    """Of each channel given the others, (C, K, Q); NaN where a cycle does not have it"""
     towards: FloatArray
     """In the directions from the class's mean to the others', (C, K)"""
     directions: FloatArray
     """How many those are, (C, K)"""
+    within: FloatArray
+    """In the span of the functions that the class's cycles are made of, (C, K)"""
+    span: FloatArray
+    """How many those are, (C, K); all cells where there is no span"""
+    given_the_rest: FloatArray
+    """Of each channel given the others, within the span, (C, K, Q); NaN where a cycle does not have it"""
+    span_each: FloatArray
+    """How many those are, (C, K, Q)"""
 
     def take(self, which: npt.NDArray[Any]) -> Novelty:
         """Of some of the cycles."""
-        return Novelty(self.given_the_rest[which], self.towards[which], self.directions[which])
+        return Novelty(*(getattr(self, field.name)[which] for field in fields(self)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +64,9 @@ class Evidence:
 
     @property
     def surprise(self) -> FloatArray:
-        """(dᵀΣ⁻¹d − N)/√(2N), (C, K, 2 + Q): in the directions towards other classes, of the whole cycle, and
-        of each channel given the others; (C, K, 1), of the whole cycle, without novelty.
+        """(dᵀΣ⁻¹d − N)/√(2N), (C, K, 3 + Q): in the directions towards other classes, within the span of the
+        class's functions, outside of it, and of each channel given the others; (C, K, 1), of the whole
+        cycle, without novelty.
 
         About N(0, 1) for a cycle of the class, if the class is Gaussian. NaN where there is nothing to see.
         """
@@ -75,10 +82,13 @@ class Evidence:
         if self.novelty is None:
             return whole, cells.astype(np.float64)
         new = self.novelty
-        each = np.broadcast_to(self.cells[:, None, :], new.given_the_rest.shape)
+        outside = np.maximum(cells[:, :, 0] - new.span, 0.0)
+        beyond = np.where(outside > 0, self.distance - new.within, 0.0)
+        parts = (new.towards, new.within, beyond), (new.directions, new.span, outside)
+        distance, freedom = (np.stack(part, axis=2) for part in parts)
         return (
-            np.concatenate([new.towards[:, :, None], whole, new.given_the_rest], axis=2),
-            np.concatenate([new.directions[:, :, None], cells, each], axis=2).astype(np.float64),
+            np.concatenate([distance, new.given_the_rest], axis=2),
+            np.concatenate([freedom, new.span_each], axis=2),
         )
 
     def take(self, which: npt.NDArray[Any]) -> Evidence:
@@ -95,9 +105,7 @@ def stacked(parts: Sequence[Evidence]) -> Evidence:
     joined = None
     if len(new) == len(parts):
         joined = Novelty(
-            np.concatenate([each.given_the_rest for each in new]),
-            np.concatenate([each.towards for each in new]),
-            np.concatenate([each.directions for each in new]),
+            *(np.concatenate([getattr(each, f.name) for each in new]) for f in fields(Novelty))
         )
     return Evidence(
         parts[0].classes,
@@ -135,20 +143,19 @@ def of_laws(
     names: tuple[str, ...], laws: Iterable[Law], cycles: FloatArray, *, novelty: bool = False
 ) -> Evidence:
     """Of cycles (C, n, Q) under laws on their grid, one law at a time."""
-    scores, rest, along = [], [], []
+    scores, seen = [], []
     laws = list(laws) if novelty else laws  # every class is compared with the means of all others
     for law in laws:
         scores.append(law.score(cycles))
         if novelty:
             others = [other.mean for other in laws if other is not law]
-            rest.append(law.given_the_rest(cycles))
-            along.append(towards(law, others, cycles))
+            parts = (towards(law, others, cycles), law.within(cycles), law.given_the_rest(cycles))
+            seen.append([array for part in parts for array in part])
     log_density, distance = (np.stack(part, axis=1) for part in zip(*scores, strict=True))
     cells = np.isfinite(cycles).sum(axis=1)
     new = None
     if novelty:
-        length, count = (np.stack(part, axis=1) for part in zip(*along, strict=True))
-        new = Novelty(np.stack(rest, axis=1), length, count)
+        new = Novelty(*(np.stack(part, axis=1) for part in zip(*seen, strict=True)))
     return Evidence(names, log_density, distance, cells, new)
 
 

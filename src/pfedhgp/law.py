@@ -88,8 +88,7 @@ class Law:
         if self.span is None:
             return _incomplete(self.core, self.noise, np.ones((n, Q), bool))
         S, white = self.span, np.linalg.inv(np.linalg.cholesky(self.noise))
-        r = S.shape[1]
-        inner = _incomplete(self.core, self.noise, np.ones((r, Q), bool))
+        r, inner = S.shape[1], self._inner
 
         def parts(gaps: FloatArray) -> Parts:
             C = len(gaps)
@@ -99,6 +98,12 @@ class Law:
 
         outside = (n - r) * float(np.linalg.slogdet(self.noise)[1])
         return Metric(parts, inner.log_det + outside, n * Q)
+
+    @cached_property
+    def _inner(self) -> Metric:
+        """Of coordinates (C, r, Q) within the span."""
+        Q = self.mean.shape[1]
+        return _incomplete(self.core, self.noise, np.ones((len(self.core) // Q, Q), bool))
 
     def score(self, cycles: FloatArray) -> tuple[FloatArray, FloatArray]:
         """(ℓ, dᵀΣ⁻¹d), each (C,), of cycles (C, n, Q) with NaN where a cell is missing."""
@@ -121,34 +126,51 @@ class Law:
         core = self.core.reshape(rows // Q, Q, k)[:, kept].reshape(rows // Q * len(kept), k)
         return Law(self.mean[:, kept], core, self.noise[np.ix_(kept, kept)], self.span)
 
-    def given_the_rest(self, cycles: FloatArray) -> FloatArray:
-        """dᵀΣ⁻¹d of each channel given all others, (C, Q); NaN where a cycle does not have the channel."""
+    def within(self, cycles: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """cᵀG⁻¹c, the part of dᵀΣ⁻¹d within the span, and its degrees of freedom, each (C,).
+
+        What a class has never done is smooth as a rule, and a smooth thing lies within the span: of a long
+        cycle the rest is noise alone, whose own scatter would hide it. A cycle that lacks cells has no such
+        part: then it is the whole distance.
+        """
+        distance, freedom = np.zeros(len(cycles)), np.zeros(len(cycles))
+        for there, members in groups_of(np.isfinite(cycles)):
+            gaps = self._gaps(cycles[members], there)
+            if there.all() and self.span is not None:
+                metric, gaps = self._inner, np.matmul(self.span.T, gaps)
+            else:
+                metric = self.metric(there)
+            distance[members], freedom[members] = metric.distance(gaps), metric.cells
+        return distance, freedom
+
+    def given_the_rest(self, cycles: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The same of each channel given all others, each (C, Q); NaN where a cycle lacks the channel."""
         out = np.full((len(cycles), self.mean.shape[1]), np.nan)
+        freedom = np.zeros_like(out)
         for there, members in groups_of(np.isfinite(cycles)):
             compact = self.span is not None or self.core.shape[1] >= len(self.core)
             if there.all() and compact:
-                out[members] = self._given_by_precision(cycles[members] - self.mean)
+                gaps = cycles[members] - self.mean
+                inside = gaps if self.span is None else np.matmul(self.span.T, gaps)
+                out[members] = self._given_by_precision(inside)
+                freedom[members] = inside.shape[1]
             else:
                 out[members] = self._given_by_difference(cycles[members], there)
-        return out
+                freedom[members] = there.sum(axis=0)
+        return out, freedom
 
-    def _given_by_precision(self, gaps: FloatArray) -> FloatArray:
-        """z_qᵀ (Λ_qq)⁻¹ z_q with Λ = Σ⁻¹ and z = Λd; inside of the span and outside of it."""
-        C, _, Q = gaps.shape
-        inside = gaps if self.span is None else np.matmul(self.span.T, gaps)
-        r = inside.shape[1]
+    def _given_by_precision(self, inside: FloatArray) -> FloatArray:
+        """z_qᵀ (Λ_qq)⁻¹ z_q with Λ = G⁻¹ and z = Λc, of coordinates (C, r, Q)."""
+        C, r, Q = inside.shape
         G = self.core @ self.core.T + np.kron(np.eye(r), self.noise)
         precision = cho_solve((np.linalg.cholesky(G), True), np.eye(r * Q))
         z = (inside.reshape(C, -1) @ precision).reshape(C, r, Q)
         blocks = precision.reshape(r, Q, r, Q)
-        N_inverse = np.linalg.inv(self.noise)
-        flat = np.diagonal(N_inverse)
-        noisy = [np.sum((part @ N_inverse) ** 2, axis=1) / flat for part in (gaps, inside)]
-        out = noisy[0] - noisy[1]
+        out = np.zeros((C, Q))
         for q in range(Q):
             root = np.linalg.cholesky(blocks[:, q, :, q])
-            out[:, q] += np.sum(solve_triangular(root, z[:, :, q].T, lower=True) ** 2, axis=0)
-        return np.asarray(out)
+            out[:, q] = np.sum(solve_triangular(root, z[:, :, q].T, lower=True) ** 2, axis=0)
+        return out
 
     def _given_by_difference(self, cycles: FloatArray, there: BoolArray) -> FloatArray:
         """What is left of the joint distance without that of the others."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -202,3 +204,15 @@ def test_replies_to_another_request_and_nan_are_refused():
         server.gather([Message(first.kind, 0, first.sender, broken, first.block)])
     with pytest.raises(MessageError, match="no client answered"):
         server.gather([])
+
+
+def test_long_clients_with_many_weights_are_batches_of_their_own():
+    """Rows × outputs × global weights decide, so that a batch does not outgrow the memory."""
+    rows = [
+        ClientRows(f"c{i}", np.linspace(0, 1, 400)[:, None], np.zeros((400, 1))) for i in range(4)
+    ]
+    few = replace(plan(Structured(rounds=1)), inducing=8)
+    many = replace(few, inducing=2**25 // 400 // 2)
+    assert [len(c.names) for c in make_cohorts(few, rows, batch=True)] == [4]
+    assert [len(c.names) for c in make_cohorts(many, rows, batch=True)] == [2, 2]
+    assert [len(c.names) for c in make_cohorts(few, rows, batch=True, largest=3)] == [2, 2]

@@ -74,3 +74,12 @@ def test_a_crowd_is_told_from_one_stray_row():
 def test_two_groups_of_rows_are_no_strays():
     X = np.concatenate([np.linspace(0, 1, 40), np.linspace(50, 51, 40)])[:, None]
     assert census.crowd(*binned(X)) is None
+
+
+def test_a_wave_on_a_coarse_grid_is_no_noise():
+    """Twelve even rows of a wave and a half: the variogram falls again, and once went to the noise whole."""
+    x = np.linspace(0.0, 10.0, 12)
+    sums = census.variogram(x[:, None] / 10.0, np.sin(x)[:, None])
+    found = census.starting_scales(sums["lag_sum"], sums["lag_pairs"], np.array([np.sin(x).var()]))
+    assert found.noise_variance < 0.01 < 0.5 < found.short_variance + found.long_variance
+    assert 0.05 < found.short < 0.3  # the wave's own scale is .16

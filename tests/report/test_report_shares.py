@@ -88,6 +88,31 @@ def test_each_sign_is_said(change, words):
     assert words in sign
 
 
+THREE = {"clients": 3, "rows": dict.fromkeys("abc", 100)}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        # 1/√(1 + 1.2/3) = .845; 1/√(1 + .3/3) = .953; T_eff of UNEVEN is 2.70, 1/√(1 + .3/2.7) = .949
+        (
+            {**THREE, "heterogeneity": 1.2},
+            "the global layer correlates 0.84 with what all share (0.9",
+        ),
+        (THREE, "correlates 0.95 with what all share, if the fitted size of the deviations"),
+        ({"rows": UNEVEN}, "correlates 0.94 with what all share, if the fitted size"),
+        (
+            {"rows": UNEVEN, "heterogeneity": 1.0},
+            "correlates 0.85 with what all share (0.9 would do)",
+        ),
+    ],
+)
+def test_few_or_unbalanced_clients_are_told_the_rules_figure(change, words):
+    (sign,) = signs_of_shakiness(replace(SOUND, **change))
+    assert "By rule of thumb, " in sign
+    assert words in sign
+
+
 @pytest.mark.parametrize("change", [{"clients": 3}, {"rows": UNEVEN}])
 def test_few_or_unbalanced_clients_are_not_called_identical(change):
     """A deviation that is not seen may be one that could not be seen."""

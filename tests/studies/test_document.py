@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 
 from pfedhgp.studies.document import main
+from pfedhgp.studies.provenance import lines
 
 PAGE = "# Title\n\nprose\n\n<!-- synthetic -->\nold\n<!-- end synthetic -->\n\nmore prose\n"
 
 
 def study(folder):
-    machine = {"date": "2026-01-02", "cores": 2, "machine": "x86_64", "pfedhgp": "1", "jax": "0.9"}
-    machine |= {"python": "3.11", "numpy": "2", "scipy": "1"}
-    config = {"runs": 3, "device": "cpu", "machine": machine}
+    made = {"dates": ["2026-01-02"] * 2, "cores": 2, "machine": "x86_64", "pfedhgp": "1"}
+    made |= {"python": "3.11", "numpy": "2", "scipy": "1", "jax": "0.9", "device": "cpu", "runs": 9}
+    config = {"runs": 3, "device": "cpu", "made": [made]}
+    told = lines([made])[0]
     folder.mkdir()
     (folder / "results.json").write_text(json.dumps({"config": config}))
-    (folder / "tables.md").write_text("# A title\n\na note\n\n## Results\n\n| a |\n|---|\n| 1 |\n")
+    (folder / "tables.md").write_text(
+        f"# A title\n\n{told}\n\na note\n\n## Results\n\n| a |\n|---|\n| 1 |\n"
+    )
     (folder / "robustness.svg").write_text("<svg/>")
     return folder
 
@@ -26,7 +30,7 @@ def test_the_page_is_filled_twice_to_the_same_text(tmp_path):
     assert main([str(page), f"synthetic={folder}"]) == 0
     first = page.read_text()
     assert first.startswith(
-        "# Title\n\nprose\n\n<!-- synthetic -->\n2026-01-02, 3 runs, cpu, 2 cores"
+        "# Title\n\nprose\n\n<!-- synthetic -->\n9 records: 2026-01-02, cpu, 2 cores"
     )
     assert first.endswith("<!-- end synthetic -->\n\nmore prose\n")
     assert "![RMSE, NLL, CRPS and CovErr" in first
@@ -34,6 +38,7 @@ def test_the_page_is_filled_twice_to_the_same_text(tmp_path):
     assert "calibration.svg" not in first  # there is none
     assert "### Results\n\n| a |" in first
     assert "old" not in first
+    assert first.count("2026-01-02") == 1
     assert (tmp_path / "study" / "robustness.svg").read_text() == "<svg/>"
     assert main([str(page), f"synthetic={folder}"]) == 0
     assert page.read_text() == first

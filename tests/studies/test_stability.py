@@ -15,6 +15,7 @@ from pfedhgp.studies.stability import (
     expected_recovery,
     recovery,
     run_point,
+    runs_of,
     split_is_stable,
     summarise,
 )
@@ -81,12 +82,23 @@ def test_table_and_figure_have_every_point(tmp_path):
     study = Stability()
     records = summarise(made(tmp_path, study, 2), study, 2)
     head, rows = table(records, study)
-    assert [row[:2] for row in rows] == [[s, f"{v:g}"] for s, v in study.points()]
+    assert [row[0] for row in rows] == [sweep for sweep, _ in study.points()]
+    balance = [row[1] for row in rows if row[0] == "balance"]
+    assert balance == ["50:50", "83:17", "95:5"]  # what clients have, not what was asked for
+    assert [row[1] for row in rows if row[0] == "phi"] == ["0.05", "0.3", "1.2", "4"]
     first = dict(zip(head, rows[0], strict=True))
     assert first["correlation"] == "0.900 [0.900, 0.900]"
     assert first["CRPS"].startswith("0.250 [")
     assert first["rule"] == "0.800"
     assert figure(records, study).count('id="axes_') == 6
+
+
+def test_runs_that_were_there_before_are_kept(tmp_path):
+    study = Stability(quick=True)
+    store = made(tmp_path, study, 3)
+    assert runs_of(store, study, 1) == 3
+    del store.records["phi", 4.0, 2]
+    assert runs_of(store, study, 1) == 2
 
 
 def test_bad_arguments_exit_2(tmp_path, capsys):

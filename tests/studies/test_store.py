@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import pytest
 
 from pfedhgp.errors import InputError
+from pfedhgp.studies.stability import Stability
 from pfedhgp.studies.store import Store
+from pfedhgp.studies.synthetic import Study
+from pfedhgp.studies.tonnage import Tonnage
 
 KEY = ("model", "run")
 
@@ -54,3 +58,33 @@ def test_damage_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write there"):
         Store(tmp_path / "file" / "below", {}, key=KEY)
+
+
+def test_a_line_that_is_no_run_is_named(tmp_path):
+    Store(tmp_path, {}, key=KEY).add(record("full", 0))
+    path = tmp_path / "runs.jsonl"
+    whole = path.read_text()
+    with pytest.raises(InputError, match="line 1: no run of this study, it has no 'metrics'"):
+        Store(tmp_path, {}, key=KEY, needs=("metrics",))
+    for line in ('{"model": "full"}', "[1, 2]", "3"):
+        path.write_text(f"{whole}{line}\n")
+        with pytest.raises(
+            InputError, match=r"line 2: no run of this study, it has no '(run|model)'"
+        ):
+            Store(tmp_path, {}, key=KEY)
+
+
+CONFIGS = {
+    "synthetic": asdict(Study()),
+    "stability": {"study": "stability", **asdict(Stability())},
+    "tonnage": asdict(Tonnage(data="simulated")),
+}
+
+
+@pytest.mark.parametrize("there", CONFIGS)
+def test_the_study_of_a_folder_is_named(tmp_path, there):
+    Store(tmp_path, CONFIGS[there], key=KEY)
+    for ours in CONFIGS.keys() - {there}:
+        says = f"holds results of `reproduce {there}`, not of `reproduce {ours}`"
+        with pytest.raises(InputError, match=says):
+            Store(tmp_path, CONFIGS[ours], key=KEY)

@@ -68,6 +68,19 @@ def test_differences_are_paired_run_by_run():
     head, rows = tables.behind_table(results())
     assert rows[0][1:3] == ["pfedgp", "7.100 [6.852, 7.348]"]
     assert head[2] == "NLL − full's"
+    assert dict(zip(head, rows[0], strict=True))["NLL − full's, least in any run"] == "7.000"
+
+
+def test_kernels_chosen_are_counted_with_their_exchanges_one_after_another():
+    found = [
+        run("full-kernels", r, -4.0, chosen=name, **{"exchanges one after another": 30.0 + r})
+        for r, name in enumerate(("rbf", "rbf+periodic", "rbf"))
+    ]
+    made = summarise(found, scenarios=["A"], models=["full-kernels"], count=3)
+    head, rows = tables.kernels_table(made)
+    assert head == ["scenario", "rbf", "rbf+periodic", "exchanges one after another"]
+    assert rows == [["A", "2", "1", "31.0"]]
+    assert tables.kernels_table(results())[1] == []  # no row of its own, no table
 
 
 def test_curves_keep_the_last_value_of_runs_that_ended_early():
@@ -86,6 +99,7 @@ def test_bold_is_the_best_fitted_row_and_brackets_are_intervals():
     assert not cells["full (printed)"]["NLL"].startswith("**")
     assert cells["full (printed)"]["NLL"] == "-2.275 [-2.405, -2.145]"
     assert cells["full"]["MB"] == "2.00"
+    assert "s" not in head  # nothing was timed
     text = tables.as_html(head, rows)
     assert "<b>-4.100 [" in text
     assert "**" not in text
@@ -131,4 +145,22 @@ def test_the_prediction_figure_has_a_panel_for_each_output():
     example = {"x": [0.1, 0.4], "grid": np.linspace(0, 1, 5).tolist()}
     example |= {name: rng.random((5, 4)).tolist() for name in ("mean", "sd", "clean")}
     example["y"] = rng.random((2, 4)).tolist()
-    assert figures.prediction(example).count('id="axes_') == 4
+    drawn = figures.prediction(example, "scenario B, seed 7")
+    assert drawn.count('id="axes_') == 4
+    assert drawn.count(">input<") == 4
+    assert "scenario B, seed 7" in drawn
+
+
+def test_error_bars_are_inside_their_panel(monkeypatch):
+    """Two runs have intervals of 12.7 standard errors."""
+    monkeypatch.setattr(figures, "to_svg", lambda plt, figure: figure)
+    runs = [run("full", r, -4.0 - r) for r in (0, 1)]
+    drawn = figures.robustness(summarise(runs, scenarios=["A"], models=["full"], count=2))
+    ends = [
+        (panel.get_ylim(), bar.get_segments()[0][:, 1])
+        for panel in drawn.axes
+        for bar in panel.collections
+    ]
+    assert len(ends) == 4
+    assert min(y.min() for _, y in ends) < -10
+    assert all(low < y.min() and y.max() < high for (low, high), y in ends)

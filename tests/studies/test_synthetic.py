@@ -64,7 +64,8 @@ def test_results_have_the_agreed_form(folder):
     }
     assert all(r["runs"] == 2 and r["ci95"][0] <= r["mean"] <= r["ci95"][1] for r in ours)
     assert found["config"]["seed"] == 0
-    assert found["config"]["machine"]["jax"] == jax.__version__
+    (made,) = found["config"]["made"]
+    assert (made["jax"], made["device"], made["runs"]) == (jax.__version__, "cpu", 12)
 
 
 def test_scores_are_the_metrics_of_the_predictions(folder):
@@ -261,6 +262,7 @@ def test_the_study_needs_jax_numpy_scipy_equinox_and_optax_alone(tmp_path):
 
 def test_processes_share_a_study(folder, tmp_path, monkeypatch):
     """As on a GPU, a process a model: of local-only all runs are there, and the oracle compiles nothing."""
+    monkeypatch.setattr(schedule, "_gpu", lambda: jax.devices("cpu")[0])
     original = synthetic._arguments
     monkeypatch.setattr(synthetic, "_arguments", lambda *given: original(*given[:-1], "cpu"))
     lines = (folder / "runs.jsonl").read_text().splitlines(keepends=True)
@@ -289,7 +291,10 @@ def test_the_row_of_chosen_kernels_comes_from_the_stored_trainings(folder, tmp_p
     rows = [record for record in store.records.values() if record["model"] == "full-kernels"]
     assert [row["run"] for row in rows] == [0]
     assert rows[0]["chosen"] == list(synthetic.PARTS)[1]
-    assert synthetic._trained(["full-kernels", "oracle"]) == [*synthetic.PARTS.values(), "oracle"]
+    assert synthetic.trainings_of(["full-kernels", "oracle"]) == [
+        *synthetic.PARTS.values(),
+        "oracle",
+    ]
 
 
 def test_a_process_that_fails_ends_the_study():

@@ -69,7 +69,11 @@ def _option(param: Any) -> tuple[str, str]:
     notes = []
     if isinstance(param.show_default, str):
         notes.append(f"default: {param.show_default}")
-    elif not param.is_flag and isinstance(param.default, str | int | float | Path):
+    elif (
+        param.show_default
+        and not param.is_flag
+        and isinstance(param.default, str | int | float | Path)
+    ):
         notes.append(f"default: {param.default}")
     if param.required:
         notes.append("required")

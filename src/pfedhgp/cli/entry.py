@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pfedhgp.cli.signals import INTERRUPTED, leave
+
 
 def run() -> int:
     """The command line on the program's own arguments; returns the exit code, 130 after Ctrl-C."""
     try:
         from pfedhgp.cli.main import main
 
-        return main()
+        return leave(main())
     except KeyboardInterrupt:  # before `main` could set its own handlers, or after it put them back
-        return 130
+        return leave(INTERRUPTED)

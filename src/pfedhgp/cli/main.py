@@ -18,10 +18,10 @@ import typer
 
 from pfedhgp import __version__
 from pfedhgp.cli.commands import SETTINGS, Commands
-from pfedhgp.cli.signals import Terminated, terminable
+from pfedhgp.cli.signals import INTERRUPTED, TERMINATED, Terminated, leave, terminable
 from pfedhgp.errors import InputError
 
-OK, FAILURE, USAGE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
+OK, FAILURE, USAGE = 0, 1, 2
 TWICE = re.compile(r"(Did you mean [^?]*\?)(?:\s*\1)+")
 """Of options and of experiments, click and typer may both guess what was meant."""
 MACHINE = (
@@ -115,4 +115,4 @@ def _complain(message: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(leave(main()))

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from pfedhgp.cli.commands import SETTINGS, PlainCommand, PlainGroup
+from pfedhgp.cli.signals import resumable
 
 app = typer.Typer(
     name="reproduce",
@@ -32,9 +33,14 @@ AS_JSON = typer.Option("--json", help="Print results.json instead of lines.")
 def synthetic(
     out: Annotated[Path, OUT],
     scenarios: Annotated[str, typer.Option(help="Some of A, B, C, D, with commas.")] = "A,B,C,D",
-    models: Annotated[str, typer.Option(help="Rows of the table, with commas.")] = (
-        "full,full-kernels,no-deviation,no-local,global-only,local-only,pfedgp,algorithm1,oracle"
-    ),
+    models: Annotated[
+        str,
+        typer.Option(
+            help="Rows of the table, with commas; by default all: full, full-kernels, no-deviation, "
+            "no-local, global-only, local-only, pfedgp, algorithm1, oracle.",
+            show_default=False,
+        ),
+    ] = "full,full-kernels,no-deviation,no-local,global-only,local-only,pfedgp,algorithm1,oracle",
     runs: Annotated[int, typer.Option(help="Independent runs of each.")] = 30,
     seed: Annotated[int, typer.Option(help="Run r uses this + r.")] = 0,
     rounds: Annotated[int | None, typer.Option(help="Instead of each method's own.")] = None,
@@ -51,7 +57,7 @@ def synthetic(
     _check_device(device)
     study = Study(seed=seed, rounds=rounds, clients=clients, rows=rows, grid=grid)
     chosen, wanted = _names(scenarios), _names(models)
-    with warnings.catch_warnings():
+    with resumable(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         store = run_study(
             study,
@@ -91,7 +97,7 @@ def stability(
 
     _check_device(device)
     study = Stability(seed=seed, rounds=rounds, rows=rows, grid=grid, quick=quick)
-    with warnings.catch_warnings():
+    with resumable(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         store = run_stability(
             study,
@@ -113,9 +119,14 @@ def tonnage(
     ] = "simulated",
     runs: Annotated[int, typer.Option(help="Splits (and simulated presses).")] = 5,
     seed: Annotated[int, typer.Option(help="Run r uses this + r.")] = 0,
-    models: Annotated[str, typer.Option(help="Rows of the table, with commas.")] = (
-        "pfedhgp,pfedhgp-white,paper,lda,pca+ridge,1-nn,minirocket-style"
-    ),
+    models: Annotated[
+        str,
+        typer.Option(
+            help="Rows of the table, with commas; by default all: pfedhgp, pfedhgp-white, paper, lda, "
+            "pca+ridge, 1-nn, minirocket-style.",
+            show_default=False,
+        ),
+    ] = "pfedhgp,pfedhgp-white,paper,lda,pca+ridge,1-nn,minirocket-style",
     share: Annotated[float, typer.Option(help="Of cycles or blocks for training.")] = 0.1377,
     subtlety: Annotated[float, typer.Option(help="Of simulated faults: 2 halves them.")] = 1.0,
     none: Annotated[bool, typer.Option("--none", help="Also leave each class out once.")] = False,
@@ -128,7 +139,7 @@ def tonnage(
     from pfedhgp.studies.tonnage_report import write_tonnage
 
     study = Tonnage(data=data, seed=seed, share=share, subtlety=subtlety, small=small)
-    with warnings.catch_warnings():
+    with resumable(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         store = run_tonnage(
             study,
@@ -227,7 +238,7 @@ class _Progress:
 
     def __call__(self, done: int, total: int, record: dict[str, Any]) -> None:
         spent = time.perf_counter() - self.began
-        named = ("scenario", "part", "model", "sweep", "value", "run")
+        named = ("phase", "scenario", "part", "model", "sweep", "value", "run")
         what = " ".join(str(record[name]) for name in named if name in record)
         nll = record.get("metrics", {}).get("nll")
         score = f"  NLL {nll:.3f}" if nll is not None else ""

@@ -7,10 +7,12 @@ it at the next step of the work.
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -18,6 +20,10 @@ from typing import Any
 class Terminated(BaseException):
     """SIGTERM came; not an `Exception`, so that nothing takes it for an error of its own."""
 
+
+INTERRUPTED, TERMINATED = 130, 143
+AT_WORK = "pfedhgp at work"
+"""How the names begin of threads that may be inside a compilation when the process ends."""
 
 RAISES: dict[int, type[BaseException]] = {
     signal.SIGINT: KeyboardInterrupt,
@@ -61,3 +67,30 @@ def terminable() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        _came.clear()
+
+
+def leave(code: int) -> int:
+    """The exit code; after a signal, with threads still at work, the process ends here.
+
+    Python would take those threads away while they are inside compiled code, and the process would abort
+    instead of ending with the code. What they were doing is lost either way, and done again when resumed.
+    """
+    if code in (INTERRUPTED, TERMINATED) and any(
+        thread.name.startswith(AT_WORK) for thread in threading.enumerate()
+    ):
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+    return code
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Says, when a signal ends the block, that nothing finished is lost."""
+    try:
+        yield
+    except (KeyboardInterrupt, Terminated):
+        print("\nstopped: the same command goes on from what is done", file=sys.stderr, flush=True)
+        raise

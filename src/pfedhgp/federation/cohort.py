@@ -34,6 +34,10 @@ from pfedhgp.model.spec import Spec, open_periods, starting_kernels, with_period
 
 FORGOTTEN = ("census", "extent", "start", "round", "finish")
 """Requests that need not be answered again when a run is resumed: `starts` has those that matter."""
+LONG = 20_000
+"""Rows from which a client is a batch of its own."""
+TOGETHER = 2**25
+"""Numbers (rows × outputs × global weights) that a batch of clients holds at most, 256 MiB of them."""
 
 
 class Cohort:
@@ -280,13 +284,21 @@ def make_cohorts(
         groups.setdefault(_row_bucket(len(client.X)), []).append(client)
     cohorts = []
     for group in groups.values():
-        pieces = -(-len(group) // largest)
-        if max(len(c.X) for c in group) > 20_000:
-            pieces = len(group)
         longest = max(len(c.X) for c in group)
+        outputs = group[0].Y.shape[-1]
+        pieces = -(-len(group) // min(largest, _most_together(plan, longest, outputs)))
         for part in np.array_split(np.arange(len(group)), pieces):
             cohorts.append(Cohort(plan, [group[i] for i in part], longest))
     return cohorts
+
+
+def _most_together(plan: Plan, longest: int, outputs: int) -> int:
+    """Clients that one batch holds: what it works on is about n Q R M numbers a client, in several copies."""
+    if longest > LONG:
+        return 1
+    inputs = plan.inducing if isinstance(plan.inducing, int) else 1
+    features = longest * outputs * max(1, plan.spec.latents) * inputs
+    return max(1, TOGETHER // features)
 
 
 def _row_bucket(n: int) -> int:

@@ -171,7 +171,11 @@ class Scales:
 
 
 def starting_scales(lag_sum: np.ndarray, lag_pairs: np.ndarray, variances: np.ndarray) -> Scales:
-    """Fits the two-scale variogram by non-negative least squares over a grid of lengthscales."""
+    """Fits the two-scale variogram by non-negative least squares over a grid of lengthscales.
+
+    Waves on a coarse grid have variograms that fall again, and nearly all of one goes to the noise then:
+    where that happens the fit is made once more, to the lags up to the highest value.
+    """
     pairs = lag_pairs.sum(1)
     used = pairs > 0
     if used.sum() < 4:
@@ -179,7 +183,28 @@ def starting_scales(lag_sum: np.ndarray, lag_pairs: np.ndarray, variances: np.nd
     lag = np.sqrt(LAG_EDGES[1:] * LAG_EDGES[:-1])[used]
     standard = np.where(variances > 0, variances, 1.0)
     gamma = (lag_sum[used] / standard).sum(1) / pairs[used]
-    weight = np.sqrt(pairs[used]) / (gamma + 0.05)
+    found = _two_scales(lag, gamma, pairs[used])
+    rising = int(np.argmax(gamma)) + 1
+    if sum(found[2][:2]) < 0.3 * gamma.max() and rising >= 3:
+        again = _two_scales(lag[:rising], gamma[:rising], pairs[used][:rising])
+        if sum(again[2][:2]) > sum(found[2][:2]):
+            found = again
+    short, long, (s_short, s_long, s_noise) = found
+    total = max(s_short + s_long, 1e-3)
+    return Scales(
+        short=short,
+        long=long,
+        short_variance=float(np.clip(s_short, 0.05 * total, 1.5)),
+        long_variance=float(np.clip(s_long, 0.05 * total, 1.5)),
+        noise_variance=float(np.clip(0.5 * s_noise, 1e-4, 0.5)),
+    )
+
+
+def _two_scales(
+    lag: np.ndarray, gamma: np.ndarray, pairs: np.ndarray
+) -> tuple[float, float, np.ndarray]:
+    """The two lengthscales, and the variances of short, long and noise, that fit a variogram best."""
+    weight = np.sqrt(pairs) / (gamma + 0.05)
     grid = np.geomspace(max(lag[0], 2e-3), min(lag[-1], 0.35), 24)
     best = (np.inf, 0.06, 0.25, np.array([0.3, 0.6, 0.05]))
     for short in grid:
@@ -189,12 +214,4 @@ def starting_scales(lag_sum: np.ndarray, lag_pairs: np.ndarray, variances: np.nd
             solution, misfit = nnls(design, gamma * weight)
             if misfit < best[0]:
                 best = (misfit, float(short), float(long), solution)
-    _, short, long, (s_short, s_long, s_noise) = best
-    total = max(s_short + s_long, 1e-3)
-    return Scales(
-        short=short,
-        long=long,
-        short_variance=float(np.clip(s_short, 0.05 * total, 1.5)),
-        long_variance=float(np.clip(s_long, 0.05 * total, 1.5)),
-        noise_variance=float(np.clip(0.5 * s_noise, 1e-4, 0.5)),
-    )
+    return best[1], best[2], best[3]

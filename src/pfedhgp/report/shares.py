@@ -94,12 +94,10 @@ def signs_of_shakiness(e: Evidence) -> list[str]:
     """Reasons, in words, to distrust the split between global and deviation; none is no guarantee."""
     counts = [n for n in e.rows.values() if n > 0]
     of_numbers = [sign for sign in (_few(e), _unbalanced(counts)) if sign]
-    recovery = _recovery(e, counts)
-    return [
-        *of_numbers,
-        *([recovery] if recovery and not of_numbers else []),
-        *_deviations(e, too_few_to_tell=bool(of_numbers)),
-    ]
+    rule = _recovery(e, counts, said=bool(of_numbers))
+    *first, last = of_numbers or [""]
+    signs = [sign for sign in (*first, f"{last} {rule}".strip()) if sign]
+    return [*signs, *_deviations(e, too_few_to_tell=bool(of_numbers))]
 
 
 def _few(e: Evidence) -> str | None:
@@ -125,19 +123,20 @@ def _unbalanced(counts: Sequence[int]) -> str | None:
     )
 
 
-def _recovery(e: Evidence, counts: Sequence[int]) -> str | None:
-    """The rule of thumb of `pfedhgp reproduce stability`."""
+def _recovery(e: Evidence, counts: Sequence[int], *, said: bool) -> str:
+    """The rule of thumb of `pfedhgp reproduce stability`: a sign of its own, or what others (`said`) mean."""
     if not counts:
-        return None
-    from pfedhgp.studies.stability import expected_recovery
+        return ""
+    from pfedhgp.studies.stability import expected_recovery, split_is_stable
 
-    expected = expected_recovery(counts, e.heterogeneity)
-    if expected >= RECOVERED:
-        return None
-    return (
-        f"Deviations are large for {len(counts)} clients: by rule of thumb, the global layer correlates "
-        f"{np.floor(100 * expected) / 100:.2f} with what all share (0.9 would do)."
-    )
+    stable = split_is_stable(counts, e.heterogeneity, wanted=RECOVERED)
+    expected = np.floor(100 * expected_recovery(counts, e.heterogeneity)) / 100
+    rule = f"y rule of thumb, the global layer correlates {expected:.2f} with what all share"
+    if stable:
+        return f"B{rule}, if the fitted size of the deviations can be trusted." if said else ""
+    if said:
+        return f"B{rule} ({RECOVERED} would do)."
+    return f"Deviations are large for {len(counts)} clients: b{rule} ({RECOVERED} would do)."
 
 
 def _deviations(e: Evidence, *, too_few_to_tell: bool) -> list[str]:

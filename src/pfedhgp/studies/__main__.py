@@ -11,10 +11,20 @@ import json
 import sys
 import time
 import warnings
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from pfedhgp.cli.signals import (
+    INTERRUPTED,
+    TERMINATED,
+    Terminated,
+    leave,
+    resumable,
+    terminable,
+)
 from pfedhgp.errors import InputError
 from pfedhgp.studies import report
 from pfedhgp.studies.models import MODELS
@@ -23,11 +33,24 @@ from pfedhgp.studies.synthetic import Study, run_study
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the study; 2 where the user's input is wrong."""
+    """Runs the study; 2 where the user's input is wrong, 130 after Ctrl-C, 143 after SIGTERM."""
+    try:
+        with terminable():
+            return _main(arguments)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Terminated:
+        return TERMINATED
+
+
+def _main(arguments: list[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="python -m pfedhgp.studies", description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--scenarios", default=",".join(SCENARIOS))
-    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--scenarios", default=",".join(SCENARIOS), help=_some(SCENARIOS))
+    parser.add_argument("--models", default=",".join(MODELS), help=_some(MODELS))
     parser.add_argument("--runs", type=int, default=30)
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
@@ -38,15 +61,16 @@ def main(arguments: list[str] | None = None) -> int:
             parser.add_argument(f"--{name}", type=int, default=field.default)
     given = parser.parse_args(arguments)
     study = Study(**{field.name: getattr(given, field.name) for field in fields(Study)})
-    scenarios, models = given.scenarios.split(","), given.models.split(",")
+    scenarios, models = _names(given.scenarios), _names(given.models)
     warnings.simplefilter("ignore")
     began = time.perf_counter()
 
     def progress(done: int, total: int, record: dict[str, Any]) -> None:
-        what = f"{record['scenario']} {record['model']} {record['run']}"
+        names = ("phase", "scenario", "model", "run")
+        what = " ".join(str(record[name]) for name in names if name in record)
         print(f"{time.perf_counter() - began:7.1f} s  {done}/{total}  {what}", flush=True)
 
-    try:
+    with nullcontext() if given.join else resumable():
         store = run_study(
             study,
             scenarios=scenarios,
@@ -57,9 +81,6 @@ def main(arguments: list[str] | None = None) -> int:
             progress=progress,
             joins=given.join,
         )
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
     if given.join:
         return 0
     config = {
@@ -82,5 +103,13 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def _some(known: Sequence[str]) -> str:
+    return f"some of {', '.join(known)}, with commas (default: all)"
+
+
+def _names(given: str) -> list[str]:
+    return [name.strip() for name in given.split(",") if name.strip()]
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(leave(main()))

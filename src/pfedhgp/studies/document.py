@@ -14,15 +14,15 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from pfedhgp.errors import InputError
+from pfedhgp.studies.provenance import lines
 from pfedhgp.studies.store import write_whole
 
 FIGURES = {
     "robustness.svg": "RMSE, NLL, CRPS and CovErr of every row, with 95% confidence intervals",
-    "prediction.svg": "Prediction of four channels of one client, full model, scenario A",
-    "calibration.svg": "Coverage less its nominal level, ECE and width of the 95% intervals",
+    "prediction.svg": "Prediction of the four channels of the first client, full, scenario A, seed 0",
+    "calibration.svg": "Coverage less its nominal level, ECE and 95% width, means over scenarios",
     "stability.svg": "Recovery of the global layer over clients, balance and heterogeneity",
 }
 
@@ -42,21 +42,14 @@ def section(folder: Path, pictures: str) -> str:
         text = (folder / "tables.md").read_text()
     except (OSError, json.JSONDecodeError, KeyError):
         raise InputError(f"{folder} holds no finished study (results.json, tables.md)") from None
-    _, _, tables = text.partition("\n")
+    makers = lines(config.get("made", []))
+    told = "".join(f"{line}\n\n" for line in makers)
+    tables = text.partition("\n")[2].lstrip().removeprefix(told)
     shown = [
         f"![{FIGURES[name]}]({pictures}/{name})\n" for name in FIGURES if (folder / name).exists()
     ]
     tables = re.sub(r"^## ", "### ", tables.strip(), flags=re.MULTILINE)
-    return "\n".join([f"{_made(config)}\n", *shown, tables, ""])
-
-
-def _made(config: Mapping[str, Any]) -> str:
-    machine = config["machine"]
-    versions = ", ".join(f"{name} {machine[name]}" for name in ("python", "jax", "numpy", "scipy"))
-    return (
-        f"{machine['date']}, {config['runs']} runs, {config['device']}, {machine['cores']} cores "
-        f"({machine['machine']}); pfedhgp {machine['pfedhgp']}, {versions}."
-    )
+    return "\n".join([*(f"{line}\n" for line in makers), *shown, tables, ""])
 
 
 def write(page: Path, studies: Mapping[str, Path]) -> None:

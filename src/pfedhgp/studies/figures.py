@@ -54,6 +54,7 @@ def robustness(results: Results) -> str:
             (r["scenario"], r["model"]): r for r in results["records"] if r["metric"] == metric
         }
         low, high = limits([cells[key]["mean"] for key in cells if key[1] in models])
+        ends = [0.0, 1.1 * low, 1.1 * high]
         panel.grid(visible=False, axis="x")
         for j, model in enumerate(models):
             for i, scenario in enumerate(scenarios):
@@ -63,7 +64,7 @@ def robustness(results: Results) -> str:
                 x = i + (j - 0.5 * (len(models) - 1)) * width
                 shown = float(np.clip(record["mean"], low, high))
                 panel.bar(x, shown, width, color=COLOURS[model], label=model if i == 0 else None)
-                ends = record["ci95"]
+                ci95 = record["ci95"]
                 if shown != record["mean"]:
                     panel.annotate(
                         f"{record['mean']:.2f}",
@@ -75,10 +76,11 @@ def robustness(results: Results) -> str:
                         fontsize=8,
                         color=COLOURS[model],
                     )
-                elif ends[0] is not None:
-                    reach = [[shown - ends[0]], [ends[1] - shown]]
+                elif ci95[0] is not None:
+                    ends += ci95
+                    reach = [[shown - ci95[0]], [ci95[1] - shown]]
                     panel.errorbar(x, shown, reach, color="#333333", lw=0.8, capsize=1.5)
-        panel.set_ylim(min(low, 0.0) * 1.15, max(high, 0.0) * 1.15)
+        panel.set_ylim(1.05 * min(ends), 1.05 * max(ends))
         panel.axhline(0.0, color="#666666", lw=0.8)
         panel.set_xticks(range(len(scenarios)), [f"scenario {name}" for name in scenarios])
         panel.tick_params(axis="x", length=0)
@@ -97,7 +99,7 @@ def limits(values: Sequence[float]) -> tuple[float, float]:
     return float(max(array.min(), first - reach)), float(min(array.max(), third + reach))
 
 
-def prediction(example: Mapping[str, Any]) -> str:
+def prediction(example: Mapping[str, Any], title: str = "") -> str:
     """The outputs of one client: truth, training rows, predictive mean and 95% band."""
     plt = pyplot()
     grid, x = np.array(example["grid"]), np.array(example["x"])
@@ -116,6 +118,8 @@ def prediction(example: Mapping[str, Any]) -> str:
         panel.plot(x, y[:, q], ".", color="#222222", ms=4, label="training rows")
         panel.set_title(f"channel {q + 1}")
         panel.margins(x=0.01)
+        panel.set_xlabel("input")
+    figure.suptitle(title, fontsize=11)
     figure.legend(*panels.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return to_svg(plt, figure)
 
@@ -135,6 +139,8 @@ def calibration(results: Results) -> str:
     left.axhline(0.0, color="#222222", ls="--", lw=0.9)
     left.set_title("coverage less nominal")
     left.set_xlabel("nominal level")
+    several = "mean over scenarios" if len(scenarios) > 1 else "scenario"
+    figure.suptitle(f"{several} {', '.join(scenarios)}", fontsize=11)
     for panel, metric, title in ((middle, "ece", "ECE"), (right, "width", "95% width")):
         values = [_mean_over(results, scenarios, model, metric) for model in models]
         panel.barh(range(len(models)), values, color=[COLOURS[m] for m in models])

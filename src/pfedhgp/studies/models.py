@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from pfedhgp.inference.periodogram import explained, starting_period
 from pfedhgp.kernels import RBF, Periodic
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.predict import predict
-from pfedhgp.studies import algorithm1
+from pfedhgp.studies import algorithm1, provenance
 from pfedhgp.studies.oracle import Gaussians, oracle
 from pfedhgp.studies.personal import Personal
 from pfedhgp.studies.simulator import DOMAIN, Simulation
@@ -65,6 +65,12 @@ class Outcome:
     bound: float | None = None
     curve: list[Point] = field(default_factory=list)
     notes: dict[str, Any] = field(default_factory=dict)
+
+
+def trainings_of(models: Sequence[str]) -> list[str]:
+    """What has to be trained for these rows: `full-kernels` is chosen from trainings of their own."""
+    parts = [PARTS.values() if model == KERNELS else (model,) for model in models]
+    return list(dict.fromkeys(name for names in parts for name in names))
 
 
 def outcome_of(
@@ -123,6 +129,7 @@ def chosen(found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
         "chosen": best,
         "bounds": bounds,
         "exchanges one after another": sum(c["exchanges"] for c in costs),
+        provenance.MADE: provenance.common(found.values()),
     }
 
 

@@ -9,12 +9,16 @@ from typing import Generic, TypeVar
 
 import jax
 
+from pfedhgp.cli.signals import AT_WORK, heed
 from pfedhgp.errors import InputError
 from pfedhgp.runtime import one_blas_thread
 from pfedhgp.together import run_together
 
 Task = TypeVar("Task", bound=Hashable)
 Work = Callable[[Task], None]
+
+COMPILING: dict[str, str] = {"phase": "compiling …"}
+"""What a study tells its `progress` before the first task ends, which may take a minute."""
 
 
 def run_tasks(
@@ -47,11 +51,34 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+def check_device(device: str) -> None:
+    """Refuses a GPU that is not there, before anything is written."""
+    if device == "gpu":
+        # A study has several processes, of which none may take most of the memory when it starts.
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        _gpu()
+
+
 def _gpu() -> jax.Device:
     try:
         return jax.devices("gpu")[0]
     except RuntimeError:
         raise InputError("no gpu was found by JAX: use --device cpu") from None
+
+
+def _thread(number: int, target: Callable[..., None], *given: object) -> threading.Thread:
+    """A started thread; its name tells whoever ends the process that it may be compiling."""
+    name = f"{AT_WORK} {number}"
+    thread = threading.Thread(target=target, args=given, daemon=True, name=name)
+    thread.start()
+    return thread
+
+
+def _wait(threads: Sequence[threading.Thread]) -> None:
+    for thread in threads:
+        while thread.is_alive():  # a join without limit would not notice Ctrl-C
+            thread.join(0.2)
+            heed()
 
 
 class _Pool(Generic[Task]):
@@ -68,13 +95,9 @@ class _Pool(Generic[Task]):
         self.change = threading.Condition()
 
     def run(self, workers: int) -> None:
-        threads = [threading.Thread(target=self._work, daemon=True) for _ in range(workers)]
-        for thread in threads:
-            thread.start()
+        threads = [_thread(i, self._work) for i in range(workers)]
         try:
-            for thread in threads:
-                while thread.is_alive():  # a join without limit would not notice Ctrl-C
-                    thread.join(0.2)
+            _wait(threads)
         except BaseException as error:
             self._stop(error)
             raise
@@ -139,11 +162,6 @@ def _kinds_together(
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=guarded, args=(g,), daemon=True) for g in groups.values()]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        while thread.is_alive():
-            thread.join(0.2)
+    _wait([_thread(i, guarded, group) for i, group in enumerate(groups.values())])
     if errors:
         raise errors[0]

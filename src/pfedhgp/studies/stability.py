@@ -25,10 +25,11 @@ from pfedhgp.errors import InputError
 from pfedhgp.estimator import FederatedGP
 from pfedhgp.predict import predict
 from pfedhgp.studies.models import INDUCING, clients_of
-from pfedhgp.studies.schedule import run_tasks
+from pfedhgp.studies.provenance import MADE, made_here, today
+from pfedhgp.studies.schedule import COMPILING, check_device, run_tasks
 from pfedhgp.studies.simulator import DOMAIN, Simulation, simulate
 from pfedhgp.studies.store import Store
-from pfedhgp.studies.summary import interval
+from pfedhgp.studies.summary import interval, measured
 
 CLIENTS = (2, 3, 6, 12, 24)
 BALANCE = (1.0, 5.0, 20.0)
@@ -36,6 +37,7 @@ PHI = (0.05, 0.3, 1.2, 4.0)
 USUAL_CLIENTS, USUAL_PHI = 6, 1.2
 LOCAL_INDUCING = 64
 KEY = ("sweep", "value", "run")
+NEEDS = ("metrics", "rule")
 
 
 def effective_clients(rows: Sequence[int]) -> float:
@@ -104,6 +106,13 @@ class Stability:
             return [small] * half + [2 * self.rows - small] * half
         return [self.rows] * USUAL_CLIENTS
 
+    def label(self, sweep: str, value: float) -> str:
+        """A point as tables and figures name it; balance by the rows that clients truly have."""
+        if sweep != "balance":
+            return f"{value:g}"
+        sizes = self.sizes(sweep, value)
+        return f"{max(sizes)}:{min(sizes)}"
+
     def truth(self, sweep: str, value: float, run: int) -> Simulation:
         sizes = self.sizes(sweep, value)
         return simulate(
@@ -134,14 +143,18 @@ def run_stability(
             raise InputError(f"`{name}` must be at least {least}, got {getattr(study, name)}")
     if runs < 1:
         raise InputError(f"`runs` must be at least 1, got {runs}")
-    store = Store(folder, {"study": "stability", **asdict(study)}, key=KEY)
+    check_device(device)
+    store = Store(folder, {"study": "stability", **asdict(study)}, key=KEY, needs=NEEDS)
     wanted = [(sweep, value, run) for sweep, value in study.points() for run in range(runs)]
     left = [cell for cell in wanted if cell not in store.records]
     done = len(wanted) - len(left)
+    made = made_here(device) if left else {}
+    if left and progress is not None:
+        progress(done, len(wanted), COMPILING)
 
     def work(cell: Cell) -> None:
         nonlocal done
-        record = run_point(study, cell)
+        record = {**run_point(study, cell), MADE: {**made, "date": today()}}
         store.add(record)
         done += 1
         if progress is not None:
@@ -204,12 +217,19 @@ def write_stability(
     return stability_report.write(store, study, runs=runs, device=device, figures=figures)
 
 
+def runs_of(store: Store, study: Stability, runs: int) -> int:
+    """How many runs every point has: `runs`, or more where the folder had more before."""
+    while all((sweep, value, runs) in store.records for sweep, value in study.points()):
+        runs += 1
+    return runs
+
+
 def summarise(store: Store, study: Stability, runs: int) -> list[dict[str, Any]]:
     """Records: `scenario` is the sweep, `model` the point on it; the rule of thumb is a model of its own."""
     records = []
     for sweep, value in study.points():
         found = [store.records[sweep, value, run] for run in range(runs)]
-        for name in found[0]["metrics"]:
+        for name in measured(found):
             mean, ci95 = interval([record["metrics"][name] for record in found])
             records.append(_record(sweep, f"{value:g}", name, mean, ci95, runs))
         records.append(

@@ -18,13 +18,20 @@ class Store:
     """A study's folder. Opening one that holds another study's results is refused, and changes nothing.
 
     Several processes may add to one folder; those that join while others write leave a half-written last
-    line alone (`mend=False`).
+    line alone (`mend=False`). A record has the names of its `key`, and those that the study `needs` besides.
     """
 
     def __init__(
-        self, folder: Path, config: Mapping[str, Any], *, key: tuple[str, ...], mend: bool = True
+        self,
+        folder: Path,
+        config: Mapping[str, Any],
+        *,
+        key: tuple[str, ...],
+        needs: tuple[str, ...] = (),
+        mend: bool = True,
     ) -> None:
         self.folder, self.key, self.mend = folder, key, mend
+        self.needs = (*key, *needs)
         self.lock = threading.Lock()
         wanted = json.loads(json.dumps(dict(config)))
         try:
@@ -54,11 +61,18 @@ class Store:
         records = []
         for number, line in enumerate(lines, 1):
             try:
-                records.append(json.loads(line))
+                record = json.loads(line)
             except json.JSONDecodeError:
                 raise InputError(
                     f"{path}, line {number}: not JSON; remove that line, and its run is done again"
                 ) from None
+            there = record if isinstance(record, dict) else {}
+            if missing := [name for name in self.needs if name not in there]:
+                raise InputError(
+                    f"{path}, line {number}: no run of this study, it has no {missing[0]!r}; "
+                    "remove that line, and its run is done again, or choose another --out"
+                )
+            records.append(record)
         return records
 
     def add(self, record: dict[str, Any]) -> None:
@@ -89,7 +103,19 @@ def _read_json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def _study_of(config: Mapping[str, Any]) -> str | None:
+    """The study's name; those that do not write it are known by a setting that they alone have."""
+    marks = {"curve_runs": "synthetic", "subtlety": "tonnage"}
+    return config.get("study") or next((marks[name] for name in marks if name in config), None)
+
+
 def _check_same(folder: Path, there: dict[str, Any], wanted: dict[str, Any]) -> None:
+    theirs, ours = _study_of(there), _study_of(wanted)
+    if theirs is not None and ours is not None and theirs != ours:
+        raise InputError(
+            f"{folder} holds results of `reproduce {theirs}`, not of `reproduce {ours}`: "
+            "choose another --out"
+        )
     for name, value in wanted.items():
         if there.get(name) != value:
             raise InputError(

@@ -10,10 +10,12 @@ from scipy.stats import t as student
 
 from pfedhgp.metrics import ECE_LEVELS
 from pfedhgp.studies.printed import printed_records
+from pfedhgp.studies.provenance import MADE
 
 NEAR = 0.2
 """Nats of NLL within which a method has come near its own best."""
 BEHIND = "behind full, run by run"
+ONE_AFTER_ANOTHER = "exchanges one after another"
 PAIRED = ("nll", "crps", "coverr")
 Record = dict[str, Any]
 
@@ -39,7 +41,7 @@ def summarise(
     records = [
         {"scenario": s, "model": m, "metric": name, "mean": mean, "ci95": ci95, "runs": len(found)}
         for (s, m), found in cells.items()
-        for name in (found[0]["metrics"] if found else ())
+        for name in measured(found)
         for mean, ci95 in (interval([run["metrics"][name] for run in found]),)
     ]
     return {
@@ -73,8 +75,21 @@ def summarise(
                 for (s, m), found in cells.items()
                 for kernel, times in _votes(found).items()
             ],
+            ONE_AFTER_ANOTHER: [
+                {"scenario": s, "model": m, "exchanges": float(np.mean(counts))}
+                for (s, m), found in cells.items()
+                if (counts := [run[ONE_AFTER_ANOTHER] for run in found if ONE_AFTER_ANOTHER in run])
+            ],
         },
     }
+
+
+def measured(found: Sequence[Record]) -> list[str]:
+    """A row's metrics. Seconds are wall time: on a GPU runs are a batch, and they are no run's own."""
+    names = list(found[0]["metrics"]) if found else []
+    if any((run.get(MADE) or {}).get("device") == "gpu" for run in found):
+        names = [name for name in names if name != "seconds"]
+    return names
 
 
 def behind(found: Sequence[Record], full: Sequence[Record]) -> dict[str, Any]:
@@ -87,7 +102,10 @@ def behind(found: Sequence[Record], full: Sequence[Record]) -> dict[str, Any]:
         for metric in PAIRED
     }
     named = {metric: interval(values) for metric, values in gaps.items()}
-    return {metric: {"mean": mean, "ci95": ci95} for metric, (mean, ci95) in named.items()}
+    return {
+        metric: {"mean": mean, "ci95": ci95, "least": min(gaps[metric])}
+        for metric, (mean, ci95) in named.items()
+    }
 
 
 def nearness(curves: Sequence[Sequence[Sequence[float]]]) -> dict[str, float]:

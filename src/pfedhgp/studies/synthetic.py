@@ -15,14 +15,23 @@ import numpy as np
 
 from pfedhgp import metrics
 from pfedhgp.errors import InputError
-from pfedhgp.studies.models import KERNELS, MODELS, PARTS, Outcome, chosen, outcome_of, scored
-from pfedhgp.studies.schedule import run_tasks
+from pfedhgp.studies.models import (
+    KERNELS,
+    MODELS,
+    PARTS,
+    Outcome,
+    chosen,
+    outcome_of,
+    scored,
+    trainings_of,
+)
+from pfedhgp.studies.provenance import MADE, made_here, today
+from pfedhgp.studies.schedule import COMPILING, check_device, run_tasks
 from pfedhgp.studies.simulator import SCENARIOS, Simulation, simulate
 from pfedhgp.studies.store import Store
 
 KEY = ("scenario", "model", "run")
-GPU_SETTINGS = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-"""Processes share the GPU: none may take most of its memory when it starts."""
+NEEDS = ("metrics", "coverage", "curve")
 QUICK_TO_COMPILE = ("--xla_gpu_autotune_level=0", "--xla_gpu_enable_triton_gemm=false")
 """Matrices are small and a study is short: trying out kernels for them takes five times as long as all else
 that a compilation does."""
@@ -89,20 +98,24 @@ def run_study(
     check_names("model", models, (*MODELS, *PARTS.values()) if joins else MODELS)
     if runs < 1:
         raise InputError(f"`runs` must be at least 1, got {runs}")
-    store = Store(folder, asdict(study), key=KEY, mend=not joins)
-    trained = _trained(models)
+    check_device(device)
+    store = Store(folder, asdict(study), key=KEY, needs=NEEDS, mend=not joins)
+    names = trainings_of(models)
     if device == "gpu" and not joins:
-        run_processes([_arguments(study, scenarios, m, runs, folder, device) for m in trained])
-        store = Store(folder, asdict(study), key=KEY)
+        run_processes([_arguments(study, scenarios, m, runs, folder, device) for m in names])
+        store = Store(folder, asdict(study), key=KEY, needs=NEEDS)
         _choose_kernels(store)
         return store
-    wanted = [(s, m, r) for m in trained for s in scenarios for r in range(runs)]
+    wanted = [(s, m, r) for m in names for s in scenarios for r in range(runs)]
     left = [cell for cell in wanted if cell not in store.records]
     done = len(wanted) - len(left)
+    made = made_here(device) if left else {}
+    if left and progress is not None:
+        progress(done, len(wanted), COMPILING)
 
     def work(cell: Cell) -> None:
         nonlocal done
-        record = run_cell(study, cell)
+        record = {**run_cell(study, cell), MADE: {**made, "date": today()}}
         store.add(record)
         done += 1
         if progress is not None:
@@ -112,12 +125,6 @@ def run_study(
     if not joins:
         _choose_kernels(store)
     return store
-
-
-def _trained(models: Sequence[str]) -> list[str]:
-    """What has to be trained for these rows: `full-kernels` is chosen from trainings of their own."""
-    parts = [PARTS.values() if model == KERNELS else (model,) for model in models]
-    return list(dict.fromkeys(name for names in parts for name in names))
 
 
 def _choose_kernels(store: Store) -> None:
@@ -143,7 +150,7 @@ def _arguments(
 
 def run_processes(commands: Sequence[Sequence[str]]) -> None:
     """Runs the commands side by side; ends them all when one fails or the user stops."""
-    settings = {**os.environ, **GPU_SETTINGS}
+    settings = dict(os.environ)
     settings["XLA_FLAGS"] = " ".join([*QUICK_TO_COMPILE, os.environ.get("XLA_FLAGS", "")])
     started = [subprocess.Popen(command, env=settings) for command in commands]
     try:

@@ -6,8 +6,9 @@ import html
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pfedhgp.studies.models import PARTS
 from pfedhgp.studies.printed import MARK
-from pfedhgp.studies.summary import BEHIND
+from pfedhgp.studies.summary import BEHIND, ONE_AFTER_ANOTHER
 
 COLUMNS = (
     ("rmse", "RMSE", "{:.3f}"),
@@ -33,11 +34,13 @@ def main_table(results: Results) -> tuple[Row, list[Row]]:
     cells = {(r["scenario"], r["model"], r["metric"]): r for r in results["records"]}
     order = list(dict.fromkeys((r["scenario"], r["model"]) for r in results["records"]))
     order.sort(key=lambda pair: pair[0])  # stable: a scenario's own rows, then those printed
-    head = ["scenario", "model", *(title for _, title, _ in COLUMNS), "runs"]
+    measured = {metric for _, _, metric in cells}
+    columns = [column for column in COLUMNS if column[0] in measured]  # on a GPU no run has seconds
+    head = ["scenario", "model", *(title for _, title, _ in columns), "runs"]
     rows = []
     for scenario, model in order:
         row = [scenario, model]
-        for metric, _, form in COLUMNS:
+        for metric, _, form in columns:
             row.append(_cell(cells, scenario, model, metric, form))
         counts = [r["runs"] for (s, m, _), r in cells.items() if (s, m) == (scenario, model)]
         rows.append([*row, str(counts[0])])
@@ -91,14 +94,31 @@ def near_table(results: Results) -> tuple[Row, list[Row]]:
 def behind_table(results: Results) -> tuple[Row, list[Row]]:
     """Differences to `full` on the same data; the oracle's are negative: what is left to gain."""
     head = ["scenario", "model", *(f"{title} − full's" for title in ("NLL", "CRPS", "CovErr"))]
+    head.append("NLL − full's, least in any run")
     forms = {"nll": "{:.3f}", "crps": "{:.4f}", "coverr": "{:.4f}"}
     return head, [
         [
             row["scenario"],
             row["model"],
             *(_gap(row[metric], form) for metric, form in forms.items()),
+            forms["nll"].format(row["nll"]["least"]),
         ]
         for row in results["tables"][BEHIND]
+    ]
+
+
+def kernels_table(results: Results) -> tuple[Row, list[Row]]:
+    """How often the bound chose which kernel, and the exchanges of the trainings one after another."""
+    votes = {(r["scenario"], r["kernel"]): r["runs"] for r in results["tables"]["kernels chosen"]}
+    names = [name for name in PARTS if any(kernel == name for _, kernel in votes)]
+    head = ["scenario", *names, ONE_AFTER_ANOTHER]
+    return head, [
+        [
+            row["scenario"],
+            *(str(votes.get((row["scenario"], name), 0)) for name in names),
+            f"{row['exchanges']:.1f}",
+        ]
+        for row in results["tables"][ONE_AFTER_ANOTHER]
     ]
 
 
