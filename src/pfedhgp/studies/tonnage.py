@@ -104,7 +104,7 @@ def _job(
 
 
 def none_of_these(
-    data: CycleSet, source: sources.Source, seed: int, left_out: str, *, false_alarms: float = 0.01
+    data: CycleSet, source: sources.Source, seed: int, left_out: str, *, false_alarms: float = 0.005
 ) -> dict[str, Any]:
     """One class is left out of training: how often is it flagged, and how often are known cycles?
 
