@@ -149,6 +149,8 @@ class RunFolder:
         folder = Path(path)
         if not folder.is_dir():
             raise ModelFileError(f"{folder}: no such folder")
+        if not (folder / SPEC).exists() and (folder / "model" / SPEC).exists():
+            raise ModelFileError(f"{folder} is a site's home: its model is {folder / 'model'}")
         with naming(folder / SPEC):
             spec = parse_json(_read(folder / SPEC))
             if not isinstance(spec, dict) or spec.get("format") != FORMAT:
