@@ -81,8 +81,8 @@ CLIENT = [
         ),
         ([*SERVER[:-1], "run.toml/RUN", "--certs", "certs"], "nothing can be written there"),
         (
-            [*SERVER, "--certs", "certs", "--listen", "192.0.2.1:9092"],
-            "--listen 192.0.2.1:9092: not an address of this machine",
+            [*SERVER, "--certs", "certs", "--listen", "203.0.113.77:9092"],
+            "--listen 203.0.113.77:9092: not an address of this machine",
         ),
         (
             [*SERVER, "--certs", "certs", "--listen", "127.0.0.2:9092"],

@@ -20,7 +20,7 @@ from pfedhgp.federation.flower import processes
 from pfedhgp.federation.flower.address import Address
 from pfedhgp.federation.flower.answering import answer
 from pfedhgp.federation.flower.desk import Desk
-from pfedhgp.federation.flower.envelope import CODES, DELIVER
+from pfedhgp.federation.flower.envelope import DELIVER
 from pfedhgp.federation.flower.site import Site
 
 log = logging.getLogger("pfedhgp.site")
@@ -167,11 +167,11 @@ def attend(
             child.stop()
         if delivered is not None:
             return
-        refusals = refusals + 1 if meeting.look(now=True) and _was_refused(child, came) else 0
-        if refusals >= (MORE_REFUSALS if known else REFUSALS):
+        refusals = refusals + 1 if meeting.look(now=True) and _was_refused(child) else 0
+        if refusals >= (MORE_REFUSALS if known or came else REFUSALS):
             raise InputError(
                 "the server refused this site's key: it is not in the server's sites.toml, or not "
-                "this one"
+                "any more"
             )
         log.warning("Flower's SuperNode ended: it is started again")
         _give_up(began, came, patience, server)
@@ -191,8 +191,8 @@ def _work(
         code = str(about["code"])
         codes.append(code)
         kinds.append("" if code else str(about["kind"]))
-        said = f"refused: {CODES[code]}" if code else "answered"
-        say(f"exchange {about['exchange']}, {about['kind']}: {said}")
+        if not code:  # a refusal is logged where its reason is known
+            say(f"exchange {about['exchange']}, {about['kind']}: answered")
         return reply
 
     before = child.tail(1 << 20).count(SENT)
@@ -214,9 +214,7 @@ def _give_up(began: float, came: bool, patience: float | None, server: Server) -
         raise processes.FlowerError(f"no message from {server.address} within {patience:g} s")
 
 
-def _was_refused(child: processes.Child, came: bool) -> bool:
+def _was_refused(child: processes.Child) -> bool:
     """Whether the server knew no such key; that a node of this name is still there passes by itself."""
     text = child.tail().rsplit(STARTING, 1)[-1]  # the log goes on from start to start
-    return (
-        "Failed to initialize the connection" in text and not came and "online" not in text.lower()
-    )
+    return "Failed to initialize the connection" in text and "online" not in text.lower()

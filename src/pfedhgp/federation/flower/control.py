@@ -27,7 +27,6 @@ from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, Pus
 from flwr.supercore.constant import NodeStatus, TaskType
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
-from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
 from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
@@ -35,7 +34,7 @@ from flwr.superlink.grid.http_grid import HttpGrid
 
 from pfedhgp.data.table import short
 from pfedhgp.errors import InputError
-from pfedhgp.federation.flower.address import ACQUIRE, Address
+from pfedhgp.federation.flower.address import ACQUIRE, Address, heartbeat_of
 from pfedhgp.federation.flower.bundles import app_files
 from pfedhgp.federation.flower.processes import FlowerError
 
@@ -128,7 +127,7 @@ def server_grid(address: Address, secret: bytes, run_id: int) -> Iterator[HttpGr
     ca = None if address.ca is None else address.ca.read_bytes()
     grid = HttpGrid(address.text, address.ca is None, ca, token=token)
     client = grid._runtime_client
-    heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(client))
+    heartbeat = heartbeat_of(client)
     status, details = SubStatus.FAILED, "the server stopped"
     try:
         heartbeat.start()

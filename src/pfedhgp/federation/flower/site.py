@@ -24,7 +24,7 @@ from pfedhgp.errors import InputError, MessageError, ModelFileError, NumericsErr
 from pfedhgp.federation.cohort import Cohort
 from pfedhgp.federation.flower import guard
 from pfedhgp.federation.flower.audit import AuditLog
-from pfedhgp.federation.flower.envelope import DELIVER, HELLO, Envelope, Refused
+from pfedhgp.federation.flower.envelope import CODES, DELIVER, HELLO, Envelope, Refused
 from pfedhgp.federation.flower.store import RUN_ID, Answered, Store
 from pfedhgp.federation.plan import Plan
 from pfedhgp.runtime import with_numerics
@@ -85,8 +85,8 @@ class Site:
                 request.run, None
             )  # half a step may have been taken: the disk has the truth
             code = code_of(error)
-            why = error.why if isinstance(error, Refused) and error.why else where(error)
-            log.warning("exchange %d, %s: %s (%s)", request.exchange, request.kind, code, why)
+            said = (request.exchange, request.kind, CODES[code], reason(error))
+            log.warning("exchange %d, %s: refused: %s%s", *said)
             digest = self.audit.append("refused", **about, code=code)
             return replace(mine, code=code, audit=digest)
         digest = self.audit.append("sent", **about, arrays=arrays)
@@ -96,7 +96,7 @@ class Site:
 
     def refuse(self, code: str) -> str:
         """Notes a message that could not even be read; returns the audit log's hash."""
-        log.warning("a message was refused: %s", code)
+        log.warning("a message was refused: %s", CODES[code])
         return self.audit.append("refused", code=code)
 
     def _answered(self, request: Envelope) -> Mapping[str, np.ndarray]:
@@ -221,6 +221,13 @@ def code_of(error: Exception) -> str:
     if isinstance(error, ModelFileError):
         return "internal"
     return "data" if isinstance(error, InputError) else "internal"
+
+
+def reason(error: Exception) -> str:
+    """For this machine's own log: what a refusal says, or of an error where it was."""
+    if isinstance(error, Refused):
+        return f" ({error.why})" if error.why else ""
+    return f" ({where(error)})"
 
 
 def where(error: Exception) -> str:
