@@ -111,8 +111,11 @@ def main() -> None:
         load = os.getloadavg()[0]
         with tempfile.TemporaryDirectory(prefix="pfedhgp-bench-") as name:
             os.environ["PFEDHGP_CACHE"] = f"{name}/compiled"
-            empty = empty_rounds(Path(name), sites)
-            first, second = (our_rounds(Path(name) / run, sites) for run in ("first", "second"))
+            # Before and after ours: what else the machine does meanwhile slows both.
+            empty = empty_rounds(Path(name) / "before", sites)
+            first = our_rounds(Path(name) / "first", sites)
+            empty += empty_rounds(Path(name) / "between", sites)
+            second = our_rounds(Path(name) / "second", sites)
             cells, ratio = row(empty, first, second)
         print(f"| {sites} | {load:.1f} | " + " | ".join(cells) + " |", flush=True)
         highest = max(highest, ratio)
@@ -150,7 +153,7 @@ def costs(run: Run) -> tuple[float, float, float]:
 
 
 def empty_rounds(folder: Path, sites: int) -> list[float]:
-    """Seconds of each round of the app that does nothing."""
+    """Seconds of each round of the app that does nothing, without its first."""
     from flwr.cli.build import build_fab_from_files
     from flwr.common.serde import fab_to_proto, user_config_to_proto
     from flwr.proto.control_pb2 import StartRunRequest
@@ -162,7 +165,8 @@ def empty_rounds(folder: Path, sites: int) -> list[float]:
     from pfedhgp.federation.flower.certs import make_certificates, public_bytes, read_sites
     from pfedhgp.federation.flower.processes import QUIET, free_port
 
-    certs, port = folder / "empty-certs", free_port()
+    folder.mkdir()
+    certs, port = folder / "certs", free_port()
     keys = make_certificates(certs, [f"site {i}" for i in range(sites)], ["127.0.0.1"])
     binaries = Path(sys.executable).parent
     home = {**QUIET, "FLWR_HOME": str(folder / "flwr"), "PATH": f"{binaries}:{os.environ['PATH']}"}
