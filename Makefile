@@ -10,10 +10,10 @@ ARGS   ?=
 FLOWER_TESTS ?= flower
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-slow test-flower lint bench docs study clean
+.PHONY: help venv demo test test-slow test-flower lint bench bench-federation docs study clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(VENV)/.stamp ## only set up the environment of demo, test and lint
 
@@ -38,6 +38,9 @@ lint: $(VENV)/.stamp ## formatting, lint rules and types
 
 bench: $(BENCH)/.stamp ## timings, against bare LAPACK and against GPyTorch
 	$(BENCH)/bin/python -m bench $(ARGS)
+
+bench-federation: $(FLOWER)/.stamp ## what a round over Flower costs, beside an app that does nothing
+	$(FLOWER)/bin/python -m bench.federation $(ARGS)
 
 # The modules that users call. The package itself comes first, without the parts that may change.
 PUBLIC := pfedhgp '!pfedhgp[.]' $(addprefix pfedhgp.,kernels predict metrics evaluation progress report errors)

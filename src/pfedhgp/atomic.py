@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import secrets
 import shutil
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,6 +61,39 @@ def write_new_folder(target: Path, files: Iterable[tuple[str, bytes]]) -> None:
         shutil.rmtree(beside, ignore_errors=True)
         raise
     sync_folder(target.parent)
+
+
+def exchange(fresh: Path, target: Path, spare: Path) -> Path:
+    """`fresh` takes `target`'s place in one step, and what was there has the path that is returned.
+
+    Linux can (renameat2); elsewhere, and on file systems that cannot, the old one goes to `spare` first.
+    """
+    if _swapped(fresh, target):
+        return fresh
+    os.rename(target, spare)
+    try:
+        os.rename(fresh, target)
+    except BaseException:
+        os.rename(spare, target)
+        raise
+    return spare
+
+
+def _swapped(one: Path, two: Path) -> bool:
+    """Whether two paths have changed places; False where this system cannot."""
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):
+        return False
+    here, flag = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    if rename(here, os.fsencode(one), here, os.fsencode(two), flag) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+        return False
+    raise OSError(code, os.strerror(code), str(two))
 
 
 def sync(path: Path) -> None:

@@ -58,13 +58,64 @@ def test_any_change_is_found_with_its_line(home, change, bad, run):
     assert (result.code, json.loads(result.out)["bad_line"]) == (1, bad)
 
 
-def test_a_log_that_was_cut_off_and_its_head_with_it_lacks_what_the_server_kept(home):
-    known = json.loads((home / LOG).read_text().splitlines()[-1])["hash"]
-    lines = (home / LOG).read_text().splitlines(keepends=True)[:4]
-    (home / LOG).write_text("".join(lines))
-    (home / HEAD).write_text(f"4 {json.loads(lines[-1])['hash']}\n")
+def _cut(home, lines, *, head=False):
+    """Takes lines away at the end, and where asked for mends the head, as somebody who knows would."""
+    kept = (home / LOG).read_text().splitlines(keepends=True)[:lines]
+    (home / LOG).write_text("".join(kept))
+    if head:
+        (home / HEAD).write_text(f"{lines} {json.loads(kept[-1])['hash']}\n")
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"), [(5, "a line is"), (3, "3 lines are"), (0, "6 lines are")]
+)
+def test_a_restart_does_not_hide_that_the_end_was_cut_off(home, run, lines, words):
+    _cut(home, lines)
+    log = AuditLog(home)
+    log.append("sent", run="r", exchange=4, kind="round")
+    AuditLog(home)
+    found = check(home)
+    assert (found.lines, found.bad_line) == (lines + 2, lines + 1)
+    assert f"{words} missing at the end" in found.problem
+    result = run("audit", home)
+    assert result.code == 1
+    assert f"line {lines + 1}: " in result.out
+
+
+@pytest.mark.parametrize("head", [None, "6 " + "0" * 64, "4 " + "0" * 64, "not a head"])
+def test_a_restart_does_not_hide_that_the_head_is_another(home, head):
+    (home / HEAD).unlink() if head is None else (home / HEAD).write_text(head)
+    AuditLog(home)
+    assert check(home).bad_line == 7
+
+
+def test_a_head_that_lags_by_one_line_is_what_a_stop_leaves(home):
+    lines = (home / LOG).read_text().splitlines()
+    (home / HEAD).write_text(f"5 {json.loads(lines[4])['hash']}\n")
     assert check(home).bad_line is None
-    assert check(home, known=known).bad_line == 5
+    AuditLog(home).append("note")
+    assert (check(home).bad_line, check(home).lines) == (None, 7)
+
+
+def test_every_hash_that_the_server_kept_must_be_there(home, tmp_path_factory, run):
+    """A log that was cut off and went on, head and all, looks whole: not so beside the server's."""
+    hashes = [json.loads(line)["hash"] for line in (home / LOG).read_text().splitlines()]
+    _cut(home, 4, head=True)
+    log = AuditLog(home)
+    log.append("received", run="r", exchange=4, kind="round")
+    last = log.append("sent", run="r", exchange=4, kind="round")
+    assert check(home).bad_line is None
+    server = tmp_path_factory.mktemp("RUN")
+    kept = {1: hashes[1], 2: hashes[3], 3: hashes[5], 4: last}
+    entries = [{"exchange": n, "audit": {"north": digest}} for n, digest in kept.items()]
+    (server / "participation.jsonl").write_text("".join(json.dumps(e) + "\n" for e in entries))
+    assert "not the RUN of a server that knows" in run("audit", home, "--against", server).complaint
+    (home / "site.json").write_text('{"name": "north"}')
+    result = run("audit", home, "--against", server)
+    assert result.code == 1
+    assert "line 5: the line of exchange 3, which the server has the hash of" in result.out
+    (server / "participation.jsonl").write_text(json.dumps(entries[0]) + "\n")
+    assert run("audit", home, "--against", server).code == 0
 
 
 def test_a_half_written_line_is_dropped_and_noted_and_others_are_not_touched(home):

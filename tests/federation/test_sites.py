@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from pfedhgp.errors import InputError
 from pfedhgp.federation import inprocess
 from pfedhgp.federation.checkpoint import Checkpoint
 from pfedhgp.federation.cohort import make_cohorts
 from pfedhgp.federation.flower import audit
 from pfedhgp.federation.flower.engine import Engine, Patience, QuorumError, Roster
-from pfedhgp.federation.flower.envelope import DELIVER
+from pfedhgp.federation.flower.envelope import CODES, DELIVER
 from pfedhgp.federation.server import Server
 from pfedhgp.runtime import numerics
 from reference_federation import (
@@ -193,6 +195,77 @@ def test_a_site_that_lost_its_home_begins_again(tmp_path):
     run(engine)
     missing = {e["round"]: e["missing"] for e in engine.roster.log if e["kind"] == "round"}
     assert missing == {1: {}, 2: {"south": "forgotten"}, 3: {}}
+
+
+@pytest.mark.parametrize("back", [1, 2])
+def test_a_home_from_a_backup_that_is_behind_catches_up(tmp_path, back):
+    """After round 2 south is set back to what it was `back` exchanges before: it begins again in round 4."""
+    terms = agreement(inference={"rounds": 5, "tolerance": 0.0})
+    engine, link = federation(tmp_path, terms)
+    home, copies = tmp_path / "south", {}
+
+    def each(record):
+        copies[record["round"]] = tmp_path / f"backup {record['round']}"
+        shutil.copytree(home, copies[record["round"]])
+        if record["round"] == 2:
+            shutil.rmtree(home)
+            shutil.copytree(copies[2 - back], home)
+            link.sites["south"] = site_of(home, ROWS[1])
+
+    engine.callbacks = [each]
+    assert run(engine) == {}
+    missing = {e["round"]: e["missing"] for e in engine.roster.log if e["kind"] == "round"}
+    assert missing == {1: {}, 2: {}, 3: {"south": "forgotten"}, 4: {}, 5: {}}
+    rest = [request for name, request in link.seen if name == "south" and request.round == 4]
+    assert (rest[0].counted, rest[0].lapsed) == (0, True)
+
+
+@pytest.mark.parametrize("lost", ["all", "the last round"])
+def test_a_home_that_is_behind_at_the_end_still_gets_the_model(tmp_path, lost):
+    terms, delivered = agreement(inference={"rounds": 2, "tolerance": 0.0}), {}
+    engine, link = federation(tmp_path, terms, delivered=delivered)
+    home = tmp_path / "south"
+
+    def each(record):
+        if record["round"] == 1 and lost != "all":
+            shutil.copytree(home, tmp_path / "backup")
+        if record["round"] == 2:
+            shutil.rmtree(home)
+            if lost != "all":
+                shutil.copytree(tmp_path / "backup", home)
+            link.sites["south"] = site_of(home, ROWS[1], delivered)
+
+    engine.callbacks = [each]
+    assert run(engine) == {}
+    assert set(delivered) == set(NAMES)
+    asked = [r for name, r in link.seen if name == "south" and r.kind == DELIVER]
+    assert [(r.counted > 0, bool(r.missed())) for r in asked] == [(True, False), (False, True)]
+
+
+def test_a_reply_that_comes_twice_is_counted_once(tmp_path, caplog):
+    whole, _ = federation(tmp_path / "whole", agreement())
+    run(whole)
+    engine, link = federation(tmp_path / "twice", agreement())
+    once = link.pull
+    link.pull = lambda: [pair for pair in once() for _ in range(2 if pair[0] == "south" else 1)]
+    assert run(engine) == {}
+    assert_same(engine.server, whole.server, 0.0)
+    assert sorted(engine.roster.delivered) == sorted(NAMES)
+    refused = f"a reply of south was refused: {CODES['duplicate']}"
+    assert caplog.text.count(refused) == engine.server.exchanges + 1  # the delivery's, too
+
+
+def test_a_site_of_another_name_is_told_so_and_claims_no_home(tmp_path):
+    """The server knows a site by its key; `--name` is what the site believes to be."""
+    engine, link = federation(tmp_path, agreement(), sites=("north", "east"))
+    link.sites["south"] = site_of(tmp_path / "south", replace(ROWS[1], name="sooth"))
+    run(engine)
+    assert {entry["missing"].get("south") for entry in engine.roster.log} == {"name"}
+    assert "name" in (tmp_path / "south" / audit.LOG).read_text().splitlines()[-1]
+    assert not (tmp_path / "south" / "site.json").exists()
+    site_of(tmp_path / "south", ROWS[1])
+    with pytest.raises(InputError, match="the home of another site"):
+        site_of(tmp_path / "north", ROWS[1])
 
 
 def test_changed_rows_terms_and_old_requests_are_refused(tmp_path):

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import datetime
+import socket
 import stat
 
 import pytest
 
 from flower_processes import needs_flower, write_rows
-from reference_federation import rows_of
+from pfedhgp.cli.agreement import difference
+from pfedhgp.errors import InputError, PFedHGPWarning
+from pfedhgp.federation.flower.envelope import Envelope
+from pfedhgp.federation.flower.participant import make_site
+from reference_federation import agreement, rows_of
 
 needs_flower()
-from pfedhgp.federation.flower.certs import read_sites, site_hash  # noqa: E402
+from pfedhgp.federation.flower import certs  # noqa: E402
+from pfedhgp.federation.flower.certs import (  # noqa: E402
+    make_certificates,
+    read_sites,
+    site_hash,
+)
+from pfedhgp.federation.flower.processes import private_folder  # noqa: E402
 
 pytestmark = pytest.mark.flower
 SETTINGS = '[data]\ninputs = ["x"]\noutputs = ["y"]\n'
@@ -60,6 +72,22 @@ CLIENT = [
         (["certs", "--site", "a", "--out", "certs"], "certs is not empty"),
         (["certs", "--site", "a", "--site", "a", "--out", "new"], "'a' is named twice"),
         (["certs", "--out", "new"], "--site is missing"),
+        (["certs", "--site", "a", "--out", "run.toml"], "run.toml is a file"),
+        (["certs", "--site", "a", "--out", "run.toml/new"], "nothing can be written there"),
+        (["certs", "--site", "a", "--out", "new", "--days", "3000000"], "--days"),
+        (
+            ["certs", "--site", "a", "--out", "run.toml/a.key", "--key-only"],
+            "nothing can be written there",
+        ),
+        ([*SERVER[:-1], "run.toml/RUN", "--certs", "certs"], "nothing can be written there"),
+        (
+            [*SERVER, "--certs", "certs", "--listen", "203.0.113.77:9092"],
+            "--listen 203.0.113.77:9092: not an address of this machine",
+        ),
+        (
+            [*SERVER, "--certs", "certs", "--listen", "127.0.0.2:9092"],
+            "server.crt is not for 127.0.0.2",
+        ),
         (
             ["certs", "--site", "a", "--host", "bad host\u2028", "--out", "new"],
             "neither an address",
@@ -69,6 +97,43 @@ CLIENT = [
 def test_wrong_use_is_one_line(there, run, arguments, words):
     assert words in run(*arguments).complaint
     assert not (there / "RUN" / "checkpoint" / "flower").exists()
+
+
+def test_a_busy_port_is_said_so(there, run):
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        port = busy.getsockname()[1]
+        for more in (["--certs", "certs"], ["--insecure"]):
+            words = run(*SERVER, *more, "--listen", f"127.0.0.1:{port}").complaint
+            assert f"port {port} is in use by another program" in words
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("server.key", None, "do not do: KEY_VALUES_MISMATCH"),
+        ("server.crt", "no certificate", "ca.crt, server.crt and server.key do not do"),
+        ("ca.crt", "no certificate", "ca.crt, server.crt and server.key do not do"),
+    ],
+)
+def test_certificates_that_do_not_belong_together_are_said_so(there, run, name, content, words):
+    other = make_certificates(there / "other", ["a"], ["localhost"]) and there / "other" / name
+    (there / "certs" / name).write_text(other.read_text() if content is None else content)
+    assert words in run(*SERVER, "--certs", "certs").complaint
+
+
+def test_a_certificate_out_of_its_dates_is_said_with_the_clock(there):
+    class Later(datetime.datetime):
+        @classmethod
+        def now(cls, zone=None):
+            return datetime.datetime(2200, 1, 1, tzinfo=zone)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(certs.datetime, "datetime", Later)
+        with pytest.raises(InputError, match="by this machine's clock it is 2200-01-01"):
+            certs.check_server_certificate(there / "certs", "127.0.0.1")
+    certs.check_server_certificate(there / "certs", "127.0.0.1")
 
 
 @pytest.mark.parametrize(
@@ -106,8 +171,12 @@ def test_wrong_settings_are_refused(there, run, text, words):
 
 
 def test_keys_are_their_owners_alone_and_names_are_in_no_path(there):
-    for path in (*(there / "certs").rglob("*.key"),):
+    keys = [*(there / "certs").rglob("*.key")]
+    assert len(keys) == 4
+    for path in keys:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    for folder in (there / "certs", there / "certs" / "sites"):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {p.stem for p in (there / "certs" / "sites").iterdir()} == {
         site_hash("a"),
         site_hash("b/ü"),
@@ -124,10 +193,67 @@ def test_a_site_makes_its_own_key_and_prints_its_line(there, run):
     )
 
 
-def test_a_home_is_one_sites(there, run):
-    from pfedhgp.federation.flower.participant import make_site
-
-    make_site(home=there / "home", name="b", data=[there / "rows.parquet"])
+def test_a_home_is_one_sites_and_for_its_owner_alone(there, run):
     key = there / "certs" / "sites" / f"{site_hash('a')}.key"
-    result = run(*CLIENT, "--ca", "certs/ca.crt", "--key", key)
-    assert "the home of another site" in result.complaint
+    client = [*CLIENT, "--ca", "certs/ca.crt", "--key", key, "--wait", "0.1"]
+    home = there / "home"
+    home.mkdir(mode=0o755)
+    (home / "site.json").write_text('{"name": "b"}')
+    assert "the home of another site" in run(*client).complaint
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+    folder = there / "mine"
+    folder.mkdir(mode=0o755)
+    (folder / "notes.txt").touch()
+    with pytest.warns(PFedHGPWarning, match="can be read by other users"):
+        private_folder(folder, "--home")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+    elsewhere = [word if word != "home" else "run.toml/home" for word in client]
+    assert "nothing can be written there" in run(*elsewhere).complaint
+
+
+def test_a_home_without_a_model_is_said_so(there, run):
+    home = there / "home"
+    home.mkdir()
+    (home / "site.json").write_text('{"name": "a"}')
+    words = run("predict", home, "rows.parquet", "--out", "p.csv").complaint
+    assert "this site has no model yet" in words
+
+
+@pytest.mark.parametrize(
+    ("table", "data", "words"),
+    [
+        ({"inputs": ["t"]}, "x,y\n1,2\n", "no column 't', which the server's settings name"),
+        ({"outputs": ["z"]}, "7.5,8.5\n1,2\n", "no column 'x'"),
+        ({}, "7.5,7.5\n1,2\n", "two columns of the header have the same name"),
+        ({"datetimes": ["x"]}, "x,y\n1,2\n", "column 'x' is not a datetime"),
+        ({}, "x,y\n1,2\n7.5,word\n", "row 2 (line 3), column 'y': text instead of a number"),
+        ({}, "x;y\n1;2\n", "add --delimiter ';'"),
+        ({}, "x,y\n1,2\n", "1 rows with an observed output: fewer than 5"),
+        ({"domain": ["0..1"]}, "x,y\n" + "7.5,2\n" * 9, "column 'x': there are rows outside"),
+    ],
+)
+def test_a_site_is_told_which_column_does_not_fit(tmp_path, caplog, table, data, words):
+    """On its own terminal: the server gets a code. No value of a row is in either."""
+    domain = {"model": {"domain": table.pop("domain")}} if "domain" in table else {}
+    terms = agreement(data=table, **domain)
+    (tmp_path / "rows.csv").write_text(data)
+    site = make_site(home=tmp_path / "home", name="a", data=[tmp_path / "rows.csv"])
+    reply = site.answer(_asked(terms.to_json()))
+    assert (reply.code, dict(reply.arrays)) == ("data", {})
+    assert words in caplog.text
+    assert not any(value in caplog.text for value in ("7.5", "8.5", "word"))
+
+
+def test_a_site_is_told_which_setting_is_not_the_agreed_one(tmp_path, caplog):
+    mine = agreement(inference={"rounds": 9}).to_json()
+    site = make_site(home=tmp_path, name="a", data=[tmp_path / "rows.csv"], expected=mine)
+    assert site.answer(_asked(agreement().to_json())).code == "config"
+    assert "`inference.rounds` is 9 here and 2 at the server" in caplog.text
+    other = agreement(data={"outputs": ["pm10"]}).to_json()
+    assert '`columns.outputs` is ["y"] here and ["pm10"] at' in difference(mine, other)
+
+
+def _asked(terms):
+    return Envelope(
+        run="ab" * 16, exchange=1, kind="census", round=0, sender="server", agreement=terms
+    )

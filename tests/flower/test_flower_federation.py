@@ -132,22 +132,40 @@ def _check_audit_logs(here, run):
     assert f"line {number + 1}: " in result.out
 
 
+NAMED_AT_A_SITE = ("site.json", "spec.json")
+"""Files of a home that have the site's own name; no file of it has another's."""
+NAMED_AT_THE_SERVER = ("messages.jsonl", "participation.jsonl", "spec.json", "server.out")
+"""Files of RUN, and the server's own lines: it has all names in its sites.toml."""
+
+
 def _check_canaries(here):
-    """No row in any file but the data; no name in any log of a site or of Flower."""
+    """No row in any file but the data. The server may name its sites; a site's files name no other site."""
     numbers = [f"{value:.9f}"[:9].encode() for value in (CANARY_X, CANARY_Y)]
     numbers += [struct.pack("<d", value) for value in (CANARY_X, CANARY_Y)]
-    named = ("site.json", "messages.jsonl", "participation.jsonl", "spec.json", "sites.toml")
-    named += ("predicted.csv",)  # the user asked for it
-    looked = 0
+    asked_for = (here.folder / "altered", here.folder / "predicted.csv", here.certs / "sites.toml")
+    looked = {"site": 0, "server": 0}
     for path in sorted(here.folder.rglob("*")):
-        if not path.is_file() or path.suffix == ".parquet" or "altered" in path.parts:
+        inside = path.relative_to(here.folder).parts[0]
+        if not path.is_file() or path.suffix == ".parquet" or inside == "altered":
             continue
         content = path.read_bytes()
-        looked += 1
         assert not any(number in content for number in numbers), path
-        if path.name not in named and path.suffix != ".safetensors":
-            assert b"CANARYNAME" not in content, path
-    assert looked > 60
+        if path in asked_for or inside == "other":
+            continue
+        there = [i for i, row in enumerate(here.rows) if row.name.encode() in content]
+        mine = [i for i in range(len(here.rows)) if inside.startswith(_places(i))]
+        allowed = NAMED_AT_A_SITE if mine else NAMED_AT_THE_SERVER
+        if mine and path.suffix == ".safetensors":  # a client's state is that client's
+            allowed = (path.name,)
+        looked["site" if mine else "server"] += 1
+        assert not there or (path.name in allowed and set(there) <= set(mine or there)), path
+        assert (b"CANARYNAME" in content) == bool(there), path
+    assert looked["site"] > 40
+    assert looked["server"] > 10
+
+
+def _places(i):
+    return (f"home-{i}", f"client-{i}.out", f"connects-{i}.txt")
 
 
 def _check_connections(here):

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from flower_processes import needs_flower
+from pfedhgp.errors import InputError
 
 needs_flower()
+import httpx  # noqa: E402
 from flwr.app import (  # noqa: E402
     Array,
     ArrayRecord,
@@ -23,7 +25,9 @@ from flwr.app import (  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 from pfedhgp.federation.flower import wire  # noqa: E402
+from pfedhgp.federation.flower.address import heartbeat_of  # noqa: E402
 from pfedhgp.federation.flower.app import client_app  # noqa: E402
+from pfedhgp.federation.flower.control import register  # noqa: E402
 from pfedhgp.federation.flower.envelope import HELLO, Envelope, Refused  # noqa: E402
 from pfedhgp.federation.flower.grid_link import TRAIN, GridLink  # noqa: E402
 from pfedhgp.federation.flower.superlink import FleetOnly  # noqa: E402
@@ -88,13 +92,13 @@ def test_other_records_are_refused(records, code):
     assert refused.value.code == code
 
 
-def _ask(gate, path, peer):
+def _ask(gate, path, peer, here="0.0.0.0"):
     sent = []
 
     async def send(message):
         sent.append(message)
 
-    scope = {"type": "http", "path": path, "client": (peer, 1234)}
+    scope = {"type": "http", "path": path, "client": (peer, 1234), "server": (here, 9092)}
     asyncio.run(gate(scope, None, send))
     return sent[0]["status"]
 
@@ -111,6 +115,53 @@ def test_only_the_fleet_api_is_open_to_other_machines_and_only_when_keys_are_kno
     for path in ("/v1/control/start-run", "/v1/runtime/acquire-task", "/docs", "/v1/fleetx"):
         assert _ask(gate, path, "10.0.0.7") == 404
         assert _ask(gate, path, "127.0.0.1") == 200
+        assert _ask(gate, path, "10.0.0.1", here="10.0.0.1") == 200, "itself, by its one interface"
+        assert _ask(gate, path, "10.0.0.7", here="10.0.0.1") == 404
+
+
+class _Control:
+    """What a SuperLink knows of keys: it remembers those that were withdrawn."""
+
+    def __init__(self):
+        self.status = {}
+
+    def ListNodes(self, request):
+        known = enumerate(self.status.items())
+        nodes = [SimpleNamespace(node_id=i, public_key=k, status=s) for i, (k, s) in known]
+        return SimpleNamespace(nodes_info=nodes)
+
+    def RegisterNode(self, request):
+        assert request.public_key not in self.status
+        self.status[request.public_key] = "registered"
+
+    def UnregisterNode(self, request):
+        self.status[list(self.status)[request.node_id]] = "unregistered"
+
+    def close(self):
+        pass
+
+
+def test_a_key_that_is_not_in_the_list_any_more_is_withdrawn_for_good():
+    control = _Control()
+    address = SimpleNamespace(client=lambda kind: control)
+    register(address, {b"1": "north", b"2": "south"})
+    control.status[b"2"] = "online"
+    register(address, {b"1": "north", b"3": "east"})
+    assert control.status == {b"1": "registered", b"2": "unregistered", b"3": "registered"}
+    before = dict(control.status)
+    with pytest.raises(InputError, match="site 'south' was withdrawn from this run"):
+        register(address, {b"2": "south", b"4": "west"})
+    assert control.status == before
+
+
+def test_a_task_that_is_over_ends_no_heartbeat():
+    answer = httpx.Response(401, request=httpx.Request("POST", "http://127.0.0.1"))
+
+    def over(request):
+        raise httpx.HTTPStatusError("Unauthorized", request=answer.request, response=answer)
+
+    sender = heartbeat_of(SimpleNamespace(SendTaskHeartbeat=over))
+    assert sender.heartbeat_fn() is False
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from pfedhgp import atomic
 from pfedhgp import kernels as kn
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import InputError, ModelFileError
@@ -487,7 +488,7 @@ def test_into_an_empty_folder_or_a_finished_checkpoint(tmp_path, model):
     load(tmp_path / "new" / "deep" / "run")
 
 
-@pytest.mark.parametrize("step", ["_write", "sync_folder", "_put_in_place", "rename"])
+@pytest.mark.parametrize("step", ["_write", "sync_folder", "_put_in_place", "exchange", "rename"])
 def test_a_failure_leaves_the_old_model(step, run, model, monkeypatch):
     before = snapshot(run)
     calls = []
@@ -495,13 +496,15 @@ def test_a_failure_leaves_the_old_model(step, run, model, monkeypatch):
     def fail_late(original):
         def wrapped(*args, **kwargs):
             calls.append(args)
-            if len(calls) == 2 or step == "_put_in_place":
+            if len(calls) == 2 or step in ("_put_in_place", "exchange"):
                 raise OSError(28, "No space left on device")
             return original(*args, **kwargs)
 
         return wrapped
 
     target = (os, "rename") if step == "rename" else (run_folder, step)
+    if step == "rename":  # where folders cannot change places in one step
+        monkeypatch.setattr(atomic, "_swapped", lambda one, two: False)
     monkeypatch.setattr(*target, fail_late(getattr(*target)))
     with pytest.raises(OSError, match="No space left"):
         save(dataclasses.replace(model, history=[]), run, overwrite=True)
@@ -510,6 +513,34 @@ def test_a_failure_leaves_the_old_model(step, run, model, monkeypatch):
     assert snapshot(run) == before
     assert [p.name for p in run.parent.iterdir()] == ["RUN"]
     load(run)
+
+
+@pytest.mark.parametrize("in_one_step", [True, False])
+def test_what_a_federation_keeps_stays_when_its_model_is_replaced(
+    run, model, monkeypatch, in_one_step
+):
+    """And while it is replaced there is always a whole model with its logs at its place."""
+    if not in_one_step:
+        monkeypatch.setattr(atomic, "_swapped", lambda one, two: False)
+    for name in ("audit.jsonl", "checkpoint/private", "sites/ab/audit.jsonl", "report.html"):
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text(name)
+    seen, rename = [], os.rename
+
+    def watched(one, two):
+        if in_one_step:
+            load(run)
+            seen.append((run / "audit.jsonl").read_text())
+        rename(one, two)
+
+    monkeypatch.setattr(os, "rename", watched)
+    save(dataclasses.replace(model, history=[]), run, overwrite=True, stay=("checkpoint",))
+    assert load(run).history == []
+    for name in ("audit.jsonl", "checkpoint/private", "sites/ab/audit.jsonl"):
+        assert (run / name).read_text() == name
+    assert not (run / "report.html").exists()
+    assert [p.name for p in run.parent.iterdir()] == ["RUN"]
+    assert seen == (["audit.jsonl"] * 2 if in_one_step else []), "the two folders that stay"
 
 
 def test_a_failure_leaves_nothing_behind(tmp_path, model, monkeypatch):

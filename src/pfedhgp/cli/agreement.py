@@ -28,7 +28,10 @@ from pfedhgp.data.readers import (
     wanted_names,
 )
 from pfedhgp.data.rows import ClientRows
+from pfedhgp.data.table import Table, short
+from pfedhgp.data.text_tables import RepeatedColumn
 from pfedhgp.errors import InputError
+from pfedhgp.federation.flower.envelope import Refused
 
 if TYPE_CHECKING:
     from pfedhgp.federation.plan import Plan
@@ -122,25 +125,62 @@ class Agreement:
         """A site's own rows, read by the agreed columns."""
         columns = self.columns
         data = self.config.data.model_copy(update={"delimiter": delimiter})
-        tables = read_tables(files, wanted=wanted_names(columns), delimiter=delimiter_of(data))
         parts: list[Observations] = []
-        for table in tables:
-            for column in columns.inputs:
-                if len(table) and cells.kind_of(table, column.name, column.format) != column.kind:
-                    raise InputError(f"{table.path}: {column.name!r} is not a {column.kind}")
-            parts += [replace(part, name=name) for part in observations_of([table], columns)]
+        try:
+            tables = read_tables(files, wanted=wanted_names(columns), delimiter=delimiter_of(data))
+            for table in tables:
+                _check_columns(table, columns)
+                parts += [replace(part, name=name) for part in observations_of([table], columns)]
+        except RepeatedColumn:
+            raise Refused("data", "two columns of the header have the same name") from None
+        except InputError as error:  # it names files, rows and columns, and no value
+            raise Refused("data", str(error)) from None
         whole = joined(parts)
         seen = int(np.isfinite(whole.Y).any(axis=1).sum())
         if seen < least_rows:
-            raise InputError(f"{seen} rows with an observed output: fewer than {least_rows}")
+            raise Refused("data", f"{seen} rows with an observed output: fewer than {least_rows}")
         layered = self.config.model.cycles != "white"
         (found,) = client_rows([whole], columns, whole_cycles=layered)
         domain = domain_of(self.config.model.domain, columns)
         if domain is not None:
             lower, upper = np.array(domain).T
-            if np.any(lower > found.X) or np.any(upper < found.X):
-                raise InputError("there are rows outside the agreed domain")
+            outside = np.any((lower > found.X) | (upper < found.X), axis=0)
+            for column, is_outside in zip(columns.inputs, outside, strict=True):
+                if is_outside:
+                    why = f"column {column.name!r}: there are rows outside the agreed domain"
+                    raise Refused("data", why)
         return found
+
+
+def _check_columns(table: Table, columns: Columns) -> None:
+    """The agreed columns are there and of their kind; others are not named: a header may be a row."""
+    for name in wanted_names(columns):
+        if name not in table.names:
+            raise InputError(f"{table.path}: no column {name!r}, which the server's settings name")
+    for column in columns.inputs:
+        if len(table) and cells.kind_of(table, column.name, column.format) != column.kind:
+            raise InputError(f"{table.path}: column {column.name!r} is not a {column.kind}")
+
+
+def difference(here: str, there: str) -> str:
+    """The first setting in which two agreements differ, by its name, here and at the server."""
+    both = [json.loads(text) for text in (here, there)]
+    one, two = (_named({"columns": tree["columns"], **tree["settings"]}) for tree in both)
+    for name in [*one, *two]:
+        if one.get(name) != two.get(name):
+            mine, other = (short(json.dumps(each.get(name))) for each in (one, two))
+            return f"`{name}` is {mine} here and {other} at the server"
+    return "the settings are another version's"
+
+
+def _named(tree: dict[str, Any], above: str = "") -> dict[str, Any]:
+    """Leaves by their names: model.kernel, columns.outputs."""
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        found |= (
+            _named(value, f"{above}{key}.") if isinstance(value, dict) else {above + key: value}
+        )
+    return found
 
 
 def joined(parts: Sequence[Observations]) -> Observations:

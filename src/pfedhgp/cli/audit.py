@@ -16,7 +16,7 @@ def audit(
     against: Annotated[
         Path | None,
         typer.Option(
-            metavar="RUN", help="The server's RUN: the hashes that it kept must be in the log."
+            metavar="RUN", help="The server's RUN: all hashes that it kept must be in the log."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
@@ -28,7 +28,7 @@ def audit(
     from pfedhgp.cli.terminal import result
     from pfedhgp.federation.flower.audit import LOG, check
 
-    known = None if against is None else _last_known(folder, against)
+    known = [] if against is None else _known(folder, against)
     found = check(folder, known=known)
     if as_json:
         result(
@@ -53,16 +53,16 @@ def audit(
         raise typer.Exit(1)
 
 
-def _last_known(home: Path, run: Path) -> str:
-    """The newest hash that the server has of this site's log."""
+def _known(home: Path, run: Path) -> list[tuple[int, str]]:
+    """The hashes that the server has of this site's log, by exchange."""
     from pfedhgp.errors import InputError
 
     try:
         name = json.loads((home / "site.json").read_bytes())["name"]
-        lines = (run / "participation.jsonl").read_bytes().splitlines()
-        kept = [entry["audit"][name] for entry in map(json.loads, lines) if name in entry["audit"]]
+        entries = map(json.loads, (run / "participation.jsonl").read_bytes().splitlines())
+        kept = [(int(e["exchange"]), str(e["audit"][name])) for e in entries if name in e["audit"]]
     except (OSError, ValueError, KeyError, TypeError):
         raise InputError(f"--against {run}: not the RUN of a server that knows this site") from None
     if not kept:
         raise InputError(f"--against {run}: this site was never counted there")
-    return str(kept[-1])
+    return kept

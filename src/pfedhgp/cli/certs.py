@@ -19,7 +19,9 @@ def certs(
         list[str] | None,
         typer.Option("--host", help="The server's name or address; may be repeated."),
     ] = None,
-    days: Annotated[int, typer.Option(min=1, help="How long certificates are valid.")] = 365,
+    days: Annotated[
+        int, typer.Option(min=1, max=36_500, help="How long certificates are valid.")
+    ] = 365,
     key_only: Annotated[
         bool,
         typer.Option("--key-only", help="Make one site's key, where it stays, and print its line."),

@@ -67,7 +67,13 @@ def client(
     from pfedhgp.data.readers import find_files
     from pfedhgp.errors import InputError
     from pfedhgp.federation.flower.certs import check_names, check_private_key
-    from pfedhgp.federation.flower.processes import FlowerError, require_loopback, split_address
+    from pfedhgp.federation.flower.processes import (
+        FlowerError,
+        locked,
+        private_folder,
+        require_loopback,
+        split_address,
+    )
 
     check_names([name])
     host, port = split_address(address, "--server")
@@ -95,31 +101,37 @@ def client(
             checked = configs.check(configs.read_config(config), file=config)
             expected = Agreement.of(checked).to_json()
         use_compilation_cache()
-        from pfedhgp.federation.flower.attend import Server, attend
+        from pfedhgp.federation.flower.attend import Server, attend, check_certificate
         from pfedhgp.federation.flower.participant import MODEL, make_site
 
-        site = make_site(
-            home=home.resolve(),
-            name=name,
-            data=files,
-            delimiter=delimiter,
-            least_rows=least_rows,
-            expected=expected,
+        there = Server(
+            host,
+            port,
+            None if ca is None else ca.resolve(),
+            None if key is None else key.resolve(),
         )
+        check_certificate(there)
+        place = home.resolve()
         try:
-            attend(
-                site,
-                Server(
-                    host,
-                    port,
-                    None if ca is None else ca.resolve(),
-                    None if key is None else key.resolve(),
-                ),
-                stay=stay,
-                patience=wait,
-                say=lambda text: say(text, quiet=quiet),
-                heed=heed,
-            )
+            private_folder(place, "--home")
+            with locked(place, "client") as lock:
+                site = make_site(
+                    home=place,
+                    name=name,
+                    data=files,
+                    delimiter=delimiter,
+                    least_rows=least_rows,
+                    expected=expected,
+                )
+                attend(
+                    site,
+                    there,
+                    lock,
+                    stay=stay,
+                    patience=wait,
+                    say=lambda text: say(text, quiet=quiet),
+                    heed=heed,
+                )
         except FlowerError as error:
             say(f"pfedhgp: error: {error}")
             raise typer.Exit(1) from None

@@ -65,11 +65,12 @@ def predict(
     """
     from pfedhgp.cli.config import Data
     from pfedhgp.cli.ingest import delimiter_of
-    from pfedhgp.cli.saved import clients_of, columns_of, dropped_of, open_run
+    from pfedhgp.cli.saved import clients_of, columns_of, dropped_of, model_of, open_run
     from pfedhgp.cli.terminal import counted, result, say, use_compilation_cache, warnings_as_lines
 
     with warnings_as_lines() as told:
         _check_options(out, level, overwrite, as_json)
+        run = model_of(run)
         spec = open_run(run)
         columns = columns_of(spec)
         rows = read_inputs(

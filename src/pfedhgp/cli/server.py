@@ -58,7 +58,7 @@ def server(
     require_flower()
     from pfedhgp.errors import InputError
     from pfedhgp.federation.flower.coordinator import Coordinator
-    from pfedhgp.federation.flower.processes import require_loopback, split_address
+    from pfedhgp.federation.flower.processes import FlowerError, require_loopback, split_address
 
     host, port = split_address(listen, "--listen")
     if insecure:
@@ -85,7 +85,9 @@ def server(
         from pfedhgp.federation.flower.serve import Listening, serve
 
         again = " (going on with the run that stopped)" if coordinator.resume else ""
-        say(f"waiting for {len(coordinator.sites)} sites on {listen}{again}", quiet=quiet)
+        coordinator.waiting = lambda: say(
+            f"waiting for {len(coordinator.sites)} sites on {listen}{again}", quiet=quiet
+        )
         coordinator.callbacks = [Heeding()]
         coordinator.tell = lambda entry: say(line_of(entry), quiet=quiet)
         try:
@@ -93,7 +95,7 @@ def server(
                 coordinator,
                 Listening(host, port, None if insecure else certificates.resolve()),  # type: ignore[union-attr]
             )
-        except QuorumError as error:
+        except (QuorumError, FlowerError) as error:
             say(f"pfedhgp: error: {error}")
             raise typer.Exit(1) from None
     if as_json:

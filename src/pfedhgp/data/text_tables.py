@@ -26,6 +26,10 @@ TOP = 60
 """Lines in which a header is looked for that is not the first."""
 
 
+class RepeatedColumn(InputError):
+    """The one refusal that quotes a header, which is a row where there is no header."""
+
+
 def read_text(path: Path, data: bytes, *, delimiter: str, wanted: Iterable[str]) -> Table:
     """The table of a delimited text file; every cell is text, fields left empty are ""."""
     content = _decoded(path, data)
@@ -155,7 +159,7 @@ def _names(path: Path, header: Sequence[str]) -> list[str]:
         )
     for name in names:
         if name and names.count(name) > 1:
-            raise InputError(
+            raise RepeatedColumn(
                 f"{path}: column {name!r} is there {names.count(name)} times; "
                 f"the header has {listed(names)}: rename or remove one"
             )

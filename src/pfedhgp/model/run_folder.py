@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from pfedhgp import __version__
-from pfedhgp.atomic import sync_folder
+from pfedhgp.atomic import exchange, sync_folder
 from pfedhgp.errors import InputError, ModelFileError
 
 FORMAT, VERSION = "pfedhgp-run", 1
@@ -76,10 +76,13 @@ def write_folder(
         _write(fresh / SPEC, json.dumps(whole, indent=1, allow_nan=False).encode("ascii"))
         sync_folder(fresh / "clients")
         sync_folder(fresh)
-        _put_in_place(fresh, target, (*STAY, *stay))
+        old = _put_in_place(fresh, target, (*STAY, *stay))
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
+    sync_folder(target.parent)
+    if old is not None:
+        _take_over(old, target, (*stay, *STAY))
 
 
 def check_target(target: Path, *, overwrite: bool) -> None:
@@ -105,25 +108,28 @@ def _beside(target: Path) -> Path:
     return target.parent / f".pfedhgp-{secrets.token_hex(8)}"
 
 
-def _put_in_place(fresh: Path, target: Path, names: Sequence[str]) -> None:
+def _put_in_place(fresh: Path, target: Path, names: Sequence[str]) -> Path | None:
+    """`fresh` becomes `target`, with the files of `names` that are there; at no moment is there no `target`.
+
+    Returns where the old folder is now.
+    """
     if not target.exists():
         os.rename(fresh, target)
-        sync_folder(target.parent)
-        return
-    old = _beside(target)
-    stay = [name for name in names if os.path.lexists(target / name)]
-    os.rename(target, old)
-    try:
-        for name in stay:
-            os.rename(old / name, fresh / name)
-        os.rename(fresh, target)
-    except BaseException:
-        for name in stay:
-            if os.path.lexists(fresh / name):
-                os.rename(fresh / name, old / name)
-        os.rename(old, target)
-        raise
-    sync_folder(target.parent)
+        return None
+    for name in names:
+        if (target / name).is_file():
+            with suppress(OSError):  # a file system without links: it moves afterwards
+                os.link(target / name, fresh / name)
+    sync_folder(fresh)
+    return exchange(fresh, target, _beside(target))
+
+
+def _take_over(old: Path, target: Path, names: Sequence[str]) -> None:
+    """What stays and is not in the new folder yet moves there; the rest of the old one goes."""
+    for name in names:
+        if os.path.lexists(old / name) and not os.path.lexists(target / name):
+            os.rename(old / name, target / name)
+    sync_folder(target)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -150,6 +156,8 @@ class RunFolder:
         if not folder.is_dir():
             what = "a file, not a folder that a fit wrote" if folder.is_file() else "no such folder"
             raise ModelFileError(f"{folder}: {what}")
+        if not (folder / SPEC).exists() and (folder / "model" / SPEC).exists():
+            raise ModelFileError(f"{folder} is a site's home: its model is {folder / 'model'}")
         with naming(folder / SPEC):
             spec = parse_json(_read(folder / SPEC))
             if not isinstance(spec, dict) or spec.get("format") != FORMAT:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
+from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
 ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
@@ -27,3 +29,16 @@ class Address:
             root_certificates=None if self.ca is None else self.ca.read_bytes(),
             interceptors=[RuntimeVersionHttpInterceptor(component_name="pfedhgp"), *interceptors],
         )
+
+
+def heartbeat_of(client: Any) -> HeartbeatSender:
+    """What tells a Flower process that its task is being worked on; a task that is over is no error."""
+    send = make_task_heartbeat_fn_http(client)
+
+    def beat() -> bool:
+        try:
+            return send()
+        except httpx.HTTPStatusError:  # it would end the sender's thread with a traceback
+            return False
+
+    return HeartbeatSender(beat)

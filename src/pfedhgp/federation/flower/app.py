@@ -13,23 +13,32 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+WAIT = 600.0
+"""Seconds that a message waits for the one before, where that has not been answered yet."""
 client_app = ClientApp()
 
 
 @client_app.train()
 def train(message: Message, context: Context) -> Message:
     """For Flower's own SuperNode: the home and the data are in its `--node-config`."""
+    from pfedhgp.cli.terminal import use_compilation_cache
+
+    use_compilation_cache()  # each message is a process of its own
     from pfedhgp.federation.flower.answering import answer
     from pfedhgp.federation.flower.participant import make_site
+    from pfedhgp.federation.flower.processes import locked, private_folder
 
     options = context.node_config
-    site = make_site(
-        home=Path(str(options["home"])),
-        name=str(options["name"]),
-        data=[Path(str(options["data"]))],
-        least_rows=int(options.get("least-rows", 5)),
-    )
-    return answer(message, site)
+    home = Path(str(options["home"]))
+    private_folder(home, "home")
+    with locked(home, "message", wait=WAIT):
+        site = make_site(
+            home=home,
+            name=str(options["name"]),
+            data=[Path(str(options["data"]))],
+            least_rows=int(options.get("least-rows", 5)),
+        )
+        return answer(message, site)
 
 
 server_app = ServerApp()
@@ -38,6 +47,9 @@ server_app = ServerApp()
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
     """For `flwr run`: the settings, the sites and RUN are in its `--run-config`."""
+    from pfedhgp.cli.terminal import use_compilation_cache
+
+    use_compilation_cache()
     from pfedhgp.federation.flower.coordinator import Coordinator
     from pfedhgp.federation.flower.grid_link import GridLink
 

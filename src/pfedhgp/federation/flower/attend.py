@@ -10,9 +10,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from flwr.app import Message
 
+from pfedhgp.data.table import short
 from pfedhgp.errors import InputError
 from pfedhgp.federation.flower import processes
 from pfedhgp.federation.flower.address import Address
@@ -22,7 +24,10 @@ from pfedhgp.federation.flower.envelope import DELIVER
 from pfedhgp.federation.flower.site import Site
 
 log = logging.getLogger("pfedhgp.site")
-PAUSE = 0.2
+PAUSE, LOOK = 0.2, 5.0
+DATED, MISNAMED = (9, 10), (62, 64)
+"""OpenSSL's verify codes: not yet valid, expired; another name, another address."""
+MISNOMER = "name"
 LINGER = 2.0
 """Seconds that a site stays after the delivery, in case that its receipt is lost: a few of its looks."""
 SENT = "Sent successfully"
@@ -61,10 +66,10 @@ class Server:
         return ["--superlink", self.address, *trust]
 
 
-def check_certificate(server: Server) -> None:
-    """Refuses a server whose certificate is not the CA's, before anything else is said to it."""
+def check_certificate(server: Server) -> bool:
+    """Refuses a server whose certificate is not the CA's; False where there is no server yet."""
     if server.ca is None:
-        return
+        return True
     try:
         context = ssl.create_default_context(cafile=str(server.ca))
     except (OSError, ssl.SSLError):
@@ -74,18 +79,43 @@ def check_certificate(server: Server) -> None:
             socket.create_connection((server.host, server.port), timeout=10.0) as plain,
             context.wrap_socket(plain, server_hostname=server.host),
         ):
-            return
+            return True
     except ssl.SSLCertVerificationError as error:
+        problem = {
+            **dict.fromkeys(DATED, "is out of its dates, or this machine's clock is wrong"),
+            **dict.fromkeys(MISNAMED, "is for another name"),
+        }.get(error.verify_code, f"is not one of {server.ca}")
         raise InputError(
-            f"the certificate of {server.address} is not one of {server.ca}: {error.verify_message}"
+            f"the certificate of {server.address} {problem}: {error.verify_message}"
         ) from None
     except (OSError, ssl.SSLError):
-        return  # not there yet: it is tried again
+        return False  # not there yet: it is tried again
+
+
+@dataclass
+class Acquaintance:
+    """Whether the server was ever there with a certificate of the CA's: looked at now and then until it was.
+
+    Flower's SuperNode does not tell a wrong certificate from a server that is not up.
+    """
+
+    server: Server
+    met: bool = False
+    looked: float = -LOOK
+
+    def look(self, *, now: bool = False) -> bool:
+        """Raises where the certificate is wrong; with `now`, whether the server is there at present."""
+        if now or (not self.met and time.monotonic() - self.looked > LOOK):
+            there = check_certificate(self.server)
+            self.met, self.looked = self.met or there, time.monotonic()
+            return there
+        return self.met
 
 
 def attend(
     site: Site,
     server: Server,
+    lock: IO[bytes],
     *,
     stay: bool = False,
     patience: float | None = None,
@@ -96,55 +126,56 @@ def attend(
 
     A SuperNode that ends is started again. A key that the server does not know is said so when it was refused
     REFUSALS times: a server that has just started has yet to register its sites. `patience` bounds how long a
-    server that is not there is waited for.
+    server that is not there is waited for. `lock` is that of the site's home.
     """
     folder = site.home / "flower"
-    check_certificate(server)
-    with processes.locked(site.home, "client") as lock:
-        os.environ.update(processes.QUIET)
-        began, came, refusals = time.monotonic(), False, 0
-        known = any((site.home / "runs").glob("*"))
-        delivered: float | None = None
-        while True:
-            secret = processes.secret_file(folder / "secret")
-            port = processes.free_port()
-            child = processes.start(
-                "supernode",
-                [
-                    *server.arguments(),
-                    *("--host", "127.0.0.1", "--port", str(port), "--isolation", "process"),
-                    *("--superexec-auth-secret-file", str(folder / "secret")),
-                ],
-                folder=folder,
-                lock=lock,
+    meeting = Acquaintance(server)
+    os.environ.update(processes.QUIET)
+    began, came, refusals = time.monotonic(), False, 0
+    known = any((site.home / "runs").glob("*"))
+    delivered: float | None = None
+    while True:
+        meeting.look()
+        secret = processes.secret_file(folder / "secret")
+        port = processes.free_port()
+        child = processes.start(
+            "supernode",
+            [
+                *server.arguments(),
+                *("--host", "127.0.0.1", "--port", str(port), "--isolation", "process"),
+                *("--superexec-auth-secret-file", str(folder / "secret")),
+            ],
+            folder=folder,
+            lock=lock,
+        )
+        desk = Desk(Address(f"127.0.0.1:{port}"), secret)
+        try:
+            while child.running:
+                heed()
+                done, worked = _work(site, desk, child, say)
+                if done and not stay:
+                    delivered = time.monotonic()
+                if delivered is not None and time.monotonic() - delivered > LINGER:
+                    return
+                came = came or worked
+                if not worked:
+                    meeting.look()
+                    _give_up(began, came, patience, server)
+                    time.sleep(PAUSE)
+        finally:
+            desk.close()
+            child.stop()
+        if delivered is not None:
+            return
+        refusals = refusals + 1 if meeting.look(now=True) and _was_refused(child) else 0
+        if refusals >= (MORE_REFUSALS if known or came else REFUSALS):
+            raise InputError(
+                "the server refused this site's key: it is not in the server's sites.toml, or not "
+                "any more"
             )
-            desk = Desk(Address(f"127.0.0.1:{port}"), secret)
-            try:
-                while child.running:
-                    heed()
-                    done, worked = _work(site, desk, child, say)
-                    if done and not stay:
-                        delivered = time.monotonic()
-                    if delivered is not None and time.monotonic() - delivered > LINGER:
-                        return
-                    came = came or worked
-                    if not worked:
-                        _give_up(began, came, patience, server)
-                        time.sleep(PAUSE)
-            finally:
-                desk.close()
-                child.stop()
-            if delivered is not None:
-                return
-            refusals = refusals + 1 if _was_refused(child, came) else 0
-            if refusals >= (MORE_REFUSALS if known else REFUSALS):
-                raise InputError(
-                    "the server refused this site's key: it is not in the server's sites.toml, or not "
-                    "this one"
-                )
-            log.warning("Flower's SuperNode ended: it is started again")
-            _give_up(began, came, patience, server)
-            time.sleep(1.0)
+        log.warning("Flower's SuperNode ended: it is started again")
+        _give_up(began, came, patience, server)
+        time.sleep(1.0)
 
 
 def _work(
@@ -152,17 +183,24 @@ def _work(
 ) -> tuple[bool, bool]:
     """(whether the model was delivered, whether there was a message)"""
     kinds: list[str] = []
+    codes: list[str] = []
 
     def reply_to(message: Message) -> Message:
         reply = answer(message, site)
         about = reply.content["about"]
-        kinds.append("" if about["code"] else str(about["kind"]))
-        said = f"refused ({about['code']})" if about["code"] else "answered"
-        say(f"exchange {about['exchange']}, {about['kind']}: {said}")
+        code = str(about["code"])
+        codes.append(code)
+        kinds.append("" if code else str(about["kind"]))
+        if not code:  # a refusal is logged where its reason is known
+            say(f"exchange {about['exchange']}, {about['kind']}: answered")
         return reply
 
     before = child.tail(1 << 20).count(SENT)
     worked = desk.serve_one(reply_to)
+    if MISNOMER in codes:
+        raise InputError(
+            f"--name {short(site.name)!r}: the server's sites.toml has another name for this key: give that"
+        )
     if DELIVER not in kinds:
         return False, worked
     end = time.monotonic() + 10.0  # the SuperNode has yet to pass the receipt on
@@ -176,9 +214,7 @@ def _give_up(began: float, came: bool, patience: float | None, server: Server) -
         raise processes.FlowerError(f"no message from {server.address} within {patience:g} s")
 
 
-def _was_refused(child: processes.Child, came: bool) -> bool:
+def _was_refused(child: processes.Child) -> bool:
     """Whether the server knew no such key; that a node of this name is still there passes by itself."""
     text = child.tail().rsplit(STARTING, 1)[-1]  # the log goes on from start to start
-    return (
-        "Failed to initialize the connection" in text and not came and "online" not in text.lower()
-    )
+    return "Failed to initialize the connection" in text and "online" not in text.lower()

@@ -14,6 +14,7 @@ import hashlib
 import ipaddress
 import json
 import os
+import ssl
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from pfedhgp.atomic import write_bytes
 from pfedhgp.data.table import short
 from pfedhgp.errors import InputError
+from pfedhgp.federation.flower.processes import private_folder
 
 LONGEST_NAME = 200
 
@@ -41,12 +43,15 @@ def make_certificates(
 ) -> dict[str, Path]:
     """Writes all of the above; returns the path of each site's key. Refuses to replace anything."""
     check_names(sites)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file: choose a new folder for the certificates")
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} is not empty: choose a new folder for the certificates")
     ca_key, ca = _authority(days)
     server_key, server = _server_certificate(ca_key, ca, hosts, days)
     keys = {name: ec.generate_private_key(ec.SECP384R1()) for name in sites}
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder, "--out")
+    private_folder(folder / "sites", "--out")
     _write_secret(folder / "ca.key", _pem(ca_key))
     _write_secret(folder / "server.key", _pem(server_key))
     paths = {}
@@ -65,7 +70,11 @@ def make_site_key(path: Path) -> str:
     if path.exists():
         raise InputError(f"{path} already exists: choose another file for the key")
     key = ec.generate_private_key(ec.SECP384R1())
-    _write_secret(path, private_text(key))
+    try:
+        _write_secret(path, private_text(key))
+    except OSError as error:
+        why = error.strerror or error
+        raise InputError(f"{path}: nothing can be written there ({why})") from None
     return public_text(key.public_key())
 
 
@@ -164,6 +173,40 @@ def check_private_key(path: Path) -> str:
             f"{path}: not an ECDSA private key in OpenSSH's form, without a passphrase"
         ) from None
     return public_text(key.public_key())
+
+
+def check_server_certificate(folder: Path, host: str) -> None:
+    """server.crt belongs to server.key, is valid now, and is for `host`: so the server reaches itself."""
+    path = folder / "server.crt"
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(path, folder / "server.key", password="")
+        ssl.create_default_context(cafile=str(folder / "ca.crt"))
+        found = x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        why = getattr(error, "reason", None) or getattr(error, "strerror", None) or "not PEM"
+        raise InputError(f"{folder}: ca.crt, server.crt and server.key do not do: {why}") from None
+    now = datetime.datetime.now(datetime.UTC)
+    first, last = found.not_valid_before_utc, found.not_valid_after_utc
+    if not first <= now <= last:
+        raise InputError(
+            f"{path} is valid from {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC, and by this "
+            f"machine's clock it is {now:%Y-%m-%d %H:%M}: renew it, or set the clock"
+        )
+    if not {host, f"*.{host.partition('.')[2]}"} & set(_names_of(found)):
+        raise InputError(
+            f"{path} is not for {host}, by which the server's own processes reach it: make one with "
+            f"--host {host}"
+        )
+
+
+def _names_of(certificate: x509.Certificate) -> list[str]:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    addresses = names.get_values_for_type(x509.IPAddress)
+    return [*names.get_values_for_type(x509.DNSName), *map(str, addresses)]
 
 
 # ----------------------------------------------------------------------------------- certificates

@@ -10,6 +10,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import httpx
 from flwr.cli.build import build_fab_from_files
@@ -20,24 +21,28 @@ from flwr.proto.control_pb2 import (
     RegisterNodeRequest,
     StartRunRequest,
     StopRunRequest,
+    UnregisterNodeRequest,
 )
 from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, PushTaskOutputRequest
-from flwr.supercore.constant import TaskType
+from flwr.supercore.constant import NodeStatus, TaskType
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
-from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
 from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid.http_grid import HttpGrid
 
-from pfedhgp.federation.flower.address import ACQUIRE, Address
+from pfedhgp.data.table import short
+from pfedhgp.errors import InputError
+from pfedhgp.federation.flower.address import ACQUIRE, Address, heartbeat_of
 from pfedhgp.federation.flower.bundles import app_files
 from pfedhgp.federation.flower.processes import FlowerError
 
 
-def wait_until_up(address: Address, alive: Callable[[], bool], *, patience: float = 60.0) -> None:
-    """Until the process answers; says so where it ends instead."""
+def wait_until_up(
+    address: Address, alive: Callable[[], bool], *, patience: float = 60.0, log: Path | None = None
+) -> None:
+    """Until the process answers; says so where it ends instead, and where it logs."""
     end = time.monotonic() + patience
     control = address.client(ControlHttpClient)
     try:
@@ -47,17 +52,31 @@ def wait_until_up(address: Address, alive: Callable[[], bool], *, patience: floa
                 return
             except httpx.TransportError:
                 if not alive() or time.monotonic() > end:
-                    raise FlowerError("Flower's SuperLink did not come up") from None
+                    where = "" if log is None else f": see {log}"
+                    raise FlowerError(f"Flower's SuperLink did not come up{where}") from None
                 time.sleep(0.2)
     finally:
         control.close()
 
 
 def register(address: Address, keys: dict[bytes, str]) -> None:
-    """Tells the SuperLink whose nodes may connect; those that it knows already stay."""
+    """Tells the SuperLink whose nodes may connect, and that others, which were withdrawn, may not.
+
+    Flower remembers a key that was withdrawn, and does not take it back.
+    """
     control = address.client(ControlHttpClient)
     try:
-        known = {bytes(n.public_key) for n in control.ListNodes(ListNodesRequest()).nodes_info}
+        nodes = control.ListNodes(ListNodesRequest()).nodes_info
+        known = {bytes(node.public_key): node for node in nodes}
+        for key, node in known.items():
+            if key in keys and node.status == NodeStatus.UNREGISTERED:
+                raise InputError(
+                    f"site {short(keys[key])!r} was withdrawn from this run: it takes part again with "
+                    "a new key, or under its old one in a new run (--overwrite)"
+                )
+        for key, node in known.items():
+            if key not in keys and node.status != NodeStatus.UNREGISTERED:
+                control.UnregisterNode(UnregisterNodeRequest(node_id=node.node_id))
         for key in keys:
             if key not in known:
                 control.RegisterNode(RegisterNodeRequest(public_key=key))
@@ -108,7 +127,7 @@ def server_grid(address: Address, secret: bytes, run_id: int) -> Iterator[HttpGr
     ca = None if address.ca is None else address.ca.read_bytes()
     grid = HttpGrid(address.text, address.ca is None, ca, token=token)
     client = grid._runtime_client
-    heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(client))
+    heartbeat = heartbeat_of(client)
     status, details = SubStatus.FAILED, "the server stopped"
     try:
         heartbeat.start()

@@ -41,6 +41,8 @@ class Coordinator:
     resume: bool
     callbacks: Sequence[Callable[[dict[str, Any]], bool | None]] = ()
     tell: Callable[[dict[str, Any]], None] | None = None
+    waiting: Callable[[], None] = lambda: None
+    """Called once the server listens."""
     missing: dict[str, str] = field(default_factory=dict)
     """Sites that did not get the model, and why."""
 
@@ -151,9 +153,9 @@ class Coordinator:
             return []
         with naming(path):
             found = parse_json(path.read_bytes())
-            if not isinstance(found, list) or not all(name in self.sites for name in found):
+            if not isinstance(found, list):
                 raise ValueError("not a list of this run's sites")
-            return list(found)
+            return [name for name in found if name in self.sites]  # others were withdrawn
 
     def _note_delivery(self, names: Sequence[str]) -> None:
         write_bytes(self.out / "checkpoint" / DELIVERED, json.dumps(list(names)).encode("ascii"))

@@ -16,13 +16,12 @@ from flwr.app import Message
 from flwr.common.constant import SubStatus
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.constant import TaskType
-from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, SuperExecAuthHttpInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
-from pfedhgp.federation.flower.address import ACQUIRE, Address
+from pfedhgp.federation.flower.address import ACQUIRE, Address, heartbeat_of
 
 
 class Desk:
@@ -46,7 +45,7 @@ class Desk:
         if not found.HasField("task") or not found.token:
             return False
         client = self.address.client(RuntimeHttpClient, RuntimeTokenHttpInterceptor(found.token))
-        heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(client))
+        heartbeat = heartbeat_of(client)
         try:
             heartbeat.start()
             message, context, _, _ = pull_task_input(client)  # the bundle is not unpacked

@@ -3,7 +3,7 @@
 A `Link` carries envelopes. An exchange ends when every site has answered or the time is up; sites that
 were missing in the exchange before are waited for only as long again as the others took. The participation
 log has, for each exchange, whose reply was counted and why another's was not: it is all that is needed to
-repeat the run in one process.
+repeat the run in one process. The server's own lines name sites, as its sites.toml does.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from pfedhgp.data.table import short
 from pfedhgp.errors import PFedHGPError
 from pfedhgp.federation.flower import guard
 from pfedhgp.federation.flower.envelope import CODES, DELIVER, Envelope, Refused, missed_arrays
@@ -206,6 +207,7 @@ class Engine:
             sender="server",
             arrays=arrays,
             block=request.block,
+            receiver=name,
             counted=roster.counted.get(name, 0),
             lapsed=training and name not in roster.last_round.get(attempt, []),
             agreement=roster.agreement,
@@ -228,9 +230,7 @@ class Engine:
             for attempt in learnt.get(request.kind, []):
                 if attempt not in knows:
                     knows.append(attempt)
-        for name, code in entry["missing"].items():
-            if code == "forgotten":
-                roster.counted[name], roster.knows[name] = 0, []
+        self._forget([name for name, code in entry["missing"].items() if code == "forgotten"])
         roster.log.append(entry)
 
     def _gather(
@@ -291,7 +291,7 @@ class Engine:
         except Refused as refused:
             if name not in replies:
                 refusals[name] = refused.code
-            log.warning("a reply of %s was refused: %s", self._shown(name), CODES[refused.code])
+            log.warning("a reply of %s was refused: %s", short(name), CODES[refused.code])
             return
         refusals.pop(name, None)
         replies[name] = reply
@@ -303,7 +303,7 @@ class Engine:
 
     def _log_missing(self, entry: dict[str, Any]) -> None:
         for name, code in entry["missing"].items():
-            about = (entry["exchange"], entry["kind"], self._shown(name), CODES[code])
+            about = (entry["exchange"], entry["kind"], short(name), CODES[code])
             log.warning("exchange %d, %s: without %s: %s", *about)
 
     # ---------------------------------------------------------------------------------- delivery
@@ -316,21 +316,31 @@ class Engine:
         arrays = dict(server._ask_finish())
         arrays |= {f"population.{k}": np.asarray(v) for k, v in vars(population).items()}
         request = Message("finish", server.round, "server", arrays)
-        number = server.exchanges + 1
-        envelopes = {}
-        for name in (n for n in self.roster.sites if n not in self.roster.delivered):
-            made = self._envelope(request, number, name)
-            envelopes[name] = replace(made, kind=DELIVER, summary=self.summary())
         self.link.expect(guard.SLACK * guard.HEADER)
-        replies, refusals, _ = self._gather(envelopes, {}, last=True)
-        missing = {n: refusals.get(n, "no-answer") for n in envelopes if n not in replies}
+        missing = self._hand_over(request)
+        lost = [name for name, code in missing.items() if code == "forgotten"]
+        if lost:  # asked again as sites that come for the first time
+            self._forget(lost)
+            others = {name: code for name, code in missing.items() if name not in lost}
+            missing = others | self._hand_over(request, lost)
         for name, code in missing.items():
-            log.warning("%s has not got the model: %s", self._shown(name), CODES[code])
+            log.warning("%s has not got the model: %s", short(name), CODES[code])
         return missing
 
-    def _shown(self, name: str) -> str:
-        """A site in a log: by its place in sites.toml, for logs are passed around and names are not ours."""
-        return f"site {self.roster.sites.index(name) + 1}"
+    def _hand_over(self, request: Message, names: Sequence[str] | None = None) -> dict[str, str]:
+        """To all that have not got the model, or to `names`; why some still have not got it."""
+        envelopes, number = {}, self.server.exchanges + 1
+        for name in self.roster.sites if names is None else names:
+            if name not in self.roster.delivered:
+                made = self._envelope(request, number, name)
+                envelopes[name] = replace(made, kind=DELIVER, summary=self.summary())
+        replies, refusals, _ = self._gather(envelopes, {}, last=True)
+        return {n: refusals.get(n, "no-answer") for n in envelopes if n not in replies}
+
+    def _forget(self, names: Sequence[str]) -> None:
+        """Sites that have lost what they knew are told everything again."""
+        for name in names:
+            self.roster.counted[name], self.roster.knows[name] = 0, []
 
     def summary(self) -> str:
         """What the sites' model files say of the training."""
@@ -347,7 +357,7 @@ def check_reply(
 ) -> None:
     """Whether a reply is one to what was asked, of whom it was asked, and looks as it should."""
     if asked is None or reply.sender != name:
-        raise Refused("other-request")
+        raise Refused("name" if asked is not None and reply.code == "name" else "other-request")
     if reply.run == asked.run and reply.exchange < asked.exchange:
         raise Refused("stale")
     for part in ("run", "exchange", "kind", "round", "block"):

@@ -31,7 +31,8 @@ CODES = {
     "duplicate": "the reply was there already",
     "other-request": "the reply belongs to another run, request or site",
     "forked": "server and site remember different exchanges: start the run again",
-    "forgotten": "the site has lost what it knew of the run, and begins again",
+    "forgotten": "the site has lost what it knew of the run, or its last steps, and begins again",
+    "name": "the site calls itself by another name than the server's sites.toml has for its key",
     "config": "the site does not take part on these terms (columns, model)",
     "data": "the site's rows do not fit the columns, or are too few",
     "rows-changed": "the site's rows are not those that the run began with",
@@ -43,12 +44,15 @@ CODES = {
 
 
 class Refused(MessageError):
-    """A message that is not taken; only the code ever leaves the machine."""
+    """A message that is not taken; only the code ever leaves the machine.
 
-    def __init__(self, code: str) -> None:
+    `why` is for the terminal of the machine itself: columns and settings by name, never a value of a row.
+    """
+
+    def __init__(self, code: str, why: str = "") -> None:
         assert code in CODES
         super().__init__(CODES[code])
-        self.code = code
+        self.code, self.why = code, why
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,8 @@ class Envelope:
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
     block: str = ""
     schema: int = SCHEMA
+    receiver: str = ""
+    """In a request: the site that it is for, where the server knows it by its key."""
     counted: int = 0
     """In a request: the last exchange in which the receiver's reply was counted."""
     lapsed: bool = False
@@ -114,7 +120,7 @@ def from_plain(plain: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> En
     """The inverse of `plain`; every field has to be there, and of its type."""
     types = {"run": str, "exchange": int, "kind": str, "round": int, "sender": str, "block": str}
     types |= {"schema": int, "counted": int, "lapsed": bool, "agreement": str, "summary": str}
-    types |= {"code": str, "audit": str, "seconds": float}
+    types |= {"receiver": str, "code": str, "audit": str, "seconds": float}
     if plain.get("schema") != SCHEMA:
         raise Refused("schema")
     if set(plain) != set(types):

@@ -11,7 +11,12 @@ from pathlib import Path
 from typing import IO
 
 from pfedhgp.errors import InputError
-from pfedhgp.federation.flower.processes import PARENT, FlowerError, free_port
+from pfedhgp.federation.flower.processes import (
+    PARENT,
+    FlowerError,
+    free_port,
+    private_folder,
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class Federation:
         sites = []
         try:
             for member in self.members:
-                member.home.mkdir(parents=True, exist_ok=True)
+                private_folder(member.home, "the home")
                 with open(member.home / "site.log", "ab") as log:
                     sites.append(_start(self.client_arguments(member, port), log))
             while server.poll() is None:

@@ -25,16 +25,16 @@ def make_site(
     expected: str | None = None,
 ) -> Site:
     """A site that reads `data` by the server's columns; by `expected` alone where it is given."""
-    from pfedhgp.cli.agreement import Agreement
+    from pfedhgp.cli.agreement import Agreement, difference
 
     def read(text: str) -> Terms:
-        if expected is not None and text != expected:
-            raise Refused("config")
         try:
             agreed = Agreement.from_json(text)
             plan = agreed.plan()
         except InputError:
             raise Refused("config") from None
+        if expected is not None and text != expected:
+            raise Refused("config", difference(expected, text))
         rows = agreed.rows(data, name, delimiter=delimiter, least_rows=least_rows)
         return Terms(plan, rows)
 
@@ -59,5 +59,4 @@ def make_site(
         )
         files.save(model, home / MODEL, overwrite=True)
 
-    home.mkdir(parents=True, exist_ok=True)
     return Site(home, name, read, keep)

@@ -10,17 +10,20 @@ import os
 import secrets
 import signal
 import socket
+import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from pfedhgp.errors import InputError, PFedHGPError
+from pfedhgp.errors import InputError, PFedHGPError, PFedHGPWarning
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 PARENT, READY = "PFEDHGP_PARENT", "PFEDHGP_READY"
@@ -30,6 +33,8 @@ QUIET = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
 """Flower calls nobody but the server, and installs nothing."""
+OURS = {"lock", "audit.jsonl", "site.json", "flower"}
+"""By which a site's home and a server's checkpoint are known."""
 
 
 class FlowerError(PFedHGPError):
@@ -126,6 +131,24 @@ def free_port() -> int:
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
+
+
+def private_folder(folder: Path, option: str) -> None:
+    """A folder that its owner alone may look into; one that holds strange files already is not changed."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        there = {path.name for path in folder.iterdir()}
+        if stat.S_IMODE(folder.stat().st_mode) & 0o077:
+            if there & OURS or not there:
+                folder.chmod(0o700)
+            else:
+                text = f"{option} {folder} can be read by other users of this machine: chmod 700 it"
+                warnings.warn(text, PFedHGPWarning, stacklevel=2)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        why = error.strerror or error
+        raise InputError(f"{option} {folder}: nothing can be written there ({why})") from None
 
 
 def secret_file(path: Path) -> bytes:

@@ -18,18 +18,19 @@ from typing import Any
 
 import numpy as np
 
+from pfedhgp.atomic import write_bytes
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError, MessageError, ModelFileError, NumericsError
 from pfedhgp.federation.cohort import Cohort
 from pfedhgp.federation.flower import guard
 from pfedhgp.federation.flower.audit import AuditLog
-from pfedhgp.federation.flower.envelope import DELIVER, HELLO, Envelope, Refused
+from pfedhgp.federation.flower.envelope import CODES, DELIVER, HELLO, Envelope, Refused
 from pfedhgp.federation.flower.store import RUN_ID, Answered, Store
 from pfedhgp.federation.plan import Plan
 from pfedhgp.runtime import with_numerics
 
 log = logging.getLogger("pfedhgp.site")
-LONGEST_AGREEMENT = 65_536
+LONGEST_AGREEMENT, OWNER = 65_536, "site.json"
 
 
 @dataclass(frozen=True)
@@ -64,17 +65,16 @@ class Site:
     keep: Callable[[Terms, Cohort, Envelope], None]
 
     def __post_init__(self) -> None:
+        self._check_owner()
         self.audit = AuditLog(self.home)
-        self._claim_home()
         self._runs: dict[str, Participation] = {}
 
     @with_numerics
     def answer(self, request: Envelope) -> Envelope:
         """The reply, or the code of a refusal. Never raises for what a message or the rows did."""
         began = time.monotonic()
-        mine = replace(
-            request, sender=self.name, arrays={}, agreement="", summary="", counted=0, lapsed=False
-        )
+        blank: dict[str, Any] = {"arrays": {}, "agreement": "", "summary": "", "receiver": ""}
+        mine = replace(request, sender=self.name, counted=0, lapsed=False, **blank)
         about: dict[str, Any] = {"exchange": request.exchange, "kind": request.kind}
         about["run"] = request.run if RUN_ID.fullmatch(request.run) else ""
         try:
@@ -85,9 +85,8 @@ class Site:
                 request.run, None
             )  # half a step may have been taken: the disk has the truth
             code = code_of(error)
-            log.warning(
-                "exchange %d, %s: %s (%s)", request.exchange, request.kind, code, where(error)
-            )
+            said = (request.exchange, request.kind, CODES[code], reason(error))
+            log.warning("exchange %d, %s: refused: %s%s", *said)
             digest = self.audit.append("refused", **about, code=code)
             return replace(mine, code=code, audit=digest)
         digest = self.audit.append("sent", **about, arrays=arrays)
@@ -97,10 +96,12 @@ class Site:
 
     def refuse(self, code: str) -> str:
         """Notes a message that could not even be read; returns the audit log's hash."""
-        log.warning("a message was refused: %s", code)
+        log.warning("a message was refused: %s", CODES[code])
         return self.audit.append("refused", code=code)
 
     def _answered(self, request: Envelope) -> Mapping[str, np.ndarray]:
+        if request.receiver not in ("", self.name):
+            raise Refused("name")
         if request.kind == HELLO:
             return {}
         here = self._open(request)
@@ -148,7 +149,7 @@ class Site:
         done = here.last.exchange if here.last else 0
         if request.counted == done:
             return
-        if done == 0:
+        if done < request.counted:  # a new disk, or one from a backup that is older than that
             raise Refused("forgotten")
         past = [0, *here.store.exchanges()]
         if request.counted == 0 and len(past) > 2:  # the server has heard that this site forgot
@@ -173,6 +174,7 @@ class Site:
         if request.run not in self._runs:
             terms = self.read(request.agreement)
             if known is None:
+                self._claim_home()
                 store.agree(request.agreement)
             here = Participation(store, terms, Cohort(terms.plan, [terms.rows]), store.newest())
             here.cohort = self._restored(here)
@@ -191,20 +193,21 @@ class Site:
                 raise Refused("rows-changed") from None
         return cohort
 
-    def _claim_home(self) -> None:
-        """A home is one site's."""
-        path = self.home / "site.json"
-        if path.is_file():
-            try:
-                owner = json.loads(path.read_bytes())["name"]
-            except (ValueError, KeyError, TypeError):
-                raise InputError(f"{path}: not a site's: choose another --home") from None
-            if owner != self.name:
-                raise InputError(f"{self.home} is the home of another site: choose another --home")
+    def _check_owner(self) -> None:
+        """A home is one site's, from its first run on."""
+        path = self.home / OWNER
+        if not path.is_file():
             return
-        from pfedhgp.atomic import write_bytes
+        try:
+            owner = json.loads(path.read_bytes())["name"]
+        except (ValueError, KeyError, TypeError):
+            raise InputError(f"{path}: not a site's: choose another --home") from None
+        if owner != self.name:
+            raise InputError(f"{self.home} is the home of another site: choose another --home")
 
-        write_bytes(path, json.dumps({"name": self.name}).encode("ascii"))
+    def _claim_home(self) -> None:
+        if not (self.home / OWNER).is_file():
+            write_bytes(self.home / OWNER, json.dumps({"name": self.name}).encode("ascii"))
 
 
 def code_of(error: Exception) -> str:
@@ -218,6 +221,13 @@ def code_of(error: Exception) -> str:
     if isinstance(error, ModelFileError):
         return "internal"
     return "data" if isinstance(error, InputError) else "internal"
+
+
+def reason(error: Exception) -> str:
+    """For this machine's own log: what a refusal says, or of an error where it was."""
+    if isinstance(error, Refused):
+        return f" ({error.why})" if error.why else ""
+    return f" ({where(error)})"
 
 
 def where(error: Exception) -> str:

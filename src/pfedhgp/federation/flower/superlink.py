@@ -20,9 +20,12 @@ FLEET = "/v1/fleet/"
 LOCAL = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 
 
-def may_pass(path: str, peer: str | None) -> bool:
-    """Sites use the Fleet API; all else is for the server's own processes."""
-    return path.startswith(FLEET) or peer in LOCAL
+def may_pass(path: str, peer: str | None, here: str | None = None) -> bool:
+    """Sites use the Fleet API; all else is for the server's own processes.
+
+    Where it listens on one interface, they come from that interface's own address, `here`.
+    """
+    return path.startswith(FLEET) or peer in LOCAL or (peer is not None and peer == here)
 
 
 class FleetOnly:
@@ -40,8 +43,9 @@ class FleetOnly:
             await self.app(scope, receive, send)
             return
         self.open = self.open or self.ready.exists()
-        client = scope.get("client")
-        if not may_pass(scope["path"], client[0] if client else None):
+        client, here = scope.get("client"), scope.get("server")
+        addresses = (end[0] if end else None for end in (client, here))
+        if not may_pass(scope["path"], *addresses):
             await _refuse(scope, send, 404)
         elif scope["path"].startswith(FLEET) and not self.open:
             await _refuse(scope, send, 503)
