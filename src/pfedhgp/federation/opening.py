@@ -52,12 +52,18 @@ def opened(
     inputs = inducing_inputs(plan, spec, frame, start)
     start = allow_for_residual(plan, spec, frame, start, inputs)
     block = initial.global_block(spec, start, frame.moment, inputs, frame.extent, seed)
-    return Opening(start, block, inference_of(plan, learn).server(spec, block))
+    cells = frame.rows * spec.outputs
+    return Opening(start, block, inference_of(plan, learn, cells).server(spec, block))
 
 
-def inference_of(plan: Plan, learn: bool):  # type: ignore[no-untyped-def]
-    """The plan's inference, with inducing inputs that move where it was decided so."""
+def inference_of(plan: Plan, learn: bool, cells: int | None = None):  # type: ignore[no-untyped-def]
+    """The plan's inference, with inducing inputs that move where it was decided so.
+
+    The server knows how many cells clients have in all, which a rate may follow.
+    """
     settings = plan.inference
+    if cells is not None and hasattr(settings, "for_cells"):
+        settings = settings.for_cells(cells)
     if getattr(settings, "learn_inducing", False) != "auto":
         return settings
     return replace(settings, learn_inducing=learn)  # type: ignore[type-var]
