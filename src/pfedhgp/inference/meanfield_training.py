@@ -64,8 +64,8 @@ class MeanField:
     local_steps: int = 80
     local_rate: float = 0.1
     server_rate: float | None = None
-    """Of the server's step. None: 0.1 for Adam, as in the paper; for the plain gradient, a sum over all observed
-    cells, 0.1 over their number (rows × outputs)."""
+    """Of the server's step. None: 0.1 for Adam, as in the paper; for the plain gradient, a sum over cells,
+    0.1 over their number (rows × outputs)."""
     server_optimizer: Literal["adam", "sgd"] = "adam"
     """The server's step: "adam", or "sgd", the plain gradient."""
     learn_inducing: bool = True
