@@ -127,8 +127,8 @@ def _say_what_is_not_used(chosen: Parameters, inference: Inference) -> None:
     idle = []
     if not inference.knows_bound and chosen["tolerance"] != TOLERANCE:
         idle.append(f"`tolerance` ({inference.name} does not know the bound, and runs all rounds)")
-    for name, usual in (("inducing", None), ("local_inducing", LARGEST_LOCAL)):
-        if chosen[name] != "auto" and chosen[f"largest_{name}"] != usual:
+    for name, most in (("inducing", None), ("local_inducing", LARGEST_LOCAL)):
+        if chosen[name] != "auto" and chosen[f"largest_{name}"] != most:
             idle.append(f"`largest_{name}` (`{name}` is given)")
     for layer, names in (
         ("global", ("latents", "inducing")),
