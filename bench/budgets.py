@@ -2,8 +2,8 @@
 
     python -m bench.budgets
 
-Each case is simulated from the model (two clients), fitted with automatic budgets, and again with three
-times as many global inducing inputs and a local one at every row. The figures that count are what the bound
+Each case is simulated from the model (two clients), fitted with automatic budgets, and again with many more
+global inducing inputs and a local one at every row. The figures that count are what the bound
 gains by that, in nats a client, and how many inputs it took.
 """
 
@@ -20,7 +20,6 @@ from pfedhgp import FederatedGP
 from pfedhgp.errors import BudgetWarning
 
 CLIENTS = 2
-MORE = 3
 
 
 @dataclass(frozen=True)
@@ -30,19 +29,19 @@ class Case:
     name: str
     long: float
     short: float
+    more: int
+    """Global inducing inputs of the second fit"""
     width: float = 1.0
     rows: int = 120
     inputs: int = 1
     outputs: int = 1
-    kernel: str = "rbf"
 
 
 CASES = (
-    Case("long scales, domain 1e-6", 0.8, 0.3, width=1e-6),
-    Case("short scales, domain 1e5", 0.03, 0.012, width=1e5),
-    Case("two inputs, domain 7 × 7", 0.5, 0.2, width=7.0, rows=80, inputs=2),
-    Case("three outputs, domain 300", 0.1, 0.03, width=300.0, rows=70, outputs=3),
-    Case("Matérn 3/2, domain 40", 0.3, 0.08, width=40.0, rows=80, kernel="matern32"),
+    Case("long scales, domain 1e-6", 0.8, 0.3, 36, width=1e-6),
+    Case("short scales, domain 1e5", 0.03, 0.012, 100, width=1e5),
+    Case("two inputs, domain 7 × 7", 0.5, 0.2, 160, width=7.0, rows=80, inputs=2),
+    Case("three outputs, domain 300", 0.1, 0.03, 60, width=300.0, rows=70, outputs=3),
 )
 
 
@@ -53,9 +52,7 @@ def simulate(case: Case, *, seed: int = 0) -> dict[str, tuple]:
     gaps = np.sqrt(np.sum((X[:, None] - X[None]) ** 2, axis=2))
 
     def draw(scale: float, rows: slice) -> np.ndarray:
-        r = gaps[rows, rows] / scale
-        K = (1 + np.sqrt(3) * r) * np.exp(-np.sqrt(3) * r)
-        K = np.exp(-0.5 * r**2) if case.kernel == "rbf" else K
+        K = np.exp(-0.5 * (gaps[rows, rows] / scale) ** 2)
         root = np.linalg.cholesky(K + 1e-8 * np.eye(len(K)))
         if case.outputs == 1:
             return root @ rng.normal(size=(len(K), 1))
@@ -73,22 +70,20 @@ def simulate(case: Case, *, seed: int = 0) -> dict[str, tuple]:
 def measured(case: Case) -> dict[str, Any]:
     """Both fits of a case: inducing inputs, bounds and what the automatic ones lose."""
     data, begin = simulate(case), time.perf_counter()
-    settings = {"kernel": case.kernel, "rounds": 6, "averaging": False}
+    settings = {"rounds": 6, "averaging": False}
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", BudgetWarning)
         auto = FederatedGP(**settings).fit(data)
     M = len(auto.model_.shared.block.inputs)
     local = max(int(np.sum(c.block.active)) for c in auto.model_.clients.values())
-    all_rows = CLIENTS * case.rows
-    more = FederatedGP(**settings, inducing=min(MORE * M, all_rows), local_inducing=case.rows).fit(
-        data
-    )
+    more = FederatedGP(**settings, inducing=case.more, local_inducing=case.rows).fit(data)
     return {
         "case": case.name,
         "rows": case.rows,
         "started": auto.history_[0]["inducing"],
         "inducing": M,
         "local_inducing": local,
+        "more": case.more,
         "bound": auto.bound_ / CLIENTS,
         "lost": (more.bound_ - auto.bound_) / CLIENTS,
         "warned": any(issubclass(w.category, BudgetWarning) for w in said),
@@ -98,16 +93,16 @@ def measured(case: Case) -> dict[str, Any]:
 
 def table() -> list[dict[str, Any]]:
     """Prints the table of docs/inference.md, and returns it."""
-    print("\n(e) automatic inducing inputs, and three times as many (local: one a row)")
-    print("| case | rows a client | M, start and end | M_i | bound a client | gained by more |")
-    print("|---|---|---|---|---|---|")
+    print("\n(e) automatic inducing inputs, and many more (local: one a row)")
+    print("| case | rows a client | M, start and end | M_i | bound a client | M given | gained |")
+    print("|---|---|---|---|---|---|---|")
     found = []
     for case in CASES:
         row = measured(case)
         found.append(row)
         print(
             f"| {row['case']} | {row['rows']} | {row['started']}, {row['inducing']} | "
-            f"{row['local_inducing']} | {row['bound']:.1f} | {row['lost']:+.2f} |"
+            f"{row['local_inducing']} | {row['bound']:.1f} | {case.more} | {row['lost']:+.2f} |"
             f"{' warned' if row['warned'] else ''} {row['seconds']:.0f} s",
             flush=True,
         )
