@@ -1,8 +1,12 @@
-"""`python -m bench`: against bare LAPACK, against PyTorch, and how time grows. Ratios are of one run."""
+"""`python -m bench`: against bare LAPACK, against PyTorch, how time grows, and whether budgets are enough.
+
+Ratios are of one run. Results go to bench/results.json; parts that were not run again stay, with their date.
+"""
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
 import sys
@@ -15,7 +19,7 @@ import numpy as np
 import scipy
 import torch
 
-from bench import lapack, ours, torch_peer
+from bench import budgets, lapack, ours, torch_peer
 from bench.diagnosis import classifying
 from bench.problem import Sizes, make_problem
 from bench.timing import Summary, Timed, in_turns, ratio, slope, summarise, timed
@@ -25,6 +29,7 @@ TOLERANCE = 1e-8
 THREADS = (1, 2)
 GROUP = 8
 RESULTS = Path(__file__).with_name("results.json")
+PARTS = ("lapack", "torch", "growth", "classifying", "budgets")
 
 
 def against_lapack(sizes: Sizes, seconds: float) -> dict[str, Any]:
@@ -165,40 +170,62 @@ def _ratio(name: str, value: Summary, aim: str) -> None:
     print(f"  = {name:28s}{value.median:11.2f} of medians{value.quiet:8.2f} of percentiles ({aim})")
 
 
-def main() -> int:
-    """Runs all comparisons, prints them, writes results.json; 1 if gradients disagree."""
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=8.0, help="for each comparison (8)")
-    parser.add_argument("--quick", action="store_true", help="fewer sizes and 2 seconds each")
-    options = parser.parse_args()
-    seconds = 2.0 if options.quick else options.seconds
-    sizes = Sizes()
-    machine = {
+def torch_part(sizes: Sizes, seconds: float, *, quick: bool) -> dict[str, Any]:
+    """One client, six, and many; `agree` says whether all gradients do."""
+    found = [
+        against_torch(sizes, clients, seconds) for clients in ((1, 6) if quick else (1, 6, 64))
+    ]
+    return {
+        "by_clients": [results for results, _ in found],
+        "agree": all(good for _, good in found),
+        "kernel_gap_to_gpytorch": torch_peer.check_kernel(),
+    }
+
+
+def run_part(name: str, seconds: float, *, quick: bool) -> dict[str, Any]:
+    """One part's results, with when and on what they were measured."""
+    about = {
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "cores": os.cpu_count(),
-        "load": os.getloadavg()[0],
+        "load": round(os.getloadavg()[0], 1),
         "jax": jax.__version__,
         "torch": torch.__version__,
         "scipy": scipy.__version__,
     }
-    print("  ".join(f"{name} {value}" for name, value in machine.items()))
+    print(f"\n{name}: " + "  ".join(f"{word} {value}" for word, value in about.items()))
+    sizes = Sizes()
+    if name == "budgets":
+        return {**about, "cases": budgets.table()}
+    if name == "classifying":
+        return {**about, "found": classifying(seconds)}
     with numerics():
-        results: dict[str, Any] = {"machine": machine, "lapack": against_lapack(sizes, seconds)}
-        torch_results = [
-            against_torch(sizes, clients, seconds)
-            for clients in ((1, 6) if options.quick else (1, 6, 64))
-        ]
-        results["torch"] = [found for found, _ in torch_results]
-        results["kernel_gap_to_gpytorch"] = torch_peer.check_kernel()
-        results["growth"] = growth(sizes, seconds, quick=options.quick)
-    if not options.quick:
-        results["classifying"] = classifying(seconds)
-    results["load_at_end"] = os.getloadavg()[0]
-    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
-    print(f"\nload {machine['load']:.1f} to {results['load_at_end']:.1f}; wrote {RESULTS}")
-    agree = all(good for _, good in torch_results)
-    if not agree:
+        if name == "lapack":
+            return {**about, **against_lapack(sizes, seconds)}
+        if name == "torch":
+            return {**about, **torch_part(sizes, seconds, quick=quick)}
+        return {**about, **growth(sizes, seconds, quick=quick)}
+
+
+def main() -> int:
+    """Runs the parts, prints them, writes results.json; 1 if gradients disagree with PyTorch's."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=8.0, help="for each comparison (8)")
+    parser.add_argument("--quick", action="store_true", help="fewer sizes and 2 seconds each")
+    parser.add_argument("parts", nargs="*", help=f"some of {', '.join(PARTS)} (all)")
+    options = parser.parse_args()
+    if set(options.parts) - set(PARTS):
+        parser.error(f"parts are {', '.join(PARTS)}")
+    seconds = 2.0 if options.quick else options.seconds
+    usual = PARTS[:3] if options.quick else PARTS
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for name in options.parts or usual:
+        results[name] = run_part(name, seconds, quick=options.quick)
+        RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+    print(f"\nload {os.getloadavg()[0]:.1f} at the end; wrote {RESULTS}")
+    if not results.get("torch", {}).get("agree", True):
         print("gradients disagree", file=sys.stderr)
-    return 0 if agree else 1
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

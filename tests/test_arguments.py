@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from pfedhgp import RBF, FederatedGP, Matern32, Periodic, RationalQuadratic, arguments, parameters
-from pfedhgp.errors import InputError, PFedHGPWarning
+from pfedhgp.errors import ExtrapolationWarning, InputError, PFedHGPWarning
 from pfedhgp.inference.averaging import Averaging
 from pfedhgp.inference.meanfield_training import MeanField
 from pfedhgp.inference.registry import inference_named
@@ -332,6 +332,9 @@ IDLE = [
     ({"layers": "local", "latents": 1, "inducing": 4}, "`latents` .*`inducing` .*no global layer"),
     ({"layers": "global", "local_inducing": 3, "local_kernel": "rbf"}, "`local_kernel` .*no local layer"),
     ({"cycle_basis": 9, "cycle_sharing": "client"}, "`cycle_sharing` .*no cycle layer"),
+    ({"inference": "mean-field", "tolerance": 0.1}, "`tolerance` .*does not know the bound"),
+    ({"inducing": 9, "largest_inducing": 30}, "`largest_inducing` .`inducing` is given"),
+    ({"local_inducing": 9, "largest_local_inducing": 30}, "`largest_local_inducing` "),
 ]  # fmt: skip
 
 
@@ -353,6 +356,8 @@ def test_what_is_used_is_not_complained_of():
             RBF() * RBF(),
         ):
             FederatedGP(kernel=kernel, latents=1, local_inducing=3)._plan(rows, None)
+        FederatedGP(tolerance=0.1, largest_inducing=30)._plan(rows, None)
+        FederatedGP(inference="mean-field", largest_inducing=30)._plan(rows, None)
 
 
 def test_adopt_honours_local_inducing_and_the_inference(fitted):
@@ -376,6 +381,23 @@ def test_adopt_honours_local_inducing_and_the_inference(fitted):
             assert seen[-1]["settings"].averaging == expected
             assert seen[-1]["settings"].learn_inducing is True
             assert seen[-1]["local_inducing"] == 5
+
+
+def test_adopting_far_outside_the_data_warns(fitted, monkeypatch):
+    def adopt(model, rows, **given):
+        raise InputError("enough")
+
+    monkeypatch.setattr("pfedhgp.inference.adoption.adopt", adopt)
+    far = T + 100.0 * np.ptp(T)
+    with (
+        pytest.warns(ExtrapolationWarning, match=f"{len(T)} of {len(T)} rows .*no global inducing"),
+        pytest.raises(InputError, match="enough"),
+    ):
+        fitted.adopt("far", far, T)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(InputError, match="enough"):
+            fitted.adopt("near", T, T)
 
 
 def test_every_parameter_survives_a_file(tmp_path):

@@ -280,17 +280,24 @@ def test_replicates_equal_their_rows_one_by_one():
     assert by_table.bound_ == pytest.approx(as_cycles.bound_, abs=1e-6)
 
 
-def test_budgets_are_honoured_shrunk_and_grown():
+def test_budgets_that_are_given_are_honoured_and_shrink_to_the_rows_with_one_warning():
     whole = table()
     model = FederatedGP(averaging=False, rounds=1, inducing=9, local_inducing=7).fit(
         whole, client="site", inputs="t", outputs="a"
     )
     assert model.model_.shared.block.inputs.shape == (9, 1)
     assert model.model_.clients["s0"].block.inputs.shape == (7, 1)
-    with pytest.warns(BudgetWarning, match="25 local inducing inputs instead of 60"):
-        FederatedGP(averaging=False, rounds=1, local_inducing=60).fit(
-            whole, client="site", inputs="t", outputs="a"
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", BudgetWarning)
+        shrunk = FederatedGP(averaging=False, rounds=1, inducing=30, local_inducing=60).fit(
+            table(sites=2, rows=10), client="site", inputs="t", outputs="a"
         )
+    assert len(shrunk.model_.shared.block.inputs) == 20
+    assert sorted(str(w.message) for w in said if w.category is BudgetWarning) == [
+        "20 rows in all: 20 global inducing inputs instead of 30",
+        "client 's0' has 10 distinct inputs: 10 local inducing inputs instead of 60",
+        "client 's1' has 10 distinct inputs: 10 local inducing inputs instead of 60",
+    ]
 
 
 def test_callbacks_see_rounds_and_may_stop(caplog):
@@ -344,7 +351,9 @@ BAD = [
     ({"domain": [(3.0, 1.0)]}, "lower < upper"),
     ({"domain": [(4.0, 6.0)]}, "outside `domain`"),
     ({"inference": "mean-field", "restarts": 2}, "needs a bound"),
-    ({"kernel": RBF(dims=(2,))}, "uses input 2"),
+    ({"kernel": RBF(dims=(2,))}, "uses input 2, but there is only input 0"),
+    ({"kernel": RBF([1.0, 2.0])}, r"lengthscale must be one number, it has shape \(2,\)"),
+    ({"domain": [(0.0, 9.0), (0.0, 9.0)]}, r"one pair \(lower, upper\), got 2"),
 ]
 
 
@@ -382,7 +391,24 @@ WRONG = [
         "no client's name in row 1",
     ),
     ({1: (X5, Y5), "1": (X5, Y5)}, {}, "two clients are called '1'"),
-    ({"a": (np.array(["2024-01-01", "NaT"], "datetime64[s]"), [1.0, 2.0])}, {}, "real numbers"),
+    (
+        {"a": (np.array(["2024-01-01", "NaT"], "datetime64[s]"), [1.0, 2.0])},
+        {},
+        "real numbers, .*for instance hours",
+    ),
+    (
+        pd.DataFrame({"s": ["a"], "t": [pd.Timestamp("2024-01-01")], "y": [1.0]}),
+        {"client": "s", "inputs": "t", "outputs": "y"},
+        r"column 't' must be numbers, .*hours: \(t - t.min\(\)\).dt.total_seconds\(\) / 3600",
+    ),
+    (
+        pd.DataFrame({"s": [b"a"], "x": [1.0], "y": [1.0]}),
+        {"client": "s", "inputs": "x", "outputs": "y"},
+        "column 's': row 0 holds bytes",
+    ),
+    ({b"a": (X5, Y5)}, {}, "clients' names .*, got a value of type bytes"),
+    ({"": (X5, Y5)}, {}, "clients' names"),
+    ({"a": (X5, Y5)}, {"client": "s"}, "`client` names a column of a table"),
     (7, {}, "`data` must be"),
 ]
 

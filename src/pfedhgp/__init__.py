@@ -13,6 +13,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from pfedhgp.estimator import FederatedGP
+    from pfedhgp.inference.meanfield_training import MeanField
+    from pfedhgp.inference.structured_training import Structured
     from pfedhgp.kernels import RBF, Matern12, Matern32, Matern52, Periodic, RationalQuadratic
 
 __all__ = [
@@ -21,8 +23,10 @@ __all__ = [
     "Matern12",
     "Matern32",
     "Matern52",
+    "MeanField",
     "Periodic",
     "RationalQuadratic",
+    "Structured",
     "__version__",
 ]
 
@@ -32,9 +36,11 @@ _MODULE_OF = {
     "Matern12": "pfedhgp.kernels",
     "Matern32": "pfedhgp.kernels",
     "Matern52": "pfedhgp.kernels",
+    "MeanField": "pfedhgp.inference.meanfield_training",
     "Periodic": "pfedhgp.kernels",
     "RBF": "pfedhgp.kernels",
     "RationalQuadratic": "pfedhgp.kernels",
+    "Structured": "pfedhgp.inference.structured_training",
 }
 
 

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from pfedhgp import arguments, asked, fitting, parameters
 from pfedhgp import predict as prediction
 from pfedhgp.data.rows import ClientRows
@@ -103,12 +105,12 @@ class FederatedGP:
         local_inducing: int | str = "auto",
         learn_inducing: bool | str | None = None,
         largest_inducing: int | None = None,
-        largest_local_inducing: int = 200,
+        largest_local_inducing: int = fitting.LARGEST_LOCAL,
         domain: Any = None,
         inference: Any = "structured",
         rounds: int | None = None,
         averaging: bool = True,
-        tolerance: float = 0.02,
+        tolerance: float = fitting.TOLERANCE,
         cycles: str = "white",
         cycle_sharing: str = "shared",
         cycle_basis: int | str = "auto",
@@ -298,14 +300,7 @@ class FederatedGP:
         model, device = self._fitted(), self._device()
         name = arguments.client_name(client, model.clients)
         array = asked.inputs_of(model, X)
-        far = prediction.outside(model.scaling.inputs(array))
-        if far.any():
-            warnings.warn(
-                f"{int(far.sum())} of {len(far)} rows are far outside the data: "
-                "predictions there rest on the prior",
-                ExtrapolationWarning,
-                stacklevel=2,
-            )
+        _warn_of_far(model, array, "predictions there rest on the prior")
         if name not in model.clients:
             warnings.warn(
                 f"no client {name!r} in the data: this is the population's prediction",
@@ -380,6 +375,7 @@ class FederatedGP:
         if name in model.clients:
             raise InputError(f"there is a client {name!r} already")
         rows = asked.rows_of(model, name, X, y)
+        _warn_of_far(model, rows.X, "no global inducing input is near them", stacklevel=4)
         with on_device(chosen["device"]):
             posterior, jitter = adopt(
                 model,
@@ -504,6 +500,17 @@ class FederatedGP:
         model = self._fitted()
         return (
             ("scalar" if model.outputs == 1 else "output") if self.noise == "auto" else self.noise
+        )
+
+
+def _warn_of_far(model: FittedModel, X: np.ndarray, then: str, *, stacklevel: int = 3) -> None:
+    """Says how many rows are far outside the data, and what follows."""
+    far = prediction.outside(model.scaling.inputs(X))
+    if far.any():
+        warnings.warn(
+            f"{int(far.sum())} of {len(far)} rows are far outside the data: {then}",
+            ExtrapolationWarning,
+            stacklevel=stacklevel,
         )
 
 

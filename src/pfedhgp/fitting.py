@@ -15,6 +15,7 @@ from pfedhgp.federation.cohort import Cohort
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
 from pfedhgp.inference.averaging import Averaging
+from pfedhgp.inference.parties import Inference
 from pfedhgp.inference.registry import INFERENCES, inference_named
 from pfedhgp.inference.structured_training import Structured
 from pfedhgp.kernels import Kernel, Sum, split_scale
@@ -24,6 +25,8 @@ from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.spec import Spec, build_spec, like_shared
 from pfedhgp.parameters import KERNELS
 
+TOLERANCE, LARGEST_LOCAL = 0.02, 200
+"""The usual `tolerance` and `largest_local_inducing`."""
 LARGEST = 1e120
 """Of inputs and outputs: sums of squares, and squares of those, stay finite."""
 Parameters = Mapping[str, Any]
@@ -74,7 +77,7 @@ def make_plan(chosen: Parameters, rows: Sequence[ClientRows], choice: CycleChoic
     )
     if isinstance(inference, Structured) and inference.probes:
         _check_probes(inference, spec)
-    _say_what_is_not_used(chosen)
+    _say_what_is_not_used(chosen, inference)
     return Plan(
         spec=spec,
         inference=inference,
@@ -119,9 +122,14 @@ def _kernel(given: Kernel | str) -> Kernel:
     return KERNELS[given]() if isinstance(given, str) else given
 
 
-def _say_what_is_not_used(chosen: Parameters) -> None:
+def _say_what_is_not_used(chosen: Parameters, inference: Inference) -> None:
     """A parameter that was given and has nothing to act on is not dropped in silence."""
     idle = []
+    if not inference.knows_bound and chosen["tolerance"] != TOLERANCE:
+        idle.append(f"`tolerance` ({inference.name} does not know the bound, and runs all rounds)")
+    for name, most in (("inducing", None), ("local_inducing", LARGEST_LOCAL)):
+        if chosen[name] != "auto" and chosen[f"largest_{name}"] != most:
+            idle.append(f"`largest_{name}` (`{name}` is given)")
     for layer, names in (
         ("global", ("latents", "inducing")),
         ("local", ("local_kernel", "local_latents", "local_inducing")),
@@ -151,7 +159,8 @@ def _domain(
         return None
     d, pairs = rows[0].X.shape[1], np.asarray(given, np.float64)
     if len(pairs) != d:
-        raise InputError(f"`domain` must be {d} pairs (lower, upper), got {len(pairs)}")
+        wanted = "one pair" if d == 1 else f"{d} pairs"
+        raise InputError(f"`domain` must be {wanted} (lower, upper), got {len(pairs)}")
     lower, upper = pairs[:, 0], pairs[:, 1]
     for client in rows:
         if np.any(lower > client.X) or np.any(upper < client.X):
@@ -164,8 +173,9 @@ def with_observations(rows: list[ClientRows]) -> list[ClientRows]:
     kept = [client for client in rows if np.isfinite(client.Y).any()]
     empty = [client.name for client in rows if not np.isfinite(client.Y).any()]
     if empty:
+        others = f" and {len(empty) - 1} more" if len(empty) > 1 else ""
         warnings.warn(
-            f"{len(empty)} clients without observations are left out, the first is {empty[0]!r}",
+            f"without observations, and left out: client {empty[0]!r}{others}",
             PFedHGPWarning,
             stacklevel=4,
         )

@@ -292,7 +292,7 @@ def test_corruption_is_refused(file, run):
         broken = bytearray(content)
         broken[where] ^= 1
         path.write_bytes(broken)
-        refused(run, file)
+        refused(run, file, "corrupted")
     path.write_bytes(content[: len(content) // 2])
     refused(run, file)
     path.write_bytes(b"")
@@ -461,12 +461,20 @@ def snapshot(run: Path) -> dict[str, bytes]:
 
 def test_an_existing_model_is_kept(run, model):
     before = snapshot(run)
-    with pytest.raises(InputError, match="already exists"):
+    with pytest.raises(InputError, match=r"already exists: .* \(overwrite=True\)"):
         save(model, run)
     assert snapshot(run) == before
     save(dataclasses.replace(model, history=[{"round": 9}]), run, overwrite=True)
     assert load(run).history == [{"round": 9}]
     assert [p.name for p in run.parent.iterdir()] == ["RUN"]
+
+
+def test_a_place_where_nothing_can_be_written_is_refused_in_one_line(tmp_path, model):
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file" / "RUN", tmp_path / ("n" * 300)):
+        with pytest.raises(InputError, match=r"cannot be written \(.*\): choose another folder"):
+            save(model, place)
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
 def test_only_a_model_is_replaced(tmp_path, model):

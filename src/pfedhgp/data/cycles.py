@@ -153,7 +153,9 @@ def _settled(file: Path, arrays: Mapping[str, Any], label: str) -> CycleSet:
         raise InputError(f"{file}: `grid` must be {n} numbers, one for each sample")
     channels = _texts(arrays.get("channels", [f"channel {q + 1}" for q in range(Q)]))
     if len(channels) != Q:
-        raise InputError(f"{file}: `channels` names {len(channels)} channels, there are {Q}")
+        raise InputError(
+            f"{file}: `channels` has {len(channels)} names, the cycles' channels are {Q}"
+        )
     named = {}
     for name in (label, "block"):
         values = None if name not in arrays else _texts(arrays[name])

@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pfedhgp.arguments import column, columns, optional
+from pfedhgp.arguments import column, columns, optional, refusal
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError
 
 if TYPE_CHECKING:  # narwhals is needed for tables alone
     import narwhals as nw
+
+
+AS_HOURS = "turn it into numbers, for instance hours: (t - t.min()).dt.total_seconds() / 3600"
+AS_HOURS_OF_ARRAY = (
+    "turn them into numbers, for instance hours: (t - t.min()) / np.timedelta64(1, 'h')"
+)
 
 
 def clients_from(
@@ -41,7 +47,11 @@ def clients_from(
             _labels(of_inputs, d, "x", "inputs"),
             _labels(of_outputs, Q, "y", "outputs"),
         )
-    if isinstance(data, Mapping) and client is None:
+    if isinstance(data, Mapping):
+        if client is not None:
+            raise InputError(
+                "`client` names a column of a table; a mapping has clients as its keys: leave it out"
+            )
         return _from_mapping(data, of_inputs, of_outputs, cycle, whole_cycles)
     import narwhals as nw
 
@@ -69,7 +79,8 @@ def numeric(values: Any, what: str, *, missing: bool) -> np.ndarray:
     if array.dtype.kind in "US":
         raise InputError(f"{what} must be numbers, got text")
     if array.dtype.kind in "mMc":
-        raise InputError(f"{what} must be real numbers, got values of type {array.dtype}")
+        how = "" if array.dtype.kind == "c" else f": {AS_HOURS_OF_ARRAY}"
+        raise InputError(f"{what} must be real numbers, got values of type {array.dtype}{how}")
     if array.dtype.kind not in "fiub":
         try:
             array = array.astype(np.float64)
@@ -112,20 +123,20 @@ def _from_mapping(
     if not data:
         raise InputError("`data` has no clients")
     clients = []
-    for name, pair in data.items():
+    for key, pair in data.items():
+        name = _spoken(key)
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise InputError(f"client {name!r}: expected a pair (X, y)")
         X = numeric(pair[0], f"client {name!r}: inputs", missing=False)
         if dimensions(pair[1]) == 3:
-            clients.append(cycles_of(str(name), X, pair[1], whole=whole_cycles))
+            clients.append(cycles_of(name, X, pair[1], whole=whole_cycles))
             continue
         Y = numeric(pair[1], f"client {name!r}: outputs", missing=True)
         if len(X) != len(Y):
             raise InputError(f"client {name!r}: {len(X)} rows of inputs but {len(Y)} of outputs")
-        one = (
-            whole_cycles_of(str(name), X, Y[None]) if whole_cycles else ClientRows(str(name), X, Y)
+        clients.append(
+            whole_cycles_of(name, X, Y[None]) if whole_cycles else ClientRows(name, X, Y)
         )
-        clients.append(one)
     _refuse_twins([rows.name for rows in clients])
     d, Q = clients[0].X.shape[1], clients[0].Y.shape[1]
     if d == 0 or Q == 0:
@@ -139,6 +150,13 @@ def _from_mapping(
                 f"the first client {d} and {Q}"
             )
     return clients, _labels(inputs, d, "x", "inputs"), _labels(outputs, Q, "y", "outputs")
+
+
+def _spoken(key: Any) -> str:
+    """A client's name as text. Bytes would become "b'a'", and nothing would become "None"."""
+    if isinstance(key, bytes | bytearray) or key is None or key == "" or key != key:
+        raise refusal("data", "a mapping from clients' names (text or numbers) to (X, y)", key)
+    return str(key)
 
 
 def _refuse_twins(names: Sequence[str]) -> None:
@@ -181,6 +199,10 @@ def _from_table(
             raise InputError(
                 f"column {client!r}: no client's name in row {row}; name it, or drop it"
             )
+        if isinstance(name, bytes):
+            raise InputError(
+                f"column {client!r}: row {row} holds bytes; names must be text: decode it"
+            )
     owner = np.array([str(name) for name in given])
     names = list(dict.fromkeys(owner.tolist()))
     clients = []
@@ -203,7 +225,8 @@ def _columns(frame: nw.DataFrame[Any], names: tuple[str, ...], *, missing: bool)
     for name in names:
         series = frame[name]
         if not series.dtype.is_numeric() and series.dtype != nw.Boolean:
-            raise InputError(f"column {name!r} must be numbers, it holds {series.dtype}")
+            how = f": {AS_HOURS}" if series.dtype in (nw.Datetime, nw.Date) else ""
+            raise InputError(f"column {name!r} must be numbers, it holds {series.dtype}{how}")
         values = series.cast(nw.Float64).to_numpy()
         columns.append(numeric(values, f"column {name!r}", missing=missing)[:, 0])
     return np.stack(columns, axis=1)

@@ -142,19 +142,21 @@ class Cohort:
             }
         self.attempt = int(a["attempt"])
         count = sum(name.startswith("other ") and name.endswith(".scales") for name in a)
-        self.trainers[self.attempt] = self._party(a)
-        self.others = [self._party(_start_number(k, a)) for k in range(1, count + 1)]
+        self.trainers[self.attempt] = self._party(a, say=self.attempt == 0)
+        self.others = [self._party(_start_number(k, a), say=False) for k in range(1, count + 1)]
         self.starts[self.attempt] = {name: np.asarray(array) for name, array in a.items()}
 
-    def _party(self, a: Mapping[str, np.ndarray]) -> ClientParty:
-        """The clients' blocks at one start, and their rows."""
+    def _party(self, a: Mapping[str, np.ndarray], *, say: bool) -> ClientParty:
+        """The clients' blocks at one start, and their rows; warnings are for the first start alone."""
         assert self.scaling is not None
         start, spec = Start.from_array(a["scales"]), self.spec
         seed = None if self.attempt == 0 else self.plan.seed + self.attempt
         blocks, rows = [], []
         for index, client in enumerate(self._ordered()):
             X, Y = self.scaling.inputs(client.X), self.scaling.outputs(client.Y)
-            Z = local_budget.starting_inputs(self.plan, spec, self.scaling, client.name, X, start)
+            Z = local_budget.starting_inputs(
+                self.plan, spec, self.scaling, client.name, X, start, say=say
+            )
             own_seed = None if seed is None else seed * 1_000_003 + index
             own = local_budget.allow_for_residual(self.plan, spec, self.scaling, start, Z, X)
             block = initial.client_block(spec, own, Y, Z, self.scaling.extent, own_seed)

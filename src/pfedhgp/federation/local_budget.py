@@ -21,9 +21,16 @@ from pfedhgp.model.spec import Spec, starting_kernels
 
 
 def starting_inputs(
-    plan: Plan, spec: Spec, scaling: Scaling, name: str, X: np.ndarray, start: Start
+    plan: Plan,
+    spec: Spec,
+    scaling: Scaling,
+    name: str,
+    X: np.ndarray,
+    start: Start,
+    *,
+    say: bool,
 ) -> np.ndarray:
-    """Of one client, whose scaled inputs are `X`."""
+    """Of one client, whose scaled inputs are `X`; with `say`, a warning where fewer than asked for."""
     if spec.local_latents == 0 or spec.state_space:
         return X[:0]
     tolerance = budget.tolerance(start.noise_variance, start.local_variance, len(X) * spec.outputs)
@@ -34,6 +41,7 @@ def starting_inputs(
         plan.local_inducing,
         tolerance=tolerance,
         largest=plan.largest_local_inducing,
+        say=say,
     )
 
 

@@ -52,12 +52,18 @@ def opened(
     inputs = inducing_inputs(plan, spec, frame, start)
     start = allow_for_residual(plan, spec, frame, start, inputs)
     block = initial.global_block(spec, start, frame.moment, inputs, frame.extent, seed)
-    return Opening(start, block, inference_of(plan, learn).server(spec, block))
+    cells = frame.rows * spec.outputs
+    return Opening(start, block, inference_of(plan, learn, cells).server(spec, block))
 
 
-def inference_of(plan: Plan, learn: bool):  # type: ignore[no-untyped-def]
-    """The plan's inference, with inducing inputs that move where it was decided so."""
+def inference_of(plan: Plan, learn: bool, cells: int | None = None):  # type: ignore[no-untyped-def]
+    """The plan's inference, with inducing inputs that move where it was decided so.
+
+    The server knows how many cells clients have in all, which a rate may follow.
+    """
     settings = plan.inference
+    if cells is not None and hasattr(settings, "for_cells"):
+        settings = settings.for_cells(cells)
     if getattr(settings, "learn_inducing", False) != "auto":
         return settings
     return replace(settings, learn_inducing=learn)  # type: ignore[type-var]
@@ -74,17 +80,20 @@ def inducing_inputs(plan: Plan, spec: Spec, frame: Frame, start: Start) -> np.nd
     if spec.latents == 0:
         return np.zeros((0, spec.inputs))
     if plan.inducing != "auto":
-        wanted = int(plan.inducing)
-        if wanted > frame.rows:
-            warnings.warn(
-                f"{frame.rows} rows in all: {frame.rows} global inducing inputs instead of {wanted}",
-                BudgetWarning,
-                stacklevel=2,
-            )
-        return budget.box_points(min(wanted, frame.rows), spec.inputs)
+        return budget.box_points(min(int(plan.inducing), frame.rows), spec.inputs)
     spare = budget.tolerance(start.noise_variance, start.shared_variance, frame.cells)
     kernels = shared_kernels(spec, frame, start)
     return budget.domain_budget(kernels, spec.inputs, spare, frame.most, plan.inference.jitter)
+
+
+def warn_of_fewer(plan: Plan, spec: Spec, frame: Frame) -> None:
+    """Says so, once for all starts, where there are fewer rows than global inducing inputs asked for."""
+    if spec.latents and plan.inducing != "auto" and int(plan.inducing) > frame.rows:
+        warnings.warn(
+            f"{frame.rows} rows in all: {frame.rows} global inducing inputs instead of {plan.inducing}",
+            BudgetWarning,
+            stacklevel=2,
+        )
 
 
 def allow_for_residual(

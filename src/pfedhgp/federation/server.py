@@ -18,7 +18,7 @@ import numpy as np
 from pfedhgp.errors import BudgetWarning, MessageError
 from pfedhgp.federation import server_state, settling
 from pfedhgp.federation.messages import Message, hash_arrays
-from pfedhgp.federation.opening import Frame, Opening, opened, too_few
+from pfedhgp.federation.opening import Frame, Opening, opened, too_few, warn_of_fewer
 from pfedhgp.federation.plan import Plan
 from pfedhgp.inference import budget, census, ending, shared_scale, starts
 from pfedhgp.inference.arrays import block_to_arrays
@@ -220,6 +220,8 @@ class Server:
         plan, frame = self.plan, self._frame()
         seed = None if self.attempt == 0 else plan.seed + self.attempt
         wanted = self._wanted_starts()
+        if self.attempt == 0:
+            warn_of_fewer(plan, self.spec, frame)
         if self.attempt == 0 and getattr(plan.inference, "learn_inducing", False) == "auto":
             self.learn = too_few(plan, self.spec, frame, wanted[0])
         found = [

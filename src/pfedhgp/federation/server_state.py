@@ -89,7 +89,9 @@ def restore(server: Server, state: State) -> None:
         started = block_of(state, "started", server.kernels_like())
         assert started is not None
         server.started = started
-        server.trainer = inference_of(server.plan, server.learn).server(server.spec, started)
+        cells = int(server.census["rows"][0]) * server.spec.outputs
+        settings = inference_of(server.plan, server.learn, cells)
+        server.trainer = settings.server(server.spec, started)
         server.trainer.restore(State(state.part("trainer"), plain["trainer"]))
     if "best" in plain:
         _restore_best(server, state)

@@ -19,18 +19,24 @@ def local_inputs(
     *,
     tolerance: float,
     largest: int,
+    say: bool = True,
 ) -> np.ndarray:
     """Z_i in the unit box: "auto" for so many that the residual is below `tolerance`, or a number."""
     if isinstance(wanted, str):
         return budget.local_inputs(kernels, X, tolerance, largest)
     distinct = np.unique(X, axis=0)
     if wanted > len(distinct):
-        plural = "" if len(distinct) == 1 else "s"
-        warnings.warn(
-            f"client {name!r} has {len(distinct)} distinct input{plural}: "
-            f"{len(distinct)} local inducing input{plural} instead of {wanted}",
-            BudgetWarning,
-            stacklevel=2,
-        )
+        if say:
+            _warn_of_fewer(name, len(distinct), wanted)
         return distinct
     return budget.spread_rows(kernels, X, wanted)
+
+
+def _warn_of_fewer(name: str, distinct: int, wanted: int) -> None:
+    plural = "" if distinct == 1 else "s"
+    warnings.warn(
+        f"client {name!r} has {distinct} distinct input{plural}: "
+        f"{distinct} local inducing input{plural} instead of {wanted}",
+        BudgetWarning,
+        stacklevel=3,
+    )

@@ -7,20 +7,19 @@ its rounds. With the last delivery each client answers with B̃B̃ᵀ, B_l B_l�
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pfedhgp.arguments import Check, flag, number, one_of, whole
-from pfedhgp.errors import NonFiniteError
+from pfedhgp.arguments import Check, flag, number, one_of, optional, whole
+from pfedhgp.errors import NonFiniteError, NumericsError
 from pfedhgp.inference import meanfield, meanfield_steps
 from pfedhgp.inference.jitter import (
     LARGEST_JITTER,
     LOCAL,
-    expect_finite,
     not_finite,
     raised,
     say_raised,
@@ -39,23 +38,36 @@ _SETTINGS: Mapping[str, Check] = {
     "rounds": whole(1),
     "local_steps": whole(1),
     "local_rate": number(above=0.0),
-    "server_rate": number(above=0.0),
+    "server_rate": optional(number(above=0.0)),
     "server_optimizer": one_of("adam", "sgd"),
     "learn_inducing": flag,
     "jitter": number(above=0.0),
     "chunk": whole(1),
 }
 
+RATE = 0.1
+"""The paper's rate of the server's step."""
+LARGEST_STEP = 10.0
+"""No coordinate of Θ_global moves further in one step: inputs are in the unit box, outputs of variance 1."""
+
 
 @dataclass(frozen=True)
 class MeanField:
-    """Settings of the mean-field inference, with the paper's values."""
+    """Settings of the mean-field inference (the paper's Algorithm 1), with the paper's values.
+
+    Example:
+        >>> from pfedhgp import FederatedGP, MeanField
+        >>> model = FederatedGP(inference=MeanField(server_optimizer="sgd", local_steps=40))
+    """
 
     rounds: int = 20
     local_steps: int = 80
     local_rate: float = 0.1
-    server_rate: float = 0.1
+    server_rate: float | None = None
+    """Of the server's step. None: 0.1 for Adam, as in the paper; for the plain gradient, a sum over cells,
+    0.1 over their number (rows × outputs)."""
     server_optimizer: Literal["adam", "sgd"] = "adam"
+    """The server's step: "adam", or "sgd", the plain gradient."""
     learn_inducing: bool = True
     jitter: float = JITTER
     chunk: int = 4096
@@ -74,11 +86,17 @@ class MeanField:
             structure=spec.structure,
             local_steps=self.local_steps,
             local_rate=self.local_rate,
-            server_rate=self.server_rate,
+            server_rate=RATE if self.server_rate is None else self.server_rate,
             server_optimizer=self.server_optimizer,
             learn_inputs=self.learn_inducing,
             chunk=self.chunk,
         )
+
+    def for_cells(self, cells: int) -> MeanField:
+        """The settings of a server whose clients have so many cells in all."""
+        if self.server_rate is not None or self.server_optimizer == "adam":
+            return self
+        return replace(self, server_rate=RATE / max(cells, 1))
 
     def server(self, spec: Spec, block: GlobalBlock) -> MeanFieldServer:
         return MeanFieldServer(self, spec, block)
@@ -118,9 +136,21 @@ class MeanFieldServer:
         """One step on eq. global_gradient; inducing inputs move with it, their number does not change."""
         assert self.gradient is not None
         assert inputs is None
+        before = self.now.free
         self.now = meanfield_steps.server_update(self.options, self.now, self.gradient)
-        expect_finite("the server's step", self.now.free, matrix="the global block")
+        self._expect_small_step(before)
         self.jitter = settle_jitter(self.block, self.jitter)
+
+    def _expect_small_step(self, before: GlobalState) -> None:
+        """A step that diverged is refused here: clients would fail on it later, and be blamed."""
+        steps = jax.tree.leaves(jax.tree.map(jnp.subtract, self.now.free, before))
+        if all(bool(jnp.all(jnp.abs(step) <= LARGEST_STEP)) for step in steps):
+            return
+        finite = all(bool(jnp.all(jnp.isfinite(step))) for step in steps)
+        raise (NumericsError if finite else NonFiniteError)(
+            f"the server's step diverged: give a `server_rate` below {self.options.server_rate:.3g}",
+            matrix="the global block",
+        )
 
     def finish(self) -> GlobalPosterior:
         self.advance()
@@ -151,7 +181,9 @@ class MeanFieldClients:
     def __init__(
         self, settings: MeanField, spec: Spec, like: Kernel, blocks: ClientBlock, rows: Rows
     ) -> None:
-        self.options, self.spec, self.like = settings.options(spec), spec, like
+        # Clients compile the same steps whatever the server's are.
+        usual = replace(settings, server_rate=None, server_optimizer="adam")
+        self.options, self.spec, self.like = usual.options(spec), spec, like
         self.blocks, self.rows = blocks, rows
         self.jitter = np.full(blocks.active.shape[0], settings.jitter)
         self.states: Any = None

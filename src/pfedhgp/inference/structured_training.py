@@ -48,7 +48,12 @@ _SETTINGS: Mapping[str, Check] = {
 
 @dataclass(frozen=True)
 class Structured:
-    """Settings of the structured solver."""
+    """Settings of the structured solver, the default.
+
+    Example:
+        >>> from pfedhgp import FederatedGP, Structured
+        >>> model = FederatedGP(inference=Structured(evaluations=80, frozen_rounds=4))
+    """
 
     rounds: int = 10
     evaluations: int = 40

@@ -197,7 +197,8 @@ def check_kernels(kernels: Kernel, latents: int, inputs: int) -> None:
         _expect("kernel variance", kernels.variance, (latents,))
     for kernel in leaves_of(kernels):
         if kernel.dims is not None and max(kernel.dims) >= inputs:
-            raise ValueError(f"a kernel uses input {max(kernel.dims)}, but there are {inputs}")
+            last = inputs - 1
+            raise ValueError(f"a kernel uses input {max(kernel.dims)}, and the last one is {last}")
         columns = inputs if kernel.dims is None else len(kernel.dims)
         each = ((latents,), (latents, columns))
         _expect("lengthscale", kernel.lengthscale, *each)

@@ -6,6 +6,7 @@ spec.json lists the SHA-256 of every other file under `files`, and its own, of a
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -30,6 +31,16 @@ OTHERS = ("report.html", "checkpoint", "zones", "classified.json")
 """What else may lie in a RUN folder; it goes when the model is replaced."""
 STAY = ("sites", "participation.jsonl", "audit.jsonl", "audit.head")
 """What a federation keeps there; it stays when the model is replaced."""
+NO_PLACE = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOTDIR,
+    errno.ENOENT,
+    errno.EEXIST,
+    errno.ENAMETOOLONG,
+)
+"""What the system says where a place is badly chosen; a full or broken disk is not the caller's fault."""
 
 
 def client_file(name: str) -> str:
@@ -61,10 +72,10 @@ def write_folder(
     Whatever fails, `target` stays as it was; with `overwrite` the old folder goes last.
     """
     target = target.resolve()
-    check_target(target, overwrite=overwrite)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    check_target(target, overwrite=overwrite, how="overwrite=True")
     fresh = _beside(target)
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         (fresh / "clients").mkdir(parents=True)
         digests = {}
         for name, content in files:
@@ -77,15 +88,19 @@ def write_folder(
         sync_folder(fresh / "clients")
         sync_folder(fresh)
         old = _put_in_place(fresh, target, (*STAY, *stay))
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(fresh, ignore_errors=True)
+        if isinstance(error, OSError) and error.errno in NO_PLACE:
+            raise InputError(
+                f"{target} cannot be written ({error.strerror}): choose another folder"
+            ) from None
         raise
     sync_folder(target.parent)
     if old is not None:
         _take_over(old, target, (*stay, *STAY))
 
 
-def check_target(target: Path, *, overwrite: bool) -> None:
+def check_target(target: Path, *, overwrite: bool, how: str = "--overwrite") -> None:
     """Only a model is ever replaced, or a run that has only got to its checkpoint."""
     if not os.path.lexists(target):
         return
@@ -99,9 +114,7 @@ def check_target(target: Path, *, overwrite: bool) -> None:
             f"{target} holds {strange[0]!r}, which is no part of a model: choose another folder"
         )
     if there - {"checkpoint", *STAY} and not overwrite:
-        raise InputError(
-            f"{target} already exists: choose another folder, or overwrite it (--overwrite)"
-        )
+        raise InputError(f"{target} already exists: choose another folder, or overwrite it ({how})")
 
 
 def _beside(target: Path) -> Path:
@@ -159,9 +172,7 @@ class RunFolder:
         if not (folder / SPEC).exists() and (folder / "model" / SPEC).exists():
             raise ModelFileError(f"{folder} is a site's home: its model is {folder / 'model'}")
         with naming(folder / SPEC):
-            spec = parse_json(_read(folder / SPEC))
-            if not isinstance(spec, dict) or spec.get("format") != FORMAT:
-                raise ValueError("this is not the spec of a pfedhgp model")
+            spec = _spec_in(_read(folder / SPEC))
             version = spec["format_version"]
             if type(version) is not int or version < 1:
                 raise ValueError(f"format version {version!r} does not exist")
@@ -199,6 +210,23 @@ class RunFolder:
         for found in sorted(there):
             if found.relative_to(self.path).as_posix() not in listed:
                 raise ModelFileError(f"{found}: not listed in {SPEC}")
+
+
+def _spec_in(content: bytes) -> dict[str, Any]:
+    """spec.json's table; what was one, and cannot be read as one any more, is corrupted."""
+    was_one = all(word in content for word in (b'"sha256"', b'"files"'))
+    try:
+        spec = parse_json(content)
+    except ValueError as error:
+        if not was_one:
+            raise
+        raise ValueError(f"corrupted: {error}") from None
+    keys = {"format", "format_version", "sha256", "files"}
+    if isinstance(spec, dict) and spec.get("format") == FORMAT and keys <= set(spec):
+        return spec
+    if was_one or (isinstance(spec, dict) and len(keys & set(spec)) > 1):
+        raise ValueError("corrupted: its head is not that of a pfedhgp model")
+    raise ValueError("this is not the spec of a pfedhgp model")
 
 
 @contextmanager

@@ -96,13 +96,14 @@ def _check_template(kernel: Kernel, inputs: int, name: str) -> None:
     """Its columns exist, and each parameter is one number or one for each of its columns."""
     for leaf in leaves_of(kernel):
         if leaf.dims is not None and max(leaf.dims) >= inputs:
-            raise InputError(f"`{name}` uses input {max(leaf.dims)}, but there are {inputs}")
+            there = "is only input 0" if inputs == 1 else f"are {inputs}, from 0 on"
+            raise InputError(f"`{name}` uses input {max(leaf.dims)}, but there {there}")
         columns = inputs if leaf.dims is None else len(leaf.dims)
         for word, shapes in (("lengthscale", 1), ("period", 1), ("alpha", 0)):
             value: Any = getattr(leaf, word, None)
             shape = np.shape(value)
             if shape not in ((), (columns,))[: 1 + shapes]:
-                wanted = f"one number, or {columns}" if shapes else "one number"
+                wanted = "one number" + (f", or {columns}" if shapes and columns > 1 else "")
                 raise InputError(f"`{name}`: {word} must be {wanted}, it has shape {shape}")
 
 
