@@ -35,7 +35,7 @@ data = {}
 for i in range(2000):
     x = np.sort(rng.uniform(0.0, 10.0, 50))
     data[f"c{i}"] = (x, np.sin(x) + 0.3 * np.sin(0.7 * x + i) + 0.1 * rng.normal(size=50))
-model = FederatedGP(rounds=3, inducing=20, local_inducing=20).fit(data)
+model = FederatedGP(rounds=2, inducing=20, local_inducing=20).fit(data)
 grid = np.linspace(1.0, 9.0, 33)
 truth = np.sin(grid) + 0.3 * np.sin(0.7 * grid + 77)
 error = np.sqrt(np.mean((model.predict("c77", grid).mean[:, 0] - truth) ** 2))

@@ -72,6 +72,13 @@ def test_larger_sketches_reproduce_more_and_a_whole_one_all_of_the_fit(model: Fe
         assert found[2].r2[name] == pytest.approx(1.0 - np.mean(left**2) / y.var(), abs=1e-3)
 
 
+def test_rows_that_are_all_alike_have_no_r2(model: FederatedGP) -> None:
+    rows = {name: (X[:1], y[:1]) if name == "a" else (X, y) for name, (X, y) in made().items()}
+    found = model.cluster(2, grid=60, data=rows).r2
+    assert set(found) == set(made()) - {"a"}
+    assert np.isfinite(list(found.values())).all()
+
+
 def test_a_whole_sketch_keeps_distances_exactly(model: FederatedGP) -> None:
     grid = zone_sketches.public_grid(model.model_, 40)
     own = [zone_sketches.own_function(model.model_, name, grid) for name in sorted(KIND)]
@@ -156,6 +163,7 @@ def test_sparse_clients_join_the_group_whose_function_they_share() -> None:
         ({"groups": 2, "size": 1000, "grid": 60}, "from 1 to 60"),
         ({"groups": 2, "distance": "operator"}, "data"),
         ({"choose": "elbow", "grid": 60}, "eigengap"),
+        ({"groups": 2, "seed": -1}, "seed"),
     ],
 )
 def test_bad_arguments_are_named(model: FederatedGP, settings: dict, words: str) -> None:

@@ -102,7 +102,8 @@ class Attack:
         )
 
     def r2(self, omega: np.ndarray, sketch: np.ndarray) -> float:
-        """1 − Σ(y − ŷ)²/Σ(y − ȳ)², over observed cells, each output in units of its spread."""
+        """1 − Σ(y − ŷ)²/Σ(y − ȳ)², over observed cells, each output in units of its spread; NaN where all are
+        alike, as in a single row."""
         inner = omega.T @ self.within @ omega
         inner += 1e-10 * np.trace(inner) / len(inner) * np.eye(len(inner))
         own = self.cross @ (omega @ np.linalg.solve(inner, sketch))
@@ -110,7 +111,8 @@ class Attack:
         seen = np.isfinite(self.truth)
         left = np.where(seen, (self.truth - guess) / self.spread, 0.0)
         around = np.where(seen, (self.truth - np.nanmean(self.truth, axis=0)) / self.spread, 0.0)
-        return float(1.0 - np.sum(left**2) / np.sum(around**2))
+        spread = float(np.sum(around**2))
+        return 1.0 - float(np.sum(left**2)) / spread if spread > 0 else float("nan")
 
 
 @with_numerics

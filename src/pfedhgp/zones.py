@@ -16,6 +16,7 @@ import numpy as np
 
 from pfedhgp import zone_groups as grouping
 from pfedhgp import zone_sketches as sketching
+from pfedhgp.arguments import whole
 from pfedhgp.errors import InputError
 from pfedhgp.federation.messages import Message
 from pfedhgp.model.fitted import FittedModel
@@ -148,6 +149,7 @@ def discover(
     """
     if distance not in DISTANCES:
         raise InputError(f"`distance` must be one of {', '.join(DISTANCES)}, got {distance!r}")
+    seed = whole(0)(seed, "seed")
     names = tuple(sorted(model.clients))
     if len(names) < 2:
         raise InputError(f"zones need at least two clients, the model has {len(names)}")
@@ -201,6 +203,7 @@ def discover(
         for i, name in enumerate(names)
         if measure
     }
+    r2 = {name: value for name, value in r2.items() if np.isfinite(value)}
     return Zones(
         clients=names,
         labels={name: int(label) for name, label in zip(names, labels, strict=True)},

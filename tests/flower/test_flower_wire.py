@@ -182,6 +182,10 @@ def test_flowers_client_app_answers_for_the_site_of_its_node_config(tmp_path):
     asked = Message(wire.to_records(_hello()), 7, TRAIN)
     reply = client_app(asked, context)
     assert wire.from_records(reply.content, most_bytes=100).sender == "north"
+    (tmp_path / "file").write_text("a home can be no file")
+    elsewhere = Context(1, 7, {**config, "home": str(tmp_path / "file")}, RecordDict(), {})
+    refused = wire.from_records(client_app(asked, elsewhere).content, most_bytes=100)
+    assert refused.code == "internal"  # and not the text, which has this machine's paths
     unread = client_app(Message(RecordDict(), 7, TRAIN), context)
     assert wire.from_records(unread.content, most_bytes=100).code == "malformed"
     assert not context.state, "state is on the site's disk alone"

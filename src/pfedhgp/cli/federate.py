@@ -9,6 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from pfedhgp.cli.fit import fit, run_command
 
 if TYPE_CHECKING:
@@ -32,7 +34,14 @@ def federate(**options: Any) -> None:
     from pfedhgp.cli.extra import require_flower
 
     require_flower()
-    run_command(options, train=train)
+    from pfedhgp.cli.terminal import say
+    from pfedhgp.federation.flower.processes import FlowerError
+
+    try:
+        run_command(options, train=train)
+    except FlowerError as error:
+        say(f"pfedhgp: error: {error}; `--resume` goes on from the last round")
+        raise typer.Exit(1) from None
 
 
 # The options are fit's, and typer looks them up there.

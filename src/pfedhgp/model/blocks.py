@@ -42,7 +42,8 @@ class GlobalBlock(eqx.Module):
 
 
 class ClientBlock(eqx.Module):
-    """What never leaves the client: its loadings, its local kernels and inputs, its noise."""
+    """The client's own: loadings, local kernels and inputs, noise. Of it only the noise's variance and the
+    loadings' products BBᵀ leave, for predictions at clients never seen."""
 
     kernels: Kernel
     inputs: Float[Array, "Mi d"]

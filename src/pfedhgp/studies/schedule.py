@@ -63,7 +63,9 @@ def _gpu() -> jax.Device:
     try:
         return jax.devices("gpu")[0]
     except RuntimeError:
-        raise InputError("no gpu was found by JAX: use --device cpu") from None
+        raise InputError(
+            "no gpu was found by JAX: use --device cpu, or install JAX's CUDA build (jax[cuda13]) here"
+        ) from None
 
 
 def _thread(number: int, target: Callable[..., None], *given: object) -> threading.Thread:

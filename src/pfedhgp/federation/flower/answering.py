@@ -12,6 +12,12 @@ FIRST_BYTES = 64 * 1024 * 1024
 """The most that a site unpacks before it knows the plan."""
 
 
+def failed(message: Message, name: str) -> Message:
+    """The reply of a site that could not even begin to answer: a code, and no text."""
+    reply = Envelope(run="", exchange=0, kind=HELLO, round=0, sender=name, code="internal")
+    return Message(wire.to_records(reply), reply_to=message)
+
+
 def answer(message: Message, site: Site) -> Message:
     """A site's reply to a Flower message; never an exception, whose text Flower would send."""
     try:

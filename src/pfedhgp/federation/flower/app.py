@@ -7,6 +7,7 @@ homes in Flower's own configuration.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from flwr.app import Context, Message
@@ -24,21 +25,25 @@ def train(message: Message, context: Context) -> Message:
     from pfedhgp.cli.terminal import use_compilation_cache
 
     use_compilation_cache()  # each message is a process of its own
-    from pfedhgp.federation.flower.answering import answer
+    from pfedhgp.federation.flower.answering import answer, failed
     from pfedhgp.federation.flower.participant import make_site
     from pfedhgp.federation.flower.processes import locked, private_folder
 
     options = context.node_config
-    home = Path(str(options["home"]))
-    private_folder(home, "home")
-    with locked(home, "message", wait=WAIT):
-        site = make_site(
-            home=home,
-            name=str(options["name"]),
-            data=[Path(str(options["data"]))],
-            least_rows=int(options.get("least-rows", 5)),
-        )
-        return answer(message, site)
+    try:
+        home = Path(str(options["home"]))
+        private_folder(home, "home")
+        with locked(home, "message", wait=WAIT):
+            site = make_site(
+                home=home,
+                name=str(options["name"]),
+                data=[Path(str(options["data"]))],
+                least_rows=int(options.get("least-rows", 5)),
+            )
+            return answer(message, site)
+    except Exception as error:  # Flower would send its text, with paths of this machine
+        print(f"pfedhgp: error: {error}", file=sys.stderr)
+        return failed(message, str(options.get("name", "")))
 
 
 server_app = ServerApp()

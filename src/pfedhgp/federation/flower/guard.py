@@ -1,7 +1,8 @@
 """What a message has to look like: every array by name and shape, as the plan and the request imply.
 
 Both sides ask before they use anything: schema, run, exchange and hash by equality, arrays by the lists here,
-numbers by finiteness, and the size before anything is unpacked (at most four times what is expected).
+numbers by finiteness, and the size: of a reply at most four times what is expected, of a request, which a
+site sees before it knows the plan, at most four times the largest that its settings allow.
 """
 
 from __future__ import annotations
