@@ -419,7 +419,9 @@ def test_a_fit_that_was_killed_goes_on_to_the_very_same_model(tmp_path):
     (tmp_path / "d.csv").write_text(TABLE)
     command = [sys.executable, "-m", "pfedhgp", "fit"]
     quick = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # compiling is what takes time here
-    place = {"cwd": tmp_path, "env": {**os.environ, **quick}, "text": True}
+    surroundings = {**os.environ, **quick}
+    surroundings.pop("TF_CPP_MIN_LOG_LEVEL", None)  # JAX, imported by this process, has set it
+    place = {"cwd": tmp_path, "env": surroundings, "text": True}
 
     def killed_at(words: str, *arguments: str) -> list[str]:
         """Runs until a line of progress has `words`, kills it there, and returns the lines."""
