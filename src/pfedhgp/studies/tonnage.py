@@ -13,7 +13,7 @@ from pfedhgp.data.cycles import CycleSet
 from pfedhgp.errors import InputError
 from pfedhgp.studies import tonnage_data as sources
 from pfedhgp.studies.store import Store
-from pfedhgp.studies.tonnage_models import MODELS, OURS, ours, run_model
+from pfedhgp.studies.tonnage_models import MODELS, OURS, ours, run_model, said
 
 NONE_SHARE = 0.5
 """Of blocks (cycles) that "none of these" is trained on: thresholds need held-out blocks of every kind."""
@@ -127,7 +127,7 @@ def none_of_these(
         "chosen_rate": false_alarms,
         "known_cycles": len(flagged["known"]),
         "stranger_cycles": len(flagged["stranger"]),
-        "chosen": f"{settings['form']}, {settings['sharing']}",
+        "chosen": said(settings),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from pfedhgp.class_choice import USUAL, Candidate
 from pfedhgp.data.cycles import CycleSet
 from pfedhgp.diagnosis import Diagnosis, scores
-from pfedhgp.diagnosis_training import KEY, train_diagnosis
+from pfedhgp.diagnosis_training import KEY, TOO_FEW, train_diagnosis
 from pfedhgp.estimator import FederatedGP
 from pfedhgp.inference.meanfield_training import MeanField
 from pfedhgp.inference.structured_training import Structured
@@ -89,7 +90,7 @@ def run_model(
             fitted = ours(seen, seed, candidates=wanted)
             chosen = fitted.model_.settings[KEY]
             extra = {
-                "chosen": f"{chosen['form']}, {chosen['sharing']}",
+                "chosen": said(chosen),
                 "judged": chosen["candidates"],
             }
         trained = time.perf_counter()
@@ -127,6 +128,12 @@ def closest_call(model: FederatedGP, new: CycleSet, found: Diagnosis) -> dict[st
     return {**reason.condensed(STRETCHES), "truth": new.label[cycle]}
 
 
+def said(choice: Mapping[str, Any]) -> str:
+    """The cycle layer, and where that is so, that it was not chosen."""
+    layer = f"{choice['form']}, {choice['sharing']}"
+    return f"{layer} ({TOO_FEW})" if choice["choice"] == TOO_FEW else layer
+
+
 def ours(
     seen: CycleSet,
     seed: int,
@@ -148,6 +155,8 @@ def ours(
         return train_diagnosis(
             seen.by_class(),
             blocks=blocks,
+            inputs=["sample"],
+            outputs=list(seen.channels),
             candidates=candidates,
             folds=folds,
             false_alarms=false_alarms,
