@@ -101,7 +101,7 @@ def train_diagnosis(
     common = {
         **chosen.settings,
         "cycle_basis": cycle_basis,
-        "domain": [(float(grids[names[0]].min()), float(grids[names[0]].max()))],
+        "domain": [(float(x.min()), float(x.max())) for x in grids[names[0]].T],
         "seed": seed,
         **settings,
     }

@@ -11,7 +11,7 @@ import pytest
 from pfedhgp.data.cycles import CycleSet
 from pfedhgp.errors import InputError
 from pfedhgp.studies import press, tonnage_data
-from pfedhgp.studies.class_baselines import BASELINES, lda, nearest
+from pfedhgp.studies.class_baselines import BASELINES, lda, nearest, thinned
 from pfedhgp.studies.store import Store
 from pfedhgp.studies.tonnage import Tonnage, run_tonnage, summarise
 from pfedhgp.studies.tonnage_report import write_tonnage
@@ -74,11 +74,28 @@ def test_blocks_are_never_split_and_each_class_trains_on_two_at_least():
 
 def test_the_press_trains_on_forty_and_ten():
     source = tonnage_data.source_of("simulated")
-    label = ("normal",) * 305 + ("fault",) * 69
-    data = CycleSet(np.zeros((374, 1, 2)), np.arange(2.0), ("x",), label)
+    label = ("normal",) * 305 + sum(((f"fault {k}",) * 69 for k in range(4)), ())
+    data = CycleSet(np.zeros((581, 1, 2)), np.arange(2.0), ("x",), label)
     train = tonnage_data.training_mask(data, source, 0)
     assert train[:305].sum() == 40
-    assert train[305:].sum() == 10
+    assert train[305:374].sum() == 10
+
+
+def test_a_file_of_the_press_trains_on_the_first_and_another_on_its_share():
+    source = tonnage_data.Source("x.npz", "file", "")
+    press_label = ("1",) * 305 + sum(((f"{k}",) * 69 for k in range(2, 6)), ())
+    flat = CycleSet(np.zeros((581, 4, 1201)), np.arange(1201.0), tuple("abcd"), press_label)
+    train = tonnage_data.training_mask(flat, source, 3)
+    assert np.flatnonzero(train).tolist()[:41] == [*range(40), 305]
+    assert train.sum() == 40 + 4 * 10
+    other = CycleSet(np.zeros((500, 1, 2)), np.arange(2.0), ("x",), ("a",) * 400 + ("b",) * 100)
+    masks = [tonnage_data.training_mask(other, source, seed) for seed in range(2)]
+    for mask in masks:
+        assert (mask[:400].sum(), mask[400:].sum()) == (55, 14)
+    assert (masks[0] != masks[1]).any(), "every seed has the same split"
+    assert len(tonnage_data.first_normal(other, source).cycles) == 500
+    more = CycleSet(np.zeros((307, 1, 2)), np.arange(2.0), ("x",), ("a",) * 307)
+    assert len(tonnage_data.first_normal(more, source).cycles) == 307
 
 
 @pytest.mark.skipif(not hydraulic_there(), reason="the hydraulic data are not on this machine")
@@ -101,6 +118,15 @@ def test_baselines_tell_clear_classes_apart(name):
     )
     found = BASELINES[name](cycles[::2], label[::2], cycles[1::2])
     assert (np.array(["a", "b"])[found.argmax(axis=1)] == label[1::2]).all()
+
+
+def test_baselines_see_the_means_of_stretches_of_long_cycles():
+    cycles = np.random.default_rng(2).normal(size=(2, 3, 1201))
+    seen = thinned(cycles)
+    assert seen.shape == (2, 3, 121)
+    np.testing.assert_allclose(seen[:, :, 7], cycles[:, :, 70:80].mean(axis=2))
+    np.testing.assert_allclose(seen[:, :, 120], cycles[:, :, 1200])
+    np.testing.assert_array_equal(thinned(cycles[:, :, :60]), cycles[:, :, :60])
 
 
 def test_nearest_and_lda_are_scikit_learns_on_flat_rows():

@@ -94,7 +94,8 @@ def _job(
 ) -> dict[str, Any]:
     seed = study.seed + run
     subtlety = float(value) if part == "subtlety" else study.subtlety
-    data = sources.first_normal(sources.load(source, seed, subtlety=subtlety, small=study.small))
+    data = sources.load(source, seed, subtlety=subtlety, small=study.small)
+    data = sources.first_normal(data, source)
     if part == "none":
         return none_of_these(data, source, seed, value)
     share = float(value) if part == "share" else study.share
