@@ -48,11 +48,12 @@ def train_diagnosis(
     """A `FederatedGP` of classes {name: (grid, cycles (C, Q, n))}, ready to `classify`.
 
     `blocks` says, for each class, which run of production each cycle is of: cycles of one block are never
-    on both sides of a split. `inputs` and `outputs` name the grid's columns and the channels. Layers to choose
-    from are `candidates`: by default one for all classes (white, stationary, free), and with short cycles and
-    20 or more of each class also layers of a class's own and mixed ones. With fewer than 4 complete cycles of
-    a class nothing is chosen: the free layer is taken, and said to be. Without `thresholds` there is no "none of these", and the folds are not trained:
-    the temperature is then that of the choice. `settings` are those of `FederatedGP`.
+    on both sides of a split. `inputs` and `outputs` name the grid's columns and the channels. Layers to
+    choose from are `candidates`: by default one for all classes (white, stationary, free), and with short
+    cycles and 20 or more of each class also layers of a class's own and mixed ones. With fewer than 4
+    complete cycles of a class nothing is chosen: the free layer is taken, and said to be. Without
+    `thresholds` there is no "none of these", and the folds are not trained: the temperature is then that of
+    the choice. `settings` are those of `FederatedGP`.
 
     Example:
         >>> import numpy as np

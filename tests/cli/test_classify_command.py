@@ -149,7 +149,10 @@ def test_wrong_arrays_and_options_are_one_line(run, model_and_run, tmp_path):
     for arguments, words in (
         ([tmp_path / "nose.npz", *out], "no channel 'nose' in the model; it has p, q"),
         ([tmp_path / "nan.npz", *out], "NaN everywhere"),
-        ([tmp_path / "three.npz", *out], "3 channels without names, and the model has 2 outputs (p, q)"),
+        (
+            [tmp_path / "three.npz", *out],
+            "3 channels without names, and the model has 2 outputs (p, q)",
+        ),
         ([tmp_path / "new.csv", *held, "--false-alarms", "2", *out], "between 0 and 1, got 2"),
         ([tmp_path / "new.csv", *out], "a table needs --cycle"),
         ([tmp_path / "new.csv", "--cycle", "run", "--held-out", "x.csv", *out], "needs --label"),

@@ -13,7 +13,8 @@ from pfedhgp.errors import InputError
 from pfedhgp.studies import press, tonnage_data
 from pfedhgp.studies.class_baselines import BASELINES, lda, nearest, thinned
 from pfedhgp.studies.store import Store
-from pfedhgp.studies.tonnage import Tonnage, run_tonnage, summarise
+from pfedhgp.studies.tonnage import Tonnage, none_of_these, run_tonnage, summarise
+from pfedhgp.studies.tonnage_models import run_model
 from pfedhgp.studies.tonnage_report import write_tonnage
 
 
@@ -185,6 +186,49 @@ def test_confusions_of_runs_that_met_classes_in_another_order_add_up(tmp_path):
         store.add({**record, **scores, "confusion": counts})
     found = summarise(store, study, runs=2)["tables"]["confusion: 1-nn"]
     assert found == {"classes": ["a", "b"], "counts": [[10, 2], [0, 6]]}
+
+
+def test_published_figures_come_as_they_are_printed(tmp_path):
+    study = Tonnage(data="simulated", small=True)
+    store = Store(tmp_path, {}, key=("part", "model", "value", "run"))
+    for model, right in (("pfedhgp", 1.0), ("pfedhgp-white", 0.75)):
+        metrics = dict.fromkeys(("log_loss", "ece", "f1", "seconds"), 0.1) | {"accuracy": right}
+        record = {"part": "main", "model": model, "value": "", "run": 0, "classes": ["a", "b"]}
+        more = {"f1": {"a": 0.9, "b": 0.8}, "confusion": [[1, 0], [0, 1]], "chosen": "free, shared"}
+        store.add({**record, **more, "metrics": metrics})
+    write_tonnage(store, study, runs=1, figures=False)
+    text = (tmp_path / "tables.md").read_text("utf-8")
+    assert "0.9988 ± 0.0027" in text
+    assert "CNN (published) | 0.9985 ± 0.0049" in text
+    assert "The cycle layer is worth +0.2500 of accuracy here" in text
+    assert "| pfedhgp | 0.9000 | 0.8000 |" in text
+
+
+@pytest.mark.slow
+def test_our_row_and_none_of_these_run_on_the_small_press(tmp_path):
+    """Three cycles a fault are too few to choose by; thresholds come from half of the cycles."""
+    study = Tonnage(data="simulated", small=True)
+    store = run_tonnage(study, runs=1, folder=tmp_path, models=["pfedhgp"])
+    record = store.records["main", "pfedhgp", "", 0]
+    assert record["chosen"] == "free, shared (not chosen: too few cycles)"
+    assert record["metrics"]["accuracy"] > 0.6
+    assert record["why"]["channels"][0] == "channel 1"
+    source = tonnage_data.source_of("simulated")
+    found = none_of_these(tonnage_data.load(source, 0, small=True), source, 0, "fault 1")
+    assert found["flagged"] > 0.9
+    assert found["false_alarms"] < 0.3
+    assert (found["known_cycles"], found["stranger_cycles"]) == (60, 20)
+
+
+@pytest.mark.slow
+def test_the_papers_row_runs_and_says_where_it_starts():
+    data = press.simulate(0, normal=6, faulty=6, samples=31)
+    train = np.tile([True, False, True], len(data.cycles) // 3)
+    record = run_model("paper", data, train, 0, paper_rounds=1)
+    assert record["test"] == 10
+    assert set(record["starting_scales"]) >= {"shared_variance", "local_variance"}
+    assert 0.0 <= record["metrics"]["accuracy"] <= 1.0
+    assert np.isfinite(record["metrics"]["log_loss"])
 
 
 @pytest.mark.slow

@@ -30,7 +30,9 @@ def check(config: Config, *, federated: bool) -> None:
     if config.data.cycle is None:
         raise InputError("--diagnose needs --cycle: the column that numbers the cycles")
     if config.model.cycles != "white" or config.model.cycle_sharing != "shared":
-        raise InputError("--diagnose chooses the cycle layer: leave --cycles and --cycle-sharing out")
+        raise InputError(
+            "--diagnose chooses the cycle layer: leave --cycles and --cycle-sharing out"
+        )
 
 
 def train(config: Config, data: Ingested) -> FederatedGP:
@@ -85,6 +87,6 @@ def _cycles(
     own = blocks[client.order]
     for c in range(len(names)):
         if len(set(own[which == c])) > 1:
-            name = client.cycle[first[c]]
-            raise InputError(f"client {client.name!r}: cycle {name!r} is in two blocks: one cycle, one")
+            name = str(client.cycle[first[c]])
+            raise InputError(f"client {client.name!r}: cycle {name!r} is in two blocks")
     return found, [str(own[row]) for row in first]

@@ -122,15 +122,15 @@ FAULTY_LEAST, CHANNELS, SAMPLES, MORE = 60, 4, 1201, 5
 
 
 def is_press(data: CycleSet, source: Source) -> bool:
-    """Whether the paper's counts (40 and 10) are meant: the press in full, simulated or by its shape in a file.
+    """Whether the paper's counts (40 and 10) are meant: the press in full, simulated or a file of its shape.
 
-    One class of 305 to 310 cycles, others of fewer but 60 at least, no blocks, and 4 channels of 1,201 samples.
+    One class of 305 to 310 cycles, others of 60 to 304, no blocks, and 4 channels of 1,201 samples.
     """
     if source.kind not in ("simulated", "file") or data.block is not None:
         return False
     *faulty, normal = sorted(np.unique(np.asarray(data.label), return_counts=True)[1].tolist())
     counts = FIRST_NORMAL <= normal <= FIRST_NORMAL + MORE and bool(faulty)
-    counts = counts and FAULTY_LEAST <= faulty[0] and faulty[-1] < FIRST_NORMAL
+    counts = counts and faulty[0] >= FAULTY_LEAST and faulty[-1] < FIRST_NORMAL
     shape = data.cycles.shape[1:] == (CHANNELS, SAMPLES)
     return counts and (shape or source.kind == "simulated")
 

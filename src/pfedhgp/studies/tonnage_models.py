@@ -85,6 +85,7 @@ def run_model(
     else:
         if model == PAPER:
             fitted, new = as_the_paper(seen, rounds=paper_rounds), new.concatenated()
+            extra = {"starting_scales": dict(fitted.model_.settings["starting_scales"])}
         else:
             wanted = (Candidate("white"),) if model == WHITE else candidates
             fitted = ours(seen, seed, candidates=wanted)
@@ -169,8 +170,9 @@ def ours(
 def as_the_paper(seen: CycleSet, *, rounds: int = 10) -> FederatedGP:
     """The paper's configuration: channels on one axis, Algorithm 1, white residuals.
 
-    M = 81, M_i = 41, lengthscales 50 and 10, 10 rounds of 100 local steps at 0.1. Outputs are scaled to unit
-    variance, in which the paper's variances 1 and .5 would be starting values; ours start from the data.
+    M = 81, M_i = 41, lengthscales 50 and 10, 10 rounds of 100 local steps at 0.1. The paper's variances 1 and
+    .5 are starting values that a fit does not take: variances start from the data ("starting_scales" in the
+    model's settings, kept with the row's record), and are learned like the paper's.
     """
     flat = seen.concatenated()
     with warnings.catch_warnings():

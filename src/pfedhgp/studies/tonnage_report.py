@@ -77,8 +77,8 @@ def worth_of_the_layer(results: Mapping[str, Any]) -> str | None:
     if OURS not in mean or WHITE not in mean:
         return None
     return (
-        f"The cycle layer is worth {mean[OURS] - mean[WHITE]:+.4f} of accuracy here: {mean[OURS]:.4f} with it, "
-        f"{mean[WHITE]:.4f} with it off."
+        f"The cycle layer is worth {mean[OURS] - mean[WHITE]:+.4f} of accuracy here: {mean[OURS]:.4f} with "
+        f"it, {mean[WHITE]:.4f} with it off."
     )
 
 
@@ -105,6 +105,7 @@ def _accuracy(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
         rows.append([*row, f"{record['mean']:.1f}", str(record["runs"])])
     for each in results["tables"]["published"]:
         shown = f"{each['accuracy']:.4f}"
+        shown += "" if each["sd"] is None else f" ± {each['sd']:.4f}"
         rows.append([f"{each['method']}{MARK}", shown, "", "", "", "", f"{each['training']:.2%}"])
     head = ["model", "accuracy", "log-loss", "ECE", "F1", "s", "runs (published: training)"]
     return head, rows
