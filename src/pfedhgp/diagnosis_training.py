@@ -106,7 +106,7 @@ def train_diagnosis(
         "seed": seed,
         **settings,
     }
-    columns = {"inputs": inputs, "outputs": outputs}
+    columns: dict[str, Any] = {"inputs": inputs, "outputs": outputs}
     model = make(**common).fit({name: (grids[name], arrays[name]) for name in names}, **columns)
     # Without thresholds the folds are not trained: the choice's own held-out cycles set the temperature.
     found = (

@@ -45,7 +45,7 @@ def test_a_cycle_in_two_blocks_or_with_two_rows_is_refused():
         (["--cycle", "c", "--block", "b"], "--block is for --diagnose"),
         (["--cycle", "c", "--diagnose", "--cycles", "free"], "leave --cycles and --cycle-sharing"),
         (["--cycle", "c", "--diagnose", "--block", "nose"], "no column 'nose'"),
-        (["--cycle", "c", "--diagnose"], "a diagnosis needs at least two classes"),
+        (["--cycle", "c", "--diagnose"], "it needs two at least, and there is one"),
     ],
 )
 def test_what_cannot_be_diagnosed_is_one_line(run, tmp_path, more, words):

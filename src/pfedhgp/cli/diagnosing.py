@@ -54,7 +54,7 @@ def train(config: Config, data: Ingested) -> FederatedGP:
     basis: Any = config.model.cycle_basis
     if basis == "auto":
         basis = max(2, min(len(grid), MOST, IN_ALL // len(data.columns.outputs)))
-    given = {} if data.domain is None else {"domain": data.domain}
+    given: dict[str, Any] = {} if data.domain is None else {"domain": data.domain}
     return train_diagnosis(
         classes,
         blocks=None if data.blocks is None else blocks,
@@ -71,7 +71,8 @@ def _cycles(
     client: Observations, grid: np.ndarray, blocks: np.ndarray | None
 ) -> tuple[np.ndarray, list[str]]:
     """A client's rows as cycles (C, Q, n) on the grid of all, missing where it has no row; their blocks."""
-    assert client.cycle is not None and client.order is not None
+    assert client.cycle is not None
+    assert client.order is not None
     place = {tuple(row): n for n, row in enumerate(grid.tolist())}
     at = np.array([place[tuple(row)] for row in client.X.tolist()])
     names, which = np.unique(client.cycle, return_inverse=True)

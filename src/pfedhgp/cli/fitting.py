@@ -141,6 +141,8 @@ def fit(
     if resume:
         unfinished.check(config, files)
     data = ingest(config)
+    if config.model.diagnose and len(data.training) < 2:
+        raise InputError("--diagnose tells clients apart: it needs two at least, and there is one")
     for name, text in (
         ("kernel", config.model.kernel),
         ("local_kernel", config.model.local_kernel),
