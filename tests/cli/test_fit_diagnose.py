@@ -6,7 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pfedhgp.cli.diagnosing import _cycles
+from pfedhgp.cli.config import Config, Data, Model
+from pfedhgp.cli.diagnosing import _cycles, check
 from pfedhgp.data.readers import Observations
 from pfedhgp.errors import InputError
 
@@ -54,3 +55,10 @@ def test_what_cannot_be_diagnosed_is_one_line(run, tmp_path, more, words):
     done = run("fit", tmp_path / "t.csv", *COLUMNS, *more, "--out", tmp_path / "RUN")
     assert words in done.complaint
     assert not (tmp_path / "RUN").exists()
+
+
+def test_a_federation_of_sites_does_not_diagnose():
+    config = Config(data=Data(cycle="c"), model=Model(diagnose=True))
+    with pytest.raises(InputError, match="use `pfedhgp fit`"):
+        check(config, federated=True)
+    check(config, federated=False)

@@ -207,7 +207,11 @@ def test_published_figures_come_as_they_are_printed(tmp_path):
 @pytest.mark.slow
 def test_our_row_and_none_of_these_run_on_the_small_press(tmp_path, monkeypatch):
     """Two cycles a fault are too few to choose by; thresholds come from half of the cycles."""
-    smaller = {"normal": 40, "faulty": 16, "samples": 31}  # compiling for 121 samples takes a minute
+    smaller = {
+        "normal": 40,
+        "faulty": 16,
+        "samples": 31,
+    }  # compiling for 121 samples takes a minute
     monkeypatch.setattr(tonnage_data, "SMALL_PRESS", smaller)
     study = Tonnage(data="simulated", small=True)
     store = run_tonnage(study, runs=1, folder=tmp_path, models=["pfedhgp"])
