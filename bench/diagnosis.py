@@ -26,7 +26,7 @@ AIM = 5.0
 def classifying(seconds: float) -> dict[str, Any]:
     """Wall and processor seconds of one call, with and without what "none of these" needs."""
     source = sources.source_of("simulated")
-    data = sources.first_normal(sources.load(source, 0))
+    data = sources.first_normal(sources.load(source, 0), source)
     train = sources.training_mask(data, source, 0)
     model = ours(data.take(train), 0, candidates=(Candidate("free"),)).model_
     cycles = np.moveaxis(data.take(~train).cycles, 1, 2)

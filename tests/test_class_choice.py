@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pfedhgp.class_choice import Candidate, choose, folds_of
-from pfedhgp.errors import InputError
+from pfedhgp.class_choice import EVERY, USUAL, Candidate, candidates_for, choose, folds_of
+from pfedhgp.errors import InputError, PFedHGPWarning
 from pfedhgp.model.cycles import CycleBasis
 
 GRID = np.linspace(0.0, 1.0, 24)[:, None]
@@ -31,8 +31,8 @@ def chosen(root: np.ndarray, gap: float, seed: int) -> tuple[str, dict]:
     return best.form, judged
 
 
-def stationary_root() -> np.ndarray:
-    K = np.exp(-0.5 * (GRID - GRID.T) ** 2 / 0.35**2)
+def stationary_root(scale: float = 0.35) -> np.ndarray:
+    K = np.exp(-0.5 * (GRID - GRID.T) ** 2 / scale**2)
     return np.linalg.cholesky(K + 1e-9 * np.eye(24))
 
 
@@ -75,6 +75,51 @@ def test_with_strangers_in_mind_the_layer_that_sees_them_is_chosen():
     margins = {name: score.margin for name, score in judged.items() if score.margin is not None}
     assert str(best) == max(margins, key=lambda name: margins[name]) == "free, shared"
     assert margins["free, shared"] > 2.0 * margins["stationary, shared"]
+
+
+def a_shape(at: float) -> np.ndarray:
+    return np.exp(-0.5 * ((GRID - at) / 0.07) ** 2)
+
+
+FOUR = np.hstack([a_shape(at) for at in (0.2, 0.45, 0.6, 0.8)])
+
+
+@pytest.mark.parametrize(
+    ("roots", "expected"),
+    [
+        ((a_shape(0.3), a_shape(0.7)), "free, client"),
+        ((stationary_root(), stationary_root(0.12)), "stationary, client"),
+        ((FOUR, FOUR), "free, shared"),
+    ],
+)
+def test_whose_the_layer_is_is_chosen_too(roots, expected):
+    """Classes whose cycles vary each in its own way, or all in the same."""
+    rng = np.random.default_rng(0)
+    both = [classes(rng, root, 0.2, count=60) for root in roots]
+    cycles = {"normal": both[0]["normal"], "worn": both[1]["worn"]}
+    folds = {name: np.arange(60) % 2 for name in cycles}
+    assert candidates_for(cycles, len(GRID)) == EVERY
+    best, judged = choose(GRID, cycles, folds, BASIS, candidates=EVERY)
+    assert str(best) == expected
+    form = expected.split(",")[0]
+    other = f"{form}, {'client' if 'shared' in expected else 'shared'}"
+    assert judged[expected].log_loss < judged[other].log_loss
+
+
+def test_few_or_long_cycles_have_one_layer_for_all():
+    many, few = np.zeros((20, 24, 1)), np.zeros((20, 24, 1))
+    few[0, 3, 0] = np.nan
+    assert candidates_for({"a": many, "b": many}, 24) == EVERY
+    assert candidates_for({"a": many, "b": few}, 24) == USUAL
+    assert candidates_for({"a": many, "b": many}, 1201) == USUAL
+
+
+def test_a_class_of_one_block_is_cut_and_that_is_said():
+    labels, blocks = ["a"] * 6 + ["b"] * 4, ["1"] * 3 + ["2"] * 3 + ["3"] * 4
+    with pytest.warns(PFedHGPWarning, match="class 'b' has one block: it is cut into stretches"):
+        fold = folds_of(labels, blocks, folds=2, seed=0)
+    assert fold[6:].tolist() == [0, 0, 1, 1]
+    assert len(set(fold[:3])) == len(set(fold[3:6])) == 1
 
 
 def test_folds_never_cut_a_block():

@@ -343,7 +343,7 @@ def test_what_is_not_run_is_known():
         "pfedhgp reproduce synthetic --runs 30 --out STUDY",
         "pfedhgp reproduce stability --out SPLIT",
         "pfedhgp reproduce tonnage --data simulated --out PRESS",
-        "pfedhgp reproduce tonnage --data simulated --out PRESS",
+        "pfedhgp reproduce tonnage --data simulated --seed 200 --out PRESS",
         "pfedhgp reproduce tonnage --data hydraulic:valve --none --out VALVE",
         "pfedhgp reproduce airquality --data PRSA_Data_20130301-20150228.zip --year 2013 --out results-2013",
         "pfedhgp reproduce airquality --data PRSA_Data_20130301-20150228.zip --hours all --out results-hours",

@@ -8,6 +8,7 @@ plain mean of its cycles, with the uncertainty Σ_e/C of a mean: nothing is trai
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pfedhgp.diagnosis import Calibration, calibrate, margin, numbered
-from pfedhgp.errors import InputError
+from pfedhgp.errors import InputError, PFedHGPWarning
 from pfedhgp.evidence import Evidence, Law, of_laws, stacked
 from pfedhgp.inference.cycle_forms import MARGIN, Halves, estimate, mixed
 from pfedhgp.inference.within import halves_of
@@ -56,6 +57,7 @@ class Candidate:
 
 
 USUAL = tuple(Candidate(form) for form in FORMS)
+"""One layer for all classes: what few or long cycles can say."""
 EVERY = tuple(
     Candidate(form, sharing)
     for form in FORMS
@@ -63,6 +65,24 @@ EVERY = tuple(
     if (form, sharing)
     != ("white", "mixed")  # replicates have their client's own noise, or all the same
 )
+LEAST = 4
+"""Complete cycles of each class that a choice needs."""
+SHORT, MANY = 200, 20
+"""Samples up to which, and complete cycles of each class from which on, layers of a class's own take part."""
+
+
+def complete(cycles: FloatArray) -> npt.NDArray[np.bool_]:
+    """Which of the cycles (C, ., .) lack nothing."""
+    return np.asarray(np.isfinite(cycles).all(axis=(1, 2)))
+
+
+def candidates_for(cycles: Mapping[str, FloatArray], samples: int) -> tuple[Candidate, ...]:
+    """Every form and sharing where cycles are short and each class has many; else one layer for all.
+
+    A class's own covariance needs cycles of its own; of long cycles it costs minutes a class.
+    """
+    many = all(complete(Y).sum() >= MANY for Y in cycles.values())
+    return EVERY if many and samples <= SHORT else USUAL
 
 
 def folds_of(
@@ -70,7 +90,8 @@ def folds_of(
 ) -> npt.NDArray[np.int64]:
     """The fold of each cycle: whole blocks of each class are dealt out in turn, in random order.
 
-    A class with fewer than two blocks (or with none given) is cut into contiguous stretches instead.
+    Without blocks a class is cut into contiguous stretches instead; so is a class that has only one block,
+    with a warning, for its held-out cycles are then of the block that was trained on.
     """
     if folds < 2:
         raise InputError(f"`folds` must be at least 2, got {folds}")
@@ -83,6 +104,13 @@ def folds_of(
             raise InputError(f"class {name!r} has {len(mine)} cycles: {folds} folds need as many")
         own = [str(blocks[int(c)]) for c in mine] if blocks is not None else []
         different = list(dict.fromkeys(own))
+        if len(different) == 1:
+            warnings.warn(
+                f"class {name!r} has one block: it is cut into stretches, and held-out cycles of it are of "
+                "the block that was trained on",
+                PFedHGPWarning,
+                stacklevel=2,
+            )
         if len(different) < 2:
             found[mine] = np.arange(len(mine)) * folds // len(mine)
             continue
@@ -116,15 +144,15 @@ def choose(
     `cycles` has each class's (C, n, Q) in scaled units on the grid (n, d) in the unit box; `candidates` come
     in order of simplicity. Only complete cycles take part.
     """
-    complete = {name: np.isfinite(Y).all(axis=(1, 2)) for name, Y in cycles.items()}
-    for name, there in complete.items():
-        if there.sum() < 4:
+    usable = {name: complete(Y) for name, Y in cycles.items()}
+    for name, there in usable.items():
+        if there.sum() < LEAST:
             raise InputError(
-                f"class {name!r} has {there.sum()} complete cycles, a choice of the cycle layer needs 4: "
-                "name the layer instead"
+                f"class {name!r} has {there.sum()} complete cycles, a choice of the cycle layer needs "
+                f"{LEAST}: name the layer instead"
             )
-    whole = {name: cycles[name][there] for name, there in complete.items()}
-    where = {name: folds[name][there] for name, there in complete.items()}
+    whole = {name: cycles[name][there] for name, there in usable.items()}
+    where = {name: folds[name][there] for name, there in usable.items()}
     truth: list[str] = []
     found: dict[str, list[Evidence]] = {str(each): [] for each in candidates}
     for fold in sorted(set(np.concatenate(list(where.values())).tolist())):

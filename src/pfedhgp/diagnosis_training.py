@@ -7,6 +7,7 @@ settings ("diagnosis"), so that a RUN folder carries it.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pfedhgp.class_choice import USUAL, Candidate, choose, folds_of
+from pfedhgp.class_choice import LEAST, Candidate, candidates_for, choose, complete, folds_of
 from pfedhgp.diagnosis import Calibration, calibrate
-from pfedhgp.errors import InputError
+from pfedhgp.errors import InputError, PFedHGPWarning
 from pfedhgp.estimator import FederatedGP
 from pfedhgp.evidence import evidence, stacked
 from pfedhgp.inference import budget
@@ -24,13 +25,18 @@ from pfedhgp.model.cycles import CycleBasis
 
 FloatArray = npt.NDArray[np.float64]
 KEY = "diagnosis"
+FALLBACK = Candidate("free")
+"""Where cycles are too few to choose by: smooth in any way, one for all classes."""
+TOO_FEW = "not chosen: too few cycles"
 
 
 def train_diagnosis(
     data: Mapping[str, tuple[Any, Any]],
     *,
     blocks: Mapping[str, Sequence[object]] | None = None,
-    candidates: Sequence[Candidate] = USUAL,
+    inputs: str | Sequence[str] | None = None,
+    outputs: str | Sequence[str] | None = None,
+    candidates: Sequence[Candidate] | None = None,
     folds: int = 3,
     false_alarms: float = 0.01,
     thresholds: bool = True,
@@ -42,8 +48,12 @@ def train_diagnosis(
     """A `FederatedGP` of classes {name: (grid, cycles (C, Q, n))}, ready to `classify`.
 
     `blocks` says, for each class, which run of production each cycle is of: cycles of one block are never
-    on both sides of a split. Without `thresholds` there is no "none of these", and the folds are not trained:
-    the temperature is then that of the choice. `settings` are those of `FederatedGP`.
+    on both sides of a split. `inputs` and `outputs` name the grid's columns and the channels. Layers to
+    choose from are `candidates`: by default one for all classes (white, stationary, free), and with short
+    cycles and 20 or more of each class also layers of a class's own and mixed ones. With fewer than 4
+    complete cycles of a class nothing is chosen: the free layer is taken, and said to be. Without
+    `thresholds` there is no "none of these", and the folds are not trained: the temperature is then that of
+    the choice. `settings` are those of `FederatedGP`.
 
     Example:
         >>> import numpy as np
@@ -64,9 +74,23 @@ def train_diagnosis(
     fold = folds_of(labels, owners, folds=folds, seed=seed)
     cuts = np.cumsum([len(arrays[name]) for name in names])[:-1]
     by_class = dict(zip(names, np.split(fold, cuts), strict=True))
+    if candidates is None:
+        candidates = candidates_for(arrays, len(grids[names[0]]))
+    if not candidates:
+        raise InputError("`candidates` is empty: name at least one cycle layer")
     chosen: Candidate = candidates[0]
     judged: dict[str, Calibration] = {}
-    if len(candidates) > 1 or not thresholds:
+    how = "chosen" if len(candidates) > 1 else "given"
+    few = [name for name in names if complete(arrays[name]).sum() < LEAST]
+    if few and len(candidates) > 1:
+        chosen, how = FALLBACK if FALLBACK in candidates else candidates[-1], TOO_FEW
+        warnings.warn(
+            f"class {few[0]!r} has fewer than {LEAST} complete cycles: the cycle layer is {chosen}, "
+            f"{TOO_FEW}",
+            PFedHGPWarning,
+            stacklevel=2,
+        )
+    if not few and (len(candidates) > 1 or not thresholds):
         chosen, judged = _choice(
             grids[names[0]],
             arrays,
@@ -78,11 +102,12 @@ def train_diagnosis(
     common = {
         **chosen.settings,
         "cycle_basis": cycle_basis,
-        "domain": [(float(grids[names[0]].min()), float(grids[names[0]].max()))],
+        "domain": [(float(x.min()), float(x.max())) for x in grids[names[0]].T],
         "seed": seed,
         **settings,
     }
-    model = make(**common).fit({name: (grids[name], arrays[name]) for name in names})
+    columns: dict[str, Any] = {"inputs": inputs, "outputs": outputs}
+    model = make(**common).fit({name: (grids[name], arrays[name]) for name in names}, **columns)
     # Without thresholds the folds are not trained: the choice's own held-out cycles set the temperature.
     found = (
         replace(judged[str(chosen)], thresholds=None, false_alarms=None)
@@ -93,7 +118,7 @@ def train_diagnosis(
         parts, truth = [], []
         for k in range(folds):
             kept = {n: (grids[n], arrays[n][by_class[n] != k]) for n in names}
-            judge = make(**common).fit(kept).model_
+            judge = make(**common).fit(kept, **columns).model_
             for n in names:
                 new = arrays[n][by_class[n] == k]
                 if len(new):
@@ -106,6 +131,7 @@ def train_diagnosis(
         "calibration": found.to_json(),
         "form": chosen.form,
         "sharing": chosen.sharing,
+        "choice": how,
         "candidates": {name: score.to_json() for name, score in judged.items()},
         "folds": folds,
         "blocks": None if owners is None else len(set(owners)),

@@ -121,6 +121,9 @@ def test_held_out_cycles_give_thresholds_and_reasons_are_written(run, model_and_
         (lambda t: t.with_columns(p=pl.lit(None), q=pl.lit(None)), [], "cycle 'c0' has no value"),
         (lambda t: t, ["--prior", "nobody=2"], "no class 'nobody' in the model"),
         (lambda t: t, ["--prior", "much"], "--prior must look like CLASS=WEIGHT"),
+        (lambda t: t, ["--prior", "press 0=3"], "--prior: no weight of press 1: each class needs"),
+        (lambda t: t, ["--prior", "press 0=-1"], "--prior press 0=-1: a weight must be above 0"),
+        (lambda t: t, ["--false-alarms", "0.02"], "--false-alarms needs --held-out"),
         (lambda t: t.with_columns(truth=pl.lit("else")), ["--label", "truth"], "no class 'else'"),
     ],
 )
@@ -140,12 +143,31 @@ def test_wrong_arrays_and_options_are_one_line(run, model_and_run, tmp_path):
     as_table(tmp_path / "new.csv", cycles, labels)
     np.savez(tmp_path / "nose.npz", cycles=cycles, grid=X, channels=np.array(["p", "nose"]))
     np.savez(tmp_path / "nan.npz", cycles=np.full_like(cycles, np.nan), grid=X)
+    np.savez(tmp_path / "three.npz", cycles=np.repeat(cycles[:, :1], 3, axis=1), grid=X)
+    held = ["--held-out", tmp_path / "new.csv", "--label", "truth", "--cycle", "run"]
     out = ["--out", tmp_path / "out.csv"]
     for arguments, words in (
         ([tmp_path / "nose.npz", *out], "no channel 'nose' in the model; it has p, q"),
         ([tmp_path / "nan.npz", *out], "NaN everywhere"),
+        (
+            [tmp_path / "three.npz", *out],
+            "3 channels without names, and the model has 2 outputs (p, q)",
+        ),
+        ([tmp_path / "new.csv", *held, "--false-alarms", "2", *out], "between 0 and 1, got 2"),
         ([tmp_path / "new.csv", *out], "a table needs --cycle"),
         ([tmp_path / "new.csv", "--cycle", "run", "--held-out", "x.csv", *out], "needs --label"),
     ):
         assert words in run("classify", folder, *arguments).complaint
     assert not (tmp_path / "out.csv").exists()
+
+
+def test_one_client_leaves_nothing_to_compare(run, tmp_path):
+    model = FederatedGP(cycles="stationary", **SETTINGS)
+    model.fit(press((8,)), inputs=["x"], outputs=["p", "q"]).save(tmp_path / "ONE")
+    as_table(tmp_path / "new.csv", *new_cycles(1))
+    cycles = [tmp_path / "new.csv", "--cycle", "run", "--out", tmp_path / "out.csv"]
+    done = run("classify", tmp_path / "ONE", *cycles, "--why", tmp_path / "why.csv")
+    assert "--why compares two classes" in done.complaint
+    assert not (tmp_path / "out.csv").exists()
+    done = run("classify", tmp_path / "ONE", *cycles)
+    assert done.code == 0, done.err

@@ -11,9 +11,10 @@ import pytest
 from pfedhgp.data.cycles import CycleSet
 from pfedhgp.errors import InputError
 from pfedhgp.studies import press, tonnage_data
-from pfedhgp.studies.class_baselines import BASELINES, lda, nearest
+from pfedhgp.studies.class_baselines import BASELINES, lda, nearest, thinned
 from pfedhgp.studies.store import Store
-from pfedhgp.studies.tonnage import Tonnage, run_tonnage, summarise
+from pfedhgp.studies.tonnage import Tonnage, none_of_these, run_tonnage, summarise
+from pfedhgp.studies.tonnage_models import run_model
 from pfedhgp.studies.tonnage_report import write_tonnage
 
 
@@ -74,11 +75,28 @@ def test_blocks_are_never_split_and_each_class_trains_on_two_at_least():
 
 def test_the_press_trains_on_forty_and_ten():
     source = tonnage_data.source_of("simulated")
-    label = ("normal",) * 305 + ("fault",) * 69
-    data = CycleSet(np.zeros((374, 1, 2)), np.arange(2.0), ("x",), label)
+    label = ("normal",) * 305 + sum(((f"fault {k}",) * 69 for k in range(4)), ())
+    data = CycleSet(np.zeros((581, 1, 2)), np.arange(2.0), ("x",), label)
     train = tonnage_data.training_mask(data, source, 0)
     assert train[:305].sum() == 40
-    assert train[305:].sum() == 10
+    assert train[305:374].sum() == 10
+
+
+def test_a_file_of_the_press_trains_on_the_first_and_another_on_its_share():
+    source = tonnage_data.Source("x.npz", "file", "")
+    press_label = ("1",) * 305 + sum(((f"{k}",) * 69 for k in range(2, 6)), ())
+    flat = CycleSet(np.zeros((581, 4, 1201)), np.arange(1201.0), tuple("abcd"), press_label)
+    train = tonnage_data.training_mask(flat, source, 3)
+    assert np.flatnonzero(train).tolist()[:41] == [*range(40), 305]
+    assert train.sum() == 40 + 4 * 10
+    other = CycleSet(np.zeros((500, 1, 2)), np.arange(2.0), ("x",), ("a",) * 400 + ("b",) * 100)
+    masks = [tonnage_data.training_mask(other, source, seed) for seed in range(2)]
+    for mask in masks:
+        assert (mask[:400].sum(), mask[400:].sum()) == (55, 14)
+    assert (masks[0] != masks[1]).any(), "every seed has the same split"
+    assert len(tonnage_data.first_normal(other, source).cycles) == 500
+    more = CycleSet(np.zeros((307, 1, 2)), np.arange(2.0), ("x",), ("a",) * 307)
+    assert len(tonnage_data.first_normal(more, source).cycles) == 307
 
 
 @pytest.mark.skipif(not hydraulic_there(), reason="the hydraulic data are not on this machine")
@@ -101,6 +119,15 @@ def test_baselines_tell_clear_classes_apart(name):
     )
     found = BASELINES[name](cycles[::2], label[::2], cycles[1::2])
     assert (np.array(["a", "b"])[found.argmax(axis=1)] == label[1::2]).all()
+
+
+def test_baselines_see_the_means_of_stretches_of_long_cycles():
+    cycles = np.random.default_rng(2).normal(size=(2, 3, 1201))
+    seen = thinned(cycles)
+    assert seen.shape == (2, 3, 121)
+    np.testing.assert_allclose(seen[:, :, 7], cycles[:, :, 70:80].mean(axis=2))
+    np.testing.assert_allclose(seen[:, :, 120], cycles[:, :, 1200])
+    np.testing.assert_array_equal(thinned(cycles[:, :, :60]), cycles[:, :, :60])
 
 
 def test_nearest_and_lda_are_scikit_learns_on_flat_rows():
@@ -159,6 +186,55 @@ def test_confusions_of_runs_that_met_classes_in_another_order_add_up(tmp_path):
         store.add({**record, **scores, "confusion": counts})
     found = summarise(store, study, runs=2)["tables"]["confusion: 1-nn"]
     assert found == {"classes": ["a", "b"], "counts": [[10, 2], [0, 6]]}
+
+
+def test_published_figures_come_as_they_are_printed(tmp_path):
+    study = Tonnage(data="simulated", small=True)
+    store = Store(tmp_path, {}, key=("part", "model", "value", "run"))
+    for model, right in (("pfedhgp", 1.0), ("pfedhgp-white", 0.75)):
+        metrics = dict.fromkeys(("log_loss", "ece", "f1", "seconds"), 0.1) | {"accuracy": right}
+        record = {"part": "main", "model": model, "value": "", "run": 0, "classes": ["a", "b"]}
+        more = {"f1": {"a": 0.9, "b": 0.8}, "confusion": [[1, 0], [0, 1]], "chosen": "free, shared"}
+        store.add({**record, **more, "metrics": metrics})
+    write_tonnage(store, study, runs=1, figures=False)
+    text = (tmp_path / "tables.md").read_text("utf-8")
+    assert "0.9988 ± 0.0027" in text
+    assert "CNN (published) | 0.9985 ± 0.0049" in text
+    assert "The cycle layer is worth +0.2500 of accuracy here" in text
+    assert "| pfedhgp | 0.9000 | 0.8000 |" in text
+
+
+@pytest.mark.slow
+def test_our_row_and_none_of_these_run_on_the_small_press(tmp_path, monkeypatch):
+    """Two cycles a fault are too few to choose by; thresholds come from half of the cycles."""
+    smaller = {
+        "normal": 40,
+        "faulty": 16,
+        "samples": 31,
+    }  # compiling for 121 samples takes a minute
+    monkeypatch.setattr(tonnage_data, "SMALL_PRESS", smaller)
+    study = Tonnage(data="simulated", small=True)
+    store = run_tonnage(study, runs=1, folder=tmp_path, models=["pfedhgp"])
+    record = store.records["main", "pfedhgp", "", 0]
+    assert record["chosen"] == "free, shared (not chosen: too few cycles)"
+    assert record["metrics"]["accuracy"] > 0.6
+    assert record["why"]["channels"] == [f"tonnage {q}" for q in (1, 2, 3, 4)]
+    source = tonnage_data.source_of("simulated")
+    found = none_of_these(tonnage_data.load(source, 0, small=True), source, 0, "fault 1")
+    assert found["flagged"] > 0.9
+    assert found["false_alarms"] < 0.3
+    assert (found["known_cycles"], found["stranger_cycles"]) == (44, 16)
+
+
+@pytest.mark.slow
+def test_the_papers_row_runs_and_says_where_it_starts():
+    data = press.simulate(0, normal=6, faulty=6, samples=31)
+    train = np.tile([True, False, True], len(data.cycles) // 3)
+    record = run_model("paper", data, train, 0, paper_rounds=1)
+    assert record["test"] == 10
+    assert set(record["starting_scales"]) >= {"shared_variance", "local_variance"}
+    assert 0.0 <= record["metrics"]["accuracy"] <= 1.0
+    assert np.isfinite(record["metrics"]["log_loss"])
 
 
 @pytest.mark.slow

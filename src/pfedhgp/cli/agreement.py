@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pfedhgp.cli import config as configs
+from pfedhgp.cli import diagnosing
 from pfedhgp.cli.config import Config
 from pfedhgp.cli.fitting import estimator, words_of
 from pfedhgp.cli.ingest import delimiter_of, domain_of
@@ -58,6 +59,7 @@ class Agreement:
         twice = [name for name in used if used.count(name) > 1]
         if twice:
             raise InputError(f"column {twice[0]!r} is used twice")
+        diagnosing.check(config, federated=True)
         dated = data.datetimes or []
         strange = [name for name in dated if name not in data.inputs]
         if strange:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from pfedhgp.evidence import Evidence
 
 
+FALSE_ALARMS = 0.01
+
+
 def classify(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that fit wrote.")],
     data: Annotated[
@@ -38,8 +41,12 @@ def classify(
         typer.Option(metavar="DATA", help="Labelled cycles that the fit did not see: thresholds."),
     ] = None,
     false_alarms: Annotated[
-        float, typer.Option(help="Share of known cycles that may be none of these.")
-    ] = 0.01,
+        float | None,
+        typer.Option(
+            help="With --held-out: share of known cycles that may be none of these.",
+            show_default="0.01",
+        ),
+    ] = None,
     prior: Annotated[
         list[str] | None, typer.Option(metavar="CLASS=WEIGHT", help="Of each class; repeats.")
     ] = None,
@@ -75,7 +82,14 @@ def classify(
             raise InputError(f"{why} already exists: choose another file, or give --overwrite")
         if held_out is not None and label is None:
             raise InputError("--held-out needs --label: the column or array with true classes")
+        rate = _false_alarms(false_alarms, held_out)
         spec = open_run(run)
+        classes = [str(entry["name"]) for entry in spec["clients"]]
+        if why is not None and len(classes) < 2:
+            raise InputError(
+                f"--why compares two classes, and {run} has one client: leave --why out"
+            )
+        priors = _priors(prior, classes)
         columns = columns_of(spec)
         batches = read_batches(data, columns, cycle=cycle, label=label, delimiter=delimiter)
         kept = (
@@ -90,9 +104,9 @@ def classify(
         model = FederatedGP.load(run)
         known = model.calibration_
         if kept is not None:
-            known = _calibrated(model, kept, false_alarms)
+            known = _calibrated(model, kept, rate)
         found = _evidence(model, batches, novelty=known.thresholds is not None)
-        told_of = diagnosis.diagnose(found, priors=_priors(prior), calibration=known)
+        told_of = diagnosis.diagnose(found, priors=priors, calibration=known)
         names = [name for batch in batches for name in batch.names]
         truth = [each for batch in batches for each in batch.labels or ()]
         scored = None  # before anything is written: a label may name a class that is not there
@@ -184,7 +198,14 @@ def read_batches(
             raise InputError(f"{path}: no array {label!r}")
         names = [str(c) for c in range(len(found.cycles))]
         labels = list(found.label) if label is not None and found.label is not None else None
-        own = columns.outputs if found.channels[0] == "channel 1" else found.channels
+        own = found.channels
+        if own[0] == "channel 1":  # not named in the file
+            own = columns.outputs
+            if len(own) != found.cycles.shape[1]:
+                raise InputError(
+                    f"{path}: {found.cycles.shape[1]} channels without names, and the model has "
+                    f"{len(own)} outputs ({', '.join(own)}): add an array `channels` that names them"
+                )
         return [Batch(names, found.grid[:, None], found.cycles, own, labels)]
     return _from_table(path, columns, cycle, label, delimiter)
 
@@ -259,7 +280,21 @@ def _calibrated(model: FederatedGP, batches: Sequence[Batch], share: float) -> C
     return calibrate(_evidence(model, batches, novelty=True), truth, false_alarms=share)
 
 
-def _priors(given: Sequence[str] | None) -> dict[str, float] | None:
+def _false_alarms(given: float | None, held_out: Path | None) -> float:
+    from pfedhgp.errors import InputError
+
+    if given is None:
+        return FALSE_ALARMS
+    if held_out is None:
+        raise InputError(
+            "--false-alarms needs --held-out: labelled cycles that the fit did not see, for thresholds"
+        )
+    if not 0.0 < given < 1.0:
+        raise InputError(f"--false-alarms must be between 0 and 1, got {given:g}")
+    return given
+
+
+def _priors(given: Sequence[str] | None, classes: Sequence[str]) -> dict[str, float] | None:
     from pfedhgp.errors import InputError
 
     if not given:
@@ -273,6 +308,14 @@ def _priors(given: Sequence[str] | None) -> dict[str, float] | None:
             equals = ""
         if not equals:
             raise InputError(f"--prior must look like CLASS=WEIGHT, got {text!r}")
+        if name not in classes:
+            known = ", ".join(classes)
+            raise InputError(f"--prior {text}: no class {name!r} in the model; it has {known}")
+        if not 0.0 < found[name] < float("inf"):
+            raise InputError(f"--prior {text}: a weight must be above 0")
+    missing = [name for name in classes if name not in found]
+    if missing:
+        raise InputError(f"--prior: no weight of {', '.join(missing)}: each class needs one")
     return found
 
 

@@ -1,9 +1,9 @@
 """All settings of a fit, from a TOML file and from the command line, which wins.
 
-[data]       files, client, inputs, outputs, cycle, delimiter, datetimes, datetime_format
+[data]       files, client, inputs, outputs, cycle, block, delimiter, datetimes, datetime_format
 [model]      kernel, local_kernel, layers, latents, local_latents, local, noise, inducing, local_inducing,
              learn_inducing, largest_inducing, largest_local_inducing, cycles, cycle_sharing,
-             cycle_basis, domain
+             cycle_basis, diagnose, domain
 [inference]  name, rounds, tolerance, restarts, batch, averaging
 [run]        out, holdout, seed, device, report
 """
@@ -43,6 +43,7 @@ class Data(_Part):
     inputs: list[str] = []
     outputs: list[str] = []
     cycle: str | None = None
+    block: str | None = None
     delimiter: str | None = None
     datetimes: list[str] | None = None
     """Inputs that are datetimes: for a federation's server, which has no file to see it in."""
@@ -67,6 +68,7 @@ class Model(_Part):
     cycles: Literal["white", "stationary", "free", "auto"] = "white"
     cycle_sharing: Literal["shared", "client", "mixed"] = "shared"
     cycle_basis: Budget = "auto"
+    diagnose: bool = False
     domain: list[str] | None = None
 
 
@@ -209,6 +211,7 @@ def _complaint(problem: Any) -> str:
 UNSET: Mapping[tuple[str, str], tuple[Any, str]] = {
     ("data", "client"): ("station", "each file is a client"),
     ("data", "cycle"): ("stroke", "rows are no cycles"),
+    ("data", "block"): ("shift", "blocks of cycles are not known"),
     ("data", "delimiter"): (";", "a comma"),
     ("data", "datetimes"): (["time"], "seen in the files; only a federation's server needs it"),
     ("data", "datetime_format"): ("%d/%m/%Y", "ISO 8601"),

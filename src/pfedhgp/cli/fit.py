@@ -45,6 +45,13 @@ def fit(
             help="Column that numbers whole repetitions of the input grid.", rich_help_panel=DATA
         ),
     ] = None,
+    block: Annotated[
+        str | None,
+        typer.Option(
+            help="With --diagnose: column that names runs of cycles that belong together.",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
     delimiter: Annotated[
         str | None,
         typer.Option(
@@ -174,6 +181,16 @@ def fit(
         typer.Option(
             help="Basis functions of the cycle layer a channel: auto or a number.",
             show_default="auto",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
+    diagnose: Annotated[
+        bool | None,
+        typer.Option(
+            "--diagnose/--no-diagnose",
+            help="Clients are classes, for `classify`: choose the cycle layer that tells them apart, and set "
+            "thresholds of none of these from cycles held out in turn.",
+            show_default="--no-diagnose",
             rich_help_panel=MODEL,
         ),
     ] = None,
@@ -314,6 +331,7 @@ def run_command(options: dict[str, Any], train: Any = None) -> None:
             "inputs": o["inputs"] or None,
             "outputs": o["outputs"] or None,
             "cycle": o["cycle"],
+            "block": o["block"],
             "delimiter": o["delimiter"],
             "datetime_format": o["datetime_format"],
         },
@@ -333,6 +351,7 @@ def run_command(options: dict[str, Any], train: Any = None) -> None:
             "cycles": o["cycles"],
             "cycle_sharing": o["cycle_sharing"],
             "cycle_basis": _budget(o["cycle_basis"]),
+            "diagnose": o["diagnose"],
             "domain": o["domain"] or None,
         },
         "inference": {

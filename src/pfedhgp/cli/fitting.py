@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pfedhgp import atomic
-from pfedhgp.cli import kernel_words
+from pfedhgp.cli import diagnosing, kernel_words
 from pfedhgp.cli.config import Config, naming_options, option_of
 from pfedhgp.cli.ingest import Ingested, fingerprints, ingest
 from pfedhgp.cli.signals import Heeding, Terminated, heed
@@ -134,12 +134,15 @@ def fit(
     `train` is what turns settings and rows into a fitted model; by default in this process.
     """
     began = time.monotonic()
+    diagnosing.check(config, federated=train is not None)
     run = check_settings(config, overwrite=overwrite, resume=resume)
     unfinished = Unfinished(run / "checkpoint")
     files = fingerprints(config.data.files)
     if resume:
         unfinished.check(config, files)
     data = ingest(config)
+    if config.model.diagnose and len(data.training) < 2:
+        raise InputError("--diagnose tells clients apart: it needs two at least, and there is one")
     for name, text in (
         ("kernel", config.model.kernel),
         ("local_kernel", config.model.local_kernel),
@@ -230,6 +233,9 @@ def _check_device(device: str) -> None:
 def _train(
     config: Config, data: Ingested, checkpoint: Path, show: Any, *, resume: bool, quiet: bool
 ) -> FederatedGP:
+    if config.model.diagnose:
+        _tell(show, "choosing the cycle layer, then trainings with cycles held out in turn")
+        return _with_words(diagnosing.train(config, data), config, data)
     fitted = estimator(config, data.columns, data.domain, callbacks=[show, Heeding()]).fit(
         client_rows(data.training, data.columns, whole_cycles=config.model.cycles != "white"),
         inputs=data.columns.input_names,
@@ -237,6 +243,11 @@ def _train(
         checkpoint=checkpoint,
         resume=resume,
     )
+    return _with_words(fitted, config, data)
+
+
+def _with_words(fitted: FederatedGP, config: Config, data: Ingested) -> FederatedGP:
+    """With what the user wrote, for the model file."""
     kept = {**fitted.model_.settings, **words_of(config), **columns_of(data)}
     fitted.model_ = replace(fitted.model_, settings=kept)
     return fitted

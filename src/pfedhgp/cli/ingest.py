@@ -39,6 +39,8 @@ class Ingested:
     test: list[Observations]
     holdout: Holdout | None
     domain: list[tuple[float, float]] | None
+    blocks: np.ndarray | None = None
+    """The block of each row, by its place in all files together."""
 
     @property
     def ledger(self) -> dict[str, dict[str, Any]]:
@@ -62,9 +64,8 @@ def ingest(config: Config) -> Ingested:
     holdout = None
     if config.run.holdout is not None:
         holdout = Holdout.parse(config.run.holdout, seed=config.run.seed)
-    wanted = [
-        name for name in (data.client, *data.inputs, *data.outputs, data.cycle) if name is not None
-    ]
+    named = (data.client, *data.inputs, *data.outputs, data.cycle, data.block)
+    wanted = [name for name in named if name is not None]
     tables = read_tables(data.files, wanted=wanted, delimiter=delimiter_of(data))
     columns = settle_columns(
         tables,
@@ -74,6 +75,10 @@ def ingest(config: Config) -> Ingested:
         cycle=data.cycle,
         datetime_format=data.datetime_format,
     )
+    blocks = None
+    if data.block is not None:
+        owners = [_texts(table.column(data.block)) for table in tables]
+        blocks = np.concatenate(owners)
     clients = _with_outputs(observations_of(tables, columns))
     if sum(len(client.X) for client in clients) < 2:
         raise InputError("one row in all: a model needs at least two")
@@ -104,7 +109,14 @@ def ingest(config: Config) -> Ingested:
         test=test,
         holdout=holdout,
         domain=None if domain is None else [domain[j] for j in kept],
+        blocks=blocks,
     )
+
+
+def _texts(column: Any) -> np.ndarray:
+    import polars as pl
+
+    return np.asarray(column.cast(pl.String).fill_null("").to_list(), dtype=object)
 
 
 def _check_split(

@@ -91,14 +91,16 @@ def training_mask(
 ) -> npt.NDArray[np.bool_]:
     """Which cycles are for training.
 
-    Blocks, where there are some, go whole: a share of each class's, at least two. The press, at the paper's
-    share, as the paper has it: the first 40 of 305 normal cycles and 10 of each fault, the first for a file
-    and any 10 (40) for the simulator, whose cycles have no order. Else a share of each class, at least two.
+    Blocks, where there are some, go whole: a share of each class's, at least two. The press (`is_press`), at
+    the paper's share, as the paper has it: 40 of 305 normal cycles and 10 of each fault, the first ones of a
+    file and any of the simulator, whose cycles have no order. Else a share of each class at random, at least
+    two cycles.
     """
     assert data.label is not None
     labels = np.asarray(data.label)
     rng = np.random.default_rng([seed, 7])
     train = np.zeros(len(labels), bool)
+    as_paper = share == SHARE and is_press(data, source)
     for name in dict.fromkeys(data.label):
         mine = np.flatnonzero(labels == name)
         if data.block is not None:
@@ -108,25 +110,41 @@ def training_mask(
             train[mine[np.isin(own, rng.choice(different, count, replace=False))]] = True
             continue
         count = min(max(2, round(share * len(mine))), len(mine) - 1)
-        if share == SHARE and len(mine) >= FAULTY_LEAST:
+        if as_paper:
             count = TRAINING_NORMAL if len(mine) >= FIRST_NORMAL else TRAINING_FAULTY
-        first = source.kind == "file" and share == SHARE
+        first = as_paper and source.kind == "file"
         train[mine[:count] if first else rng.choice(mine, count, replace=False)] = True
     return train
 
 
-FAULTY_LEAST = 60
-"""Cycles of a class from which on the paper's counts (40 and 10) are meant."""
+FAULTY_LEAST, CHANNELS, SAMPLES, MORE = 60, 4, 1201, 5
+"""Cycles of each fault of the press at least; its shape; normal cycles that it may have beyond 305."""
 
 
-def first_normal(data: CycleSet) -> CycleSet:
-    """Of more than 305 cycles of the largest class the first 305, as in the paper."""
+def is_press(data: CycleSet, source: Source) -> bool:
+    """Whether the paper's counts (40 and 10) are meant: the press in full, simulated or a file of its shape.
+
+    One class of 305 to 310 cycles, others of 60 to 304, no blocks, and 4 channels of 1,201 samples.
+    """
+    if source.kind not in ("simulated", "file") or data.block is not None:
+        return False
+    *faulty, normal = sorted(np.unique(np.asarray(data.label), return_counts=True)[1].tolist())
+    counts = FIRST_NORMAL <= normal <= FIRST_NORMAL + MORE and bool(faulty)
+    counts = counts and faulty[0] >= FAULTY_LEAST and faulty[-1] < FIRST_NORMAL
+    shape = data.cycles.shape[1:] == (CHANNELS, SAMPLES)
+    return counts and (shape or source.kind == "simulated")
+
+
+def first_normal(data: CycleSet, source: Source) -> CycleSet:
+    """Of more than 305 cycles of the press's normal class the first 305, as in the paper."""
     assert data.label is not None
+    if not is_press(data, source):
+        return data
     labels = np.asarray(data.label)
     kept = np.ones(len(labels), bool)
     for name in dict.fromkeys(data.label):
         mine = np.flatnonzero(labels == name)
-        if data.block is None and FIRST_NORMAL < len(mine) <= FIRST_NORMAL + 5:
+        if len(mine) > FIRST_NORMAL:
             kept[mine[FIRST_NORMAL:]] = False
     return data.take(kept)
 

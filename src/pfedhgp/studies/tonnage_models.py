@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from pfedhgp.class_choice import USUAL, Candidate
 from pfedhgp.data.cycles import CycleSet
 from pfedhgp.diagnosis import Diagnosis, scores
-from pfedhgp.diagnosis_training import KEY, train_diagnosis
+from pfedhgp.diagnosis_training import KEY, TOO_FEW, train_diagnosis
 from pfedhgp.estimator import FederatedGP
 from pfedhgp.inference.meanfield_training import MeanField
 from pfedhgp.inference.structured_training import Structured
@@ -84,12 +85,13 @@ def run_model(
     else:
         if model == PAPER:
             fitted, new = as_the_paper(seen, rounds=paper_rounds), new.concatenated()
+            extra = {"starting_scales": dict(fitted.model_.settings["starting_scales"])}
         else:
             wanted = (Candidate("white"),) if model == WHITE else candidates
             fitted = ours(seen, seed, candidates=wanted)
             chosen = fitted.model_.settings[KEY]
             extra = {
-                "chosen": f"{chosen['form']}, {chosen['sharing']}",
+                "chosen": said(chosen),
                 "judged": chosen["candidates"],
             }
         trained = time.perf_counter()
@@ -127,6 +129,12 @@ def closest_call(model: FederatedGP, new: CycleSet, found: Diagnosis) -> dict[st
     return {**reason.condensed(STRETCHES), "truth": new.label[cycle]}
 
 
+def said(choice: Mapping[str, Any]) -> str:
+    """The cycle layer, and where that is so, that it was not chosen."""
+    layer = f"{choice['form']}, {choice['sharing']}"
+    return f"{layer} ({TOO_FEW})" if choice["choice"] == TOO_FEW else layer
+
+
 def ours(
     seen: CycleSet,
     seed: int,
@@ -148,6 +156,8 @@ def ours(
         return train_diagnosis(
             seen.by_class(),
             blocks=blocks,
+            inputs=["sample"],
+            outputs=list(seen.channels),
             candidates=candidates,
             folds=folds,
             false_alarms=false_alarms,
@@ -160,8 +170,9 @@ def ours(
 def as_the_paper(seen: CycleSet, *, rounds: int = 10) -> FederatedGP:
     """The paper's configuration: channels on one axis, Algorithm 1, white residuals.
 
-    M = 81, M_i = 41, lengthscales 50 and 10, 10 rounds of 100 local steps at 0.1. Outputs are scaled to unit
-    variance, in which the paper's variances 1 and .5 would be starting values; ours start from the data.
+    M = 81, M_i = 41, lengthscales 50 and 10, 10 rounds of 100 local steps at 0.1. The paper's variances 1 and
+    .5 are starting values that a fit does not take: variances start from the data ("starting_scales" in the
+    model's settings, kept with the row's record), and are learned like the paper's.
     """
     flat = seen.concatenated()
     with warnings.catch_warnings():

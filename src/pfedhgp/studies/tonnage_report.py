@@ -11,6 +11,7 @@ from pfedhgp.data.cycles import CycleSet
 from pfedhgp.studies import report, tonnage
 from pfedhgp.studies import tonnage_data as sources
 from pfedhgp.studies.store import Store
+from pfedhgp.studies.tonnage_models import OURS, WHITE
 
 MARK = " (published)"
 METRICS = (("accuracy", "{:.4f}"), ("log_loss", "{:.3f}"), ("ece", "{:.3f}"), ("f1", "{:.4f}"))
@@ -41,7 +42,13 @@ def write_tonnage(
         f"Rows marked{MARK} are figures that the paper prints for the real press data, from the papers it "
         "cites; they were not run here, and not on these data.",
     ]
+    worth = worth_of_the_layer(results)
+    if worth is not None:
+        notes.append(worth)
     parts = {"Accuracy": _accuracy(results)}
+    by_class = _f1(results["tables"])
+    if by_class is not None:
+        parts["F1 by class"] = by_class
     for name, table in results["tables"].items():
         if name.startswith("confusion"):
             head = ["truth", *table["classes"]]
@@ -64,6 +71,27 @@ def write_tonnage(
     return results
 
 
+def worth_of_the_layer(results: Mapping[str, Any]) -> str | None:
+    """What the cycle layer brings: our accuracy less that with it off, where both were run."""
+    mean = {r["model"]: r["mean"] for r in results["records"] if r["metric"] == "accuracy"}
+    if OURS not in mean or WHITE not in mean:
+        return None
+    return (
+        f"The cycle layer is worth {mean[OURS] - mean[WHITE]:+.4f} of accuracy here: {mean[OURS]:.4f} with "
+        f"it, {mean[WHITE]:.4f} with it off."
+    )
+
+
+def _f1(tables: Mapping[str, Any]) -> tuple[list[str], list[list[str]]] | None:
+    """A row for each model, a column for each class, mean over runs."""
+    found = {name.removeprefix("f1: "): t for name, t in tables.items() if name.startswith("f1: ")}
+    if not found:
+        return None
+    names = list(next(iter(found.values())))
+    rows = [[model, *(f"{own[name]:.4f}" for name in names)] for model, own in found.items()]
+    return ["model", *names], rows
+
+
 def _accuracy(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     cells = {(r["model"], r["metric"]): r for r in results["records"]}
     rows = []
@@ -77,6 +105,7 @@ def _accuracy(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
         rows.append([*row, f"{record['mean']:.1f}", str(record["runs"])])
     for each in results["tables"]["published"]:
         shown = f"{each['accuracy']:.4f}"
+        shown += "" if each["sd"] is None else f" ± {each['sd']:.4f}"
         rows.append([f"{each['method']}{MARK}", shown, "", "", "", "", f"{each['training']:.2%}"])
     head = ["model", "accuracy", "log-loss", "ECE", "F1", "s", "runs (published: training)"]
     return head, rows

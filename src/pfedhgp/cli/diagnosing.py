@@ -1,0 +1,93 @@
+"""What `pfedhgp fit --diagnose` does: rows become whole cycles of classes for `train_diagnosis`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pfedhgp.cli.ingest import Ingested
+from pfedhgp.cli.signals import Heeding
+from pfedhgp.errors import InputError
+
+if TYPE_CHECKING:
+    from pfedhgp.cli.config import Config
+    from pfedhgp.data.readers import Observations
+    from pfedhgp.estimator import FederatedGP
+
+MOST, IN_ALL = 81, 340
+"""Basis functions of the cycle layer a channel, and of all channels together."""
+
+
+def check(config: Config, *, federated: bool) -> None:
+    """What can be said without the data."""
+    if not config.model.diagnose:
+        if config.data.block is not None:
+            raise InputError("--block is for --diagnose: give both, or leave --block out")
+        return
+    if federated:
+        raise InputError("--diagnose chooses by cycles of all classes at once: use `pfedhgp fit`")
+    if config.data.cycle is None:
+        raise InputError("--diagnose needs --cycle: the column that numbers the cycles")
+    if config.model.cycles != "white" or config.model.cycle_sharing != "shared":
+        raise InputError(
+            "--diagnose chooses the cycle layer: leave --cycles and --cycle-sharing out"
+        )
+
+
+def train(config: Config, data: Ingested) -> FederatedGP:
+    """The model of `train_diagnosis`: its clients are the classes."""
+    from pfedhgp.cli.fitting import estimator
+    from pfedhgp.diagnosis_training import train_diagnosis
+
+    grid = np.unique(np.concatenate([client.X for client in data.training]), axis=0)
+    classes, blocks = {}, {}
+    for client in data.training:
+        cycles, owners = _cycles(client, grid, data.blocks)
+        classes[client.name], blocks[client.name] = (grid, cycles), owners
+
+    def make(**settings: Any) -> FederatedGP:
+        return estimator(config, data.columns, data.domain, callbacks=[Heeding()]).set_params(
+            **settings
+        )
+
+    basis: Any = config.model.cycle_basis
+    if basis == "auto":
+        basis = max(2, min(len(grid), MOST, IN_ALL // len(data.columns.outputs)))
+    given: dict[str, Any] = {} if data.domain is None else {"domain": data.domain}
+    return train_diagnosis(
+        classes,
+        blocks=None if data.blocks is None else blocks,
+        inputs=list(data.columns.input_names),
+        outputs=list(data.columns.outputs),
+        cycle_basis=basis,
+        seed=config.run.seed,
+        make=make,
+        **given,
+    )
+
+
+def _cycles(
+    client: Observations, grid: np.ndarray, blocks: np.ndarray | None
+) -> tuple[np.ndarray, list[str]]:
+    """A client's rows as cycles (C, Q, n) on the grid of all, missing where it has no row; their blocks."""
+    assert client.cycle is not None
+    assert client.order is not None
+    place = {tuple(row): n for n, row in enumerate(grid.tolist())}
+    at = np.array([place[tuple(row)] for row in client.X.tolist()])
+    names, which = np.unique(client.cycle, return_inverse=True)
+    first = np.array([np.flatnonzero(which == c)[0] for c in range(len(names))])
+    turn = np.argsort(np.argsort(first))  # cycles in the order of their rows: stretches are of time
+    which, first = turn[which], np.sort(first)
+    if len(np.unique(which * len(grid) + at)) != len(at):
+        raise InputError(f"client {client.name!r}: a cycle has two rows at the same inputs")
+    found = np.full((len(names), client.Y.shape[1], len(grid)), np.nan)
+    found[which, :, at] = client.Y
+    if blocks is None:
+        return found, []
+    own = blocks[client.order]
+    for c in range(len(names)):
+        if len(set(own[which == c])) > 1:
+            name = str(client.cycle[first[c]])
+            raise InputError(f"client {client.name!r}: cycle {name!r} is in two blocks")
+    return found, [str(own[row]) for row in first]
