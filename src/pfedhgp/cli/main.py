@@ -70,9 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 args=arguments, prog_name="pfedhgp", standalone_mode=False
             )
     except click.ClickException as error:
-        if (
-            type(error).__name__ == "NoArgsIsHelpError"
-        ):  # a group without a command; click from 8.2 on
+        # A group without a command; click has this class from 8.2 on.
+        if type(error).__name__ == "NoArgsIsHelpError":
             print(error.format_message())
             return USAGE
         return _complain(_usage(error, sys.argv[1:] if arguments is None else arguments))
