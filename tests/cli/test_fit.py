@@ -478,6 +478,7 @@ def test_what_is_accepted_all_at_once(run, tmp_path):
         "spaces around column names",
         "no time zone: taken as UTC",
         "skipped, because no output was observed: client empty",
+        "client 'one': one row, which",
         "output 'y': 2 of 19 cells are missing",
         "output 'flat' is constant",
         "input 'height' is constant: dropped",

@@ -176,7 +176,16 @@ def _with_outputs(clients: list[Observations]) -> list[Observations]:
 
 
 def _tell(clients: list[Observations], columns: Columns) -> None:
-    """What was decided about missing cells and outputs that do not vary."""
+    """What was decided about clients of one row, missing cells and outputs that do not vary."""
+    single = [client.name for client in clients if len(client.X) == 1]
+    if single:
+        others = f" and {len(single) - 1} more" if len(single) > 1 else ""
+        warnings.warn(
+            f"client {short(single[0])!r}{others}: one row, which the first sums reveal; predictions there "
+            "are mostly what the others share",
+            PFedHGPWarning,
+            stacklevel=3,
+        )
     Y = np.concatenate([client.Y for client in clients])
     for q, name in enumerate(columns.outputs):
         seen = Y[np.isfinite(Y[:, q]), q]
