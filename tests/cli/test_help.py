@@ -63,7 +63,8 @@ def test_an_argument_says_what_it_is(capsys):
     assert "DATA... CSV (gz too), Parquet or Feather" in help_of("fit", capsys=capsys)
 
 
-WITHOUT = {"files", "inputs", "outputs", "client", "cycle", "out"}  # nothing holds instead of these
+# Nothing holds instead of these.
+WITHOUT = {"files", "inputs", "outputs", "client", "cycle", "block", "out"}
 NO_OPTION = {"datetimes", "largest_inducing", "largest_local_inducing"}
 
 
@@ -86,7 +87,7 @@ def test_defaults_that_help_names_are_the_settings_own(command, capsys):
             else:
                 assert text == (",".join(value) if isinstance(value, list) else str(value))
             checked += 1
-    assert checked == 26
+    assert checked == 27
 
 
 @pytest.mark.parametrize(
