@@ -13,8 +13,9 @@ from pfedhgp.federation import inprocess
 from pfedhgp.federation.checkpoint import Checkpoint
 from pfedhgp.federation.cohort import make_cohorts
 from pfedhgp.federation.flower import audit
-from pfedhgp.federation.flower.engine import Engine, Patience, QuorumError, Roster
+from pfedhgp.federation.flower.engine import Engine, Patience, QuorumError
 from pfedhgp.federation.flower.envelope import CODES, DELIVER
+from pfedhgp.federation.flower.roster import Roster
 from pfedhgp.federation.server import Server
 from pfedhgp.runtime import numerics
 from reference_federation import (
@@ -33,12 +34,12 @@ ROWS = rows_of(NAMES)
 MEAN_FIELD = {"name": "mean-field", "rounds": 2}
 
 
-def federation(tmp_path, terms, *, sites=NAMES, quorum=1, change=None, delivered=None):
-    """(engine, link) over sites in `tmp_path`."""
+def federation(tmp_path, terms, *, sites=NAMES, known=NAMES, quorum=1, change=None, delivered=None):
+    """(engine, link) over `sites`, of those that are `known` to the server, in `tmp_path`."""
     rows = {row.name: row for row in ROWS}
     homes = {n: site_of(tmp_path / n, rows[n], delivered) for n in sites}
     link = LocalLink(homes) if change is None else LocalLink(homes, change)
-    server, roster, clock = Server(terms.plan()), Roster(NAMES, terms.to_json()), Clock()
+    server, roster, clock = Server(terms.plan()), Roster(known, terms.to_json()), Clock()
     patience = Patience(timeout=30.0, quorum=quorum, grace=5.0, pause=1.0)
     engine = Engine(server, roster, link, patience, clock=clock, sleep=clock.sleep)
     return engine, link
@@ -96,6 +97,40 @@ def test_a_site_that_is_away_comes_back_and_one_joins_late(tmp_path):
     waited = [entry["seconds"] for entry in log]
     assert waited[0] == waited[3] == 30.0  # the whole timeout, for a site that is missing for once
     assert max(waited[1], waited[2], *waited[4:]) <= 10.0  # the grace, for one that was away before
+
+
+def test_who_is_withdrawn_is_not_waited_for_and_who_is_new_takes_part(tmp_path):
+    """After round 2 the server is stopped, south taken out of its list and east put in."""
+    terms, kept = agreement(inference={"rounds": 4, "tolerance": 0.0}), {}
+    first, _ = federation(tmp_path, terms, sites=("north", "south"), known=("north", "south"))
+
+    class Stopped(Exception):
+        pass
+
+    def keep():
+        kept["server"], kept["roster"] = first.server.state(), first.roster.state()
+        if first.roster.log[-1]["round"] == 2:
+            raise Stopped
+
+    first.keep = keep
+    with pytest.raises(Stopped):
+        run(first)
+    second, _ = federation(tmp_path, terms, sites=("north", "east"), known=("north", "east"))
+    with numerics():
+        second.server.restore(kept["server"])
+        second.roster.restore(kept["roster"])
+    assert run(second) == {}
+    log = second.roster.log
+    rounds = [entry for entry in log if entry["kind"] == "round"]
+    assert [e["counted"] for e in rounds] == [*2 * [["north", "south"]], *2 * [["north", "east"]]]
+    assert [e.get("withdrawn") for e in rounds] == [None, None, ["south"], None]
+    assert [e.get("joined") for e in rounds] == [None, None, ["east"], None]
+    assert all(entry["missing"] == {} for entry in log)
+    assert (
+        max(e["seconds"] for e in rounds) <= 1.0
+    )  # a look at the link: neither 30 s nor the grace
+    assert_same(second.server, replay(terms.plan(), ROWS, log))
+    assert "south" not in second.roster.delivered
 
 
 @pytest.mark.parametrize(
@@ -301,11 +336,38 @@ def test_requests_that_are_not_as_the_plan_says_are_refused(tmp_path):
         ({"centre": np.zeros(2)}, "malformed"),
         ({"centre": np.zeros(1, np.float32)}, "malformed"),
         ({"more": np.zeros(1)}, "malformed"),
-        ({"centre": np.zeros(1_000_000)}, "oversized"),
+        ({"centre": np.zeros(1_000)}, "oversized"),
         ({"missed/round/J": np.zeros(1)}, "malformed"),
     ):
         assert site.answer(replace(asked, arrays={**asked.arrays, **change})).code == code
     assert site.answer(asked).code == ""
+
+
+def test_bad_broadcasts_change_nothing_at_a_site(tmp_path):
+    """Before every request a broken, an endless and an old one: the answers stay, number by number."""
+    told = []
+    engine, _ = federation(
+        tmp_path, agreement(), change=lambda name, q, a: told.append((name, q, a)) or a
+    )
+    run(engine)
+    south = [(request, reply) for name, request, reply in told if name == "south"]
+    site, before, codes = site_of(tmp_path / "elsewhere", ROWS[1]), None, []
+    for request, expected in south:
+        for name, array in list(request.arrays.items())[-1:]:  # the census has none
+            codes.append(_code(site, request, {name: np.full_like(array, np.nan)}))
+            codes.append(_code(site, request, {name: np.zeros(20_000)}))
+        if before is not None and before.exchange < request.exchange - 1:
+            assert site.answer(before).code == "stale"
+        reply = site.answer(request)
+        assert reply.code == ""
+        for name, array in expected.arrays.items():
+            np.testing.assert_array_equal(reply.arrays[name], array)
+        before = before or request
+    assert codes == (len(south) - 1) * ["not-finite", "oversized"]
+
+
+def _code(site, request, change):
+    return site.answer(replace(request, arrays={**request.arrays, **change})).code
 
 
 def test_too_few_sites_stop_the_run_and_say_so(tmp_path):
