@@ -148,10 +148,16 @@ def test_who_is_withdrawn_is_not_waited_for_and_who_is_new_takes_part(tmp_path):
             ),
             "malformed",
         ),
+        (
+            lambda first, request, reply: replace(
+                reply, arrays={**reply.arrays, "U": np.zeros(4_000)}
+            ),
+            "oversized",
+        ),
     ],
-    ids=["nan", "replay", "run", "name", "block", "code", "extra"],
+    ids=["nan", "replay", "run", "name", "block", "code", "extra", "oversized"],
 )
-def test_bad_replies_are_refused_and_change_nothing(tmp_path, fault, code):
+def test_bad_replies_are_refused_and_change_nothing(tmp_path, caplog, fault, code):
     terms = agreement()
     kept = {}
 
@@ -165,6 +171,7 @@ def test_bad_replies_are_refused_and_change_nothing(tmp_path, fault, code):
     run(engine)
     log = engine.roster.log
     assert [entry["missing"] for entry in log] == [{}, {}, *3 * [{"south": code}]]
+    assert caplog.text.count(f"a reply of south was refused: {CODES[code]}") == 3
     assert_same(engine.server, replay(terms.plan(), ROWS, log))
 
 
