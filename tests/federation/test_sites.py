@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pfedhgp.cli.server import line_of
 from pfedhgp.errors import InputError
 from pfedhgp.federation import inprocess
 from pfedhgp.federation.checkpoint import Checkpoint
@@ -93,10 +94,24 @@ def test_a_site_that_is_away_comes_back_and_one_joins_late(tmp_path):
         4: ["north", "south", "east"],
     }
     assert log[3]["missing"] == {"south": "no-answer", "east": "no-answer"}
+    up, down = (8 * n for n in _numbers(link, "north", 4))
+    assert line_of(log[3]).splitlines() == [
+        f"exchange 4, round 1: 1 site in 30.0 s, {up} bytes up, {down} down",
+        "  without south: no answer in time",
+        "  without east: no answer in time",
+    ]
     assert_same(engine.server, replay(terms.plan(), ROWS, log))
     waited = [entry["seconds"] for entry in log]
     assert waited[0] == waited[3] == 30.0  # the whole timeout, for a site that is missing for once
     assert max(waited[1], waited[2], *waited[4:]) <= 10.0  # the grace, for one that was away before
+
+
+def _numbers(link, name, exchange):
+    """How many numbers a site answered and was asked with, by the messages themselves."""
+    ((request, reply),) = (
+        (q, a) for n, q, a in link.answered if (n, q.exchange) == (name, exchange)
+    )
+    return [sum(a.size for a in each.arrays.values()) for each in (reply, request)]
 
 
 def test_who_is_withdrawn_is_not_waited_for_and_who_is_new_takes_part(tmp_path):
@@ -352,12 +367,9 @@ def test_requests_that_are_not_as_the_plan_says_are_refused(tmp_path):
 
 def test_bad_broadcasts_change_nothing_at_a_site(tmp_path):
     """Before every request a broken, an endless and an old one: the answers stay, number by number."""
-    told = []
-    engine, _ = federation(
-        tmp_path, agreement(), change=lambda name, q, a: told.append((name, q, a)) or a
-    )
+    engine, link = federation(tmp_path, agreement())
     run(engine)
-    south = [(request, reply) for name, request, reply in told if name == "south"]
+    south = [(request, reply) for name, request, reply in link.answered if name == "south"]
     site, before, codes = site_of(tmp_path / "elsewhere", ROWS[1]), None, []
     for request, expected in south:
         for name, array in list(request.arrays.items())[-1:]:  # the census has none
