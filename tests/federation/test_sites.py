@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 
@@ -44,6 +45,22 @@ def federation(tmp_path, terms, *, sites=NAMES, known=NAMES, quorum=1, change=No
     patience = Patience(timeout=30.0, quorum=quorum, grace=5.0, pause=1.0)
     engine = Engine(server, roster, link, patience, clock=clock, sleep=clock.sleep)
     return engine, link
+
+
+@pytest.fixture
+def compiled():
+    """A list that grows by an entry whenever JAX compiles something, or fetches it from its cache."""
+    found = []
+
+    def note(event, duration, **more):
+        if event.endswith("backend_compile_duration"):
+            found.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    jax.jit(lambda x: x + len(found))(1.0)
+    assert len(found) == 1, "it does notice"
+    yield found
+    jax.monitoring.unregister_event_duration_listener(note)
 
 
 def run(engine):
@@ -223,8 +240,8 @@ def test_a_killed_server_goes_on_from_its_checkpoint(tmp_path):
         assert lines == 4, "asked and answered twice: the second time from the disk"
 
 
-def test_a_killed_site_goes_on_from_its_disk(tmp_path):
-    """Every answer is given by a site that was made anew: nothing lives in memory alone."""
+def test_a_killed_site_goes_on_from_its_disk(tmp_path, compiled):
+    """Every answer is given by a site that was made anew: nothing but compiled code lives in memory alone."""
     terms = agreement()
     whole, _ = federation(tmp_path / "whole", terms)
     run(whole)
@@ -236,8 +253,10 @@ def test_a_killed_site_goes_on_from_its_disk(tmp_path):
         return True
 
     link.push = push
+    compiled.clear()
     run(engine)
     assert_same(engine.server, whole.server, 0.0)
+    assert compiled == [], "no round, and no restored site, compiles anything again"
 
 
 def test_a_site_that_lost_its_home_begins_again(tmp_path):

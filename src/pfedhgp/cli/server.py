@@ -104,7 +104,7 @@ def server(
     if late := len(summary["without_model"]):
         say(
             f"{late} of {summary['sites']} sites have not got the model: the same command, given again, "
-            "delivers it"
+            "delivers it; those that have left are to be taken out of sites.toml"
         )
     bound = "unknown" if summary["bound"] is None else f"{summary['bound']:.2f}"
     say(
