@@ -207,37 +207,37 @@ def test_bad_replies_are_refused_and_change_nothing(tmp_path, caplog, fault, cod
     assert_same(engine.server, replay(terms.plan(), ROWS, log))
 
 
-def test_a_killed_server_goes_on_from_its_checkpoint(tmp_path):
-    terms = agreement()
+@pytest.mark.parametrize("stop", [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))])
+def test_a_killed_server_goes_on_from_its_checkpoint(tmp_path, stop):
+    """In mid-exchange, after `stop` complete ones: the census, the extent, the start, and a round."""
+    terms, kept = agreement(), Checkpoint(tmp_path / "killed" / "checkpoint")
     whole, _ = federation(tmp_path / "whole", terms)
     run(whole)
 
     class Killed(Exception):
         pass
 
-    for stop in range(1, 5):
-        folder = tmp_path / str(stop)
-        kept = Checkpoint(folder / "checkpoint")
+    def dying(name, request, reply):
+        if request.exchange == stop + 1 and name == "south":
+            raise Killed  # after north has answered, before all are counted
+        return reply
 
-        def dying(name, request, reply, stop=stop):
-            if request.exchange == stop + 1 and name == "south":
-                raise Killed  # after north has answered, before all are counted
-            return reply
-
-        first, _ = federation(folder, terms, change=dying)
-        first.keep = lambda first=first, kept=kept: kept.save(first.server, [first.roster], [])
-        with pytest.raises(Killed):
-            run(first)
-        second, link = federation(folder, terms)
-        with numerics():
-            kept.restore(second.server, [second.roster])
-        assert second.server.exchanges == stop
-        run(second)
-        assert_same(second.server, whole.server, 0.0)
-        north = [request for name, request in link.seen if name == "north"]
-        assert north[0].exchange == stop + 1
-        lines = (folder / "north" / audit.LOG).read_text().count(f'"exchange": {stop + 1}, ')
-        assert lines == 4, "asked and answered twice: the second time from the disk"
+    first, _ = federation(tmp_path / "killed", terms, change=dying)
+    first.keep = lambda: kept.save(first.server, [first.roster], [])
+    with pytest.raises(Killed):
+        run(first)
+    second, link = federation(tmp_path / "killed", terms)
+    with numerics():
+        kept.restore(second.server, [second.roster])
+    assert second.server.exchanges == stop
+    run(second)
+    assert_same(second.server, whole.server, 0.0)
+    north = [request for name, request in link.seen if name == "north"]
+    assert north[0].exchange == stop + 1
+    lines = (
+        (tmp_path / "killed" / "north" / audit.LOG).read_text().count(f'"exchange": {stop + 1}, ')
+    )
+    assert lines == 4, "asked and answered twice: the second time from the disk"
 
 
 def test_a_killed_site_goes_on_from_its_disk(tmp_path, compiled):
