@@ -115,19 +115,28 @@ class LocalLink:
     change: Callable[[str, Envelope, Envelope], Envelope | Refused | None] = lambda n, q, a: a
     inbox: list[tuple[str, Envelope | Refused]] = field(default_factory=list)
     seen: list[tuple[str, Envelope]] = field(default_factory=list)
+    answered: list[tuple[str, Envelope, Envelope]] = field(default_factory=list)
+    most_bytes: int = 0
 
     def push(self, name: str, request: Envelope, lifetime: float) -> bool:
         if name not in self.sites:
             return False
         self.seen.append((name, request))
-        reply = self.change(name, request, self.sites[name].answer(request))
+        answer = self.sites[name].answer(request)
+        self.answered.append((name, request, answer))
+        reply = self.change(name, request, answer)
         if reply is not None:
             self.inbox.append((name, reply))
         return True
 
     def pull(self) -> list[tuple[str, Envelope | Refused]]:
         found, self.inbox = self.inbox, []
-        return found
+        return [(name, self._measured(reply)) for name, reply in found]
+
+    def _measured(self, reply: Envelope | Refused) -> Envelope | Refused:
+        """What is too large is not looked into, as in `wire.from_records`."""
+        large = isinstance(reply, Envelope) and reply.nbytes > self.most_bytes
+        return Refused("oversized") if large else reply
 
     def lost(self) -> list[str]:
         return []

@@ -83,7 +83,10 @@ REFUSED = {
     ),
     "unterminated quote": (HEADER + 'a,0,1\n"a,1,2\na,2,3\n', ["d.csv", "line 3", "never closed"]),
     "quote inside a field": (HEADER + 'a,0,1\n"a"b,1,2\n', ["d.csv", "line 3", "quote"]),
-    "duplicate column": ("site,time,time,y\na,0,0,1\n", ["d.csv", "'time'", "2 times", "site"]),
+    "duplicate column": (
+        "site,time,time,y\na,0,0,1\n",
+        ["d.csv: column 'time' is there 2 times: rename or remove one"],
+    ),
     "missing column": (
         "site,time,why\na,0,1\na,1,2\n",
         ["d.csv", "no column 'y'", "site, time, why"],

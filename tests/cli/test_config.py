@@ -58,6 +58,18 @@ def test_the_command_line_wins_over_the_file(run, tmp_path):
     assert tomllib.loads(written.read_text()) == tree
 
 
+def test_written_settings_name_the_inputs_that_are_dates(run, tmp_path):
+    """For a federation's server, which has no file to see it in."""
+    (tmp_path / "d.csv").write_text("t,x,y\n2026-01-01 00:00,1,2\n2026-01-02 00:00,2,3\n")
+    words = ["fit", tmp_path / "d.csv", "--input", "x", "--input", "t", "--output", "y"]
+    assert run(*words, "--write-config", tmp_path / "found.toml").code == 0
+    found = configs.check(configs.read_config(tmp_path / "found.toml"))
+    assert (found.data.datetimes, found.data.files) == (["t"], ["d.csv"])
+    (tmp_path / "d.csv").write_text("no table")
+    assert run(*words, "--write-config", tmp_path / "unread.toml").code == 0
+    assert configs.check(configs.read_config(tmp_path / "unread.toml")).data.datetimes is None
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -53,11 +53,24 @@ def test_every_message_of_a_run_is_as_expected(case):
     for message in down:
         shapes = guard.request_shapes(chosen, message.kind, message.arrays)
         guard.check_arrays(message.arrays, shapes)
-        assert guard.size_of(shapes) * guard.SLACK <= guard.most_bytes(chosen)
+        assert guard.size_of(shapes) * guard.SLACK <= guard.most_bytes(chosen, message.kind)
         asked[message.kind, message.round] = message.arrays
     for message in up:
         request = asked[message.kind, message.round]
         guard.check_arrays(message.arrays, guard.reply_shapes(chosen, message.kind, request))
+
+
+def test_the_cap_on_a_request_is_four_times_the_largest_of_its_kind():
+    """By hand, for 8 inducing inputs over one input: 8 bytes a number, and room for a header an array."""
+    chosen = plan(Structured(rounds=1, averaging=None))
+    extent = 3 * (8 + guard.HEADER)  # centre, spread and bins
+    assert guard.most_bytes(chosen, "census") == 4 * guard.HEADER
+    assert guard.most_bytes(chosen, "extent") == 4 * (guard.HEADER + extent)
+    block = 8 * (1 + 8 + 1 + 1) + 4 * guard.HEADER  # lengthscale, inputs, loading, phi
+    totals = 8 * (64 + 8 + 1 + 4) + 7 * guard.HEADER  # J, h, noise and four flags
+    either = block + totals + 8 + guard.HEADER  # and which start was chosen
+    most = guard.most_bytes(chosen, "round")
+    assert most - guard.most_bytes(chosen, "start") == 4 * either, "a late site is told the start"
 
 
 def test_more_inducing_inputs_than_the_plan_allows_are_refused():

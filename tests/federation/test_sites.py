@@ -5,16 +5,19 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 
+from pfedhgp.cli.server import line_of
 from pfedhgp.errors import InputError
 from pfedhgp.federation import inprocess
 from pfedhgp.federation.checkpoint import Checkpoint
 from pfedhgp.federation.cohort import make_cohorts
 from pfedhgp.federation.flower import audit
-from pfedhgp.federation.flower.engine import Engine, Patience, QuorumError, Roster
+from pfedhgp.federation.flower.engine import Engine, Patience, QuorumError
 from pfedhgp.federation.flower.envelope import CODES, DELIVER
+from pfedhgp.federation.flower.roster import Roster
 from pfedhgp.federation.server import Server
 from pfedhgp.runtime import numerics
 from reference_federation import (
@@ -33,15 +36,31 @@ ROWS = rows_of(NAMES)
 MEAN_FIELD = {"name": "mean-field", "rounds": 2}
 
 
-def federation(tmp_path, terms, *, sites=NAMES, quorum=1, change=None, delivered=None):
-    """(engine, link) over sites in `tmp_path`."""
+def federation(tmp_path, terms, *, sites=NAMES, known=NAMES, quorum=1, change=None, delivered=None):
+    """(engine, link) over `sites`, of those that are `known` to the server, in `tmp_path`."""
     rows = {row.name: row for row in ROWS}
     homes = {n: site_of(tmp_path / n, rows[n], delivered) for n in sites}
     link = LocalLink(homes) if change is None else LocalLink(homes, change)
-    server, roster, clock = Server(terms.plan()), Roster(NAMES, terms.to_json()), Clock()
+    server, roster, clock = Server(terms.plan()), Roster(known, terms.to_json()), Clock()
     patience = Patience(timeout=30.0, quorum=quorum, grace=5.0, pause=1.0)
     engine = Engine(server, roster, link, patience, clock=clock, sleep=clock.sleep)
     return engine, link
+
+
+@pytest.fixture
+def compiled():
+    """A list that grows by an entry whenever JAX compiles something, or fetches it from its cache."""
+    found = []
+
+    def note(event, duration, **more):
+        if event.endswith("backend_compile_duration"):
+            found.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    jax.jit(lambda x: x + len(found))(1.0)
+    assert len(found) == 1, "it does notice"
+    yield found
+    jax.monitoring.unregister_event_duration_listener(note)
 
 
 def run(engine):
@@ -92,10 +111,58 @@ def test_a_site_that_is_away_comes_back_and_one_joins_late(tmp_path):
         4: ["north", "south", "east"],
     }
     assert log[3]["missing"] == {"south": "no-answer", "east": "no-answer"}
+    up, down = (8 * n for n in _numbers(link, "north", 4))
+    assert line_of(log[3]).splitlines() == [
+        f"exchange 4, round 1: 1 site in 30.0 s, {up} bytes up, {down} down",
+        "  without south: no answer in time",
+        "  without east: no answer in time",
+    ]
     assert_same(engine.server, replay(terms.plan(), ROWS, log))
     waited = [entry["seconds"] for entry in log]
     assert waited[0] == waited[3] == 30.0  # the whole timeout, for a site that is missing for once
     assert max(waited[1], waited[2], *waited[4:]) <= 10.0  # the grace, for one that was away before
+
+
+def _numbers(link, name, exchange):
+    """How many numbers a site answered and was asked with, by the messages themselves."""
+    ((request, reply),) = (
+        (q, a) for n, q, a in link.answered if (n, q.exchange) == (name, exchange)
+    )
+    return [sum(a.size for a in each.arrays.values()) for each in (reply, request)]
+
+
+def test_who_is_withdrawn_is_not_waited_for_and_who_is_new_takes_part(tmp_path):
+    """After round 2 the server is stopped, south taken out of its list and east put in."""
+    terms, kept = agreement(inference={"rounds": 4, "tolerance": 0.0}), {}
+    first, _ = federation(tmp_path, terms, sites=("north", "south"), known=("north", "south"))
+
+    class Stopped(Exception):
+        pass
+
+    def keep():
+        kept["server"], kept["roster"] = first.server.state(), first.roster.state()
+        if first.roster.log[-1]["round"] == 2:
+            raise Stopped
+
+    first.keep = keep
+    with pytest.raises(Stopped):
+        run(first)
+    second, _ = federation(tmp_path, terms, sites=("north", "east"), known=("north", "east"))
+    with numerics():
+        second.server.restore(kept["server"])
+        second.roster.restore(kept["roster"])
+    assert run(second) == {}
+    log = second.roster.log
+    rounds = [entry for entry in log if entry["kind"] == "round"]
+    assert [e["counted"] for e in rounds] == [*2 * [["north", "south"]], *2 * [["north", "east"]]]
+    assert [e.get("withdrawn") for e in rounds] == [None, None, ["south"], None]
+    assert [e.get("joined") for e in rounds] == [None, None, ["east"], None]
+    assert all(entry["missing"] == {} for entry in log)
+    assert (
+        max(e["seconds"] for e in rounds) <= 1.0
+    )  # a look at the link: neither 30 s nor the grace
+    assert_same(second.server, replay(terms.plan(), ROWS, log))
+    assert "south" not in second.roster.delivered
 
 
 @pytest.mark.parametrize(
@@ -113,10 +180,16 @@ def test_a_site_that_is_away_comes_back_and_one_joins_late(tmp_path):
             ),
             "malformed",
         ),
+        (
+            lambda first, request, reply: replace(
+                reply, arrays={**reply.arrays, "U": np.zeros(4_000)}
+            ),
+            "oversized",
+        ),
     ],
-    ids=["nan", "replay", "run", "name", "block", "code", "extra"],
+    ids=["nan", "replay", "run", "name", "block", "code", "extra", "oversized"],
 )
-def test_bad_replies_are_refused_and_change_nothing(tmp_path, fault, code):
+def test_bad_replies_are_refused_and_change_nothing(tmp_path, caplog, fault, code):
     terms = agreement()
     kept = {}
 
@@ -130,44 +203,45 @@ def test_bad_replies_are_refused_and_change_nothing(tmp_path, fault, code):
     run(engine)
     log = engine.roster.log
     assert [entry["missing"] for entry in log] == [{}, {}, *3 * [{"south": code}]]
+    assert caplog.text.count(f"a reply of south was refused: {CODES[code]}") == 3
     assert_same(engine.server, replay(terms.plan(), ROWS, log))
 
 
-def test_a_killed_server_goes_on_from_its_checkpoint(tmp_path):
-    terms = agreement()
+@pytest.mark.parametrize("stop", [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))])
+def test_a_killed_server_goes_on_from_its_checkpoint(tmp_path, stop):
+    """In mid-exchange, after `stop` complete ones: the census, the extent, the start, and a round."""
+    terms, kept = agreement(), Checkpoint(tmp_path / "killed" / "checkpoint")
     whole, _ = federation(tmp_path / "whole", terms)
     run(whole)
 
     class Killed(Exception):
         pass
 
-    for stop in range(1, 5):
-        folder = tmp_path / str(stop)
-        kept = Checkpoint(folder / "checkpoint")
+    def dying(name, request, reply):
+        if request.exchange == stop + 1 and name == "south":
+            raise Killed  # after north has answered, before all are counted
+        return reply
 
-        def dying(name, request, reply, stop=stop):
-            if request.exchange == stop + 1 and name == "south":
-                raise Killed  # after north has answered, before all are counted
-            return reply
-
-        first, _ = federation(folder, terms, change=dying)
-        first.keep = lambda first=first, kept=kept: kept.save(first.server, [first.roster], [])
-        with pytest.raises(Killed):
-            run(first)
-        second, link = federation(folder, terms)
-        with numerics():
-            kept.restore(second.server, [second.roster])
-        assert second.server.exchanges == stop
-        run(second)
-        assert_same(second.server, whole.server, 0.0)
-        north = [request for name, request in link.seen if name == "north"]
-        assert north[0].exchange == stop + 1
-        lines = (folder / "north" / audit.LOG).read_text().count(f'"exchange": {stop + 1}, ')
-        assert lines == 4, "asked and answered twice: the second time from the disk"
+    first, _ = federation(tmp_path / "killed", terms, change=dying)
+    first.keep = lambda: kept.save(first.server, [first.roster], [])
+    with pytest.raises(Killed):
+        run(first)
+    second, link = federation(tmp_path / "killed", terms)
+    with numerics():
+        kept.restore(second.server, [second.roster])
+    assert second.server.exchanges == stop
+    run(second)
+    assert_same(second.server, whole.server, 0.0)
+    north = [request for name, request in link.seen if name == "north"]
+    assert north[0].exchange == stop + 1
+    lines = (
+        (tmp_path / "killed" / "north" / audit.LOG).read_text().count(f'"exchange": {stop + 1}, ')
+    )
+    assert lines == 4, "asked and answered twice: the second time from the disk"
 
 
-def test_a_killed_site_goes_on_from_its_disk(tmp_path):
-    """Every answer is given by a site that was made anew: nothing lives in memory alone."""
+def test_a_killed_site_goes_on_from_its_disk(tmp_path, compiled):
+    """Every answer is given by a site that was made anew: nothing but compiled code lives in memory alone."""
     terms = agreement()
     whole, _ = federation(tmp_path / "whole", terms)
     run(whole)
@@ -179,8 +253,10 @@ def test_a_killed_site_goes_on_from_its_disk(tmp_path):
         return True
 
     link.push = push
+    compiled.clear()
     run(engine)
     assert_same(engine.server, whole.server, 0.0)
+    assert compiled == [], "no round, and no restored site, compiles anything again"
 
 
 def test_a_site_that_lost_its_home_begins_again(tmp_path):
@@ -301,11 +377,35 @@ def test_requests_that_are_not_as_the_plan_says_are_refused(tmp_path):
         ({"centre": np.zeros(2)}, "malformed"),
         ({"centre": np.zeros(1, np.float32)}, "malformed"),
         ({"more": np.zeros(1)}, "malformed"),
-        ({"centre": np.zeros(1_000_000)}, "oversized"),
+        ({"centre": np.zeros(1_000)}, "oversized"),
         ({"missed/round/J": np.zeros(1)}, "malformed"),
     ):
         assert site.answer(replace(asked, arrays={**asked.arrays, **change})).code == code
     assert site.answer(asked).code == ""
+
+
+def test_bad_broadcasts_change_nothing_at_a_site(tmp_path):
+    """Before every request a broken, an endless and an old one: the answers stay, number by number."""
+    engine, link = federation(tmp_path, agreement())
+    run(engine)
+    south = [(request, reply) for name, request, reply in link.answered if name == "south"]
+    site, before, codes = site_of(tmp_path / "elsewhere", ROWS[1]), None, []
+    for request, expected in south:
+        for name, array in list(request.arrays.items())[-1:]:  # the census has none
+            codes.append(_code(site, request, {name: np.full_like(array, np.nan)}))
+            codes.append(_code(site, request, {name: np.zeros(20_000)}))
+        if before is not None and before.exchange < request.exchange - 1:
+            assert site.answer(before).code == "stale"
+        reply = site.answer(request)
+        assert reply.code == ""
+        for name, array in expected.arrays.items():
+            np.testing.assert_array_equal(reply.arrays[name], array)
+        before = before or request
+    assert codes == (len(south) - 1) * ["not-finite", "oversized"]
+
+
+def _code(site, request, change):
+    return site.answer(replace(request, arrays={**request.arrays, **change})).code
 
 
 def test_too_few_sites_stop_the_run_and_say_so(tmp_path):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import datetime
 import socket
 import stat
+import tomllib
+import warnings
 
 import pytest
 
 from flower_processes import needs_flower, write_rows
+from pfedhgp.cli import config as configs
 from pfedhgp.cli.agreement import difference
 from pfedhgp.errors import InputError, PFedHGPWarning
 from pfedhgp.federation.flower.envelope import Envelope
@@ -22,6 +25,7 @@ from pfedhgp.federation.flower.certs import (  # noqa: E402
     read_sites,
     site_hash,
 )
+from pfedhgp.federation.flower.coordinator import Coordinator  # noqa: E402
 from pfedhgp.federation.flower.processes import private_folder  # noqa: E402
 
 pytestmark = pytest.mark.flower
@@ -170,6 +174,45 @@ def test_wrong_settings_are_refused(there, run, text, words):
     assert words in run(*SERVER, "--certs", "certs").complaint
 
 
+def test_settings_that_a_federation_does_not_use_are_named_in_one_line(there):
+    """What `fit --write-config` writes has files and a client column; the usual values say nothing."""
+    given = {"config": there / "run.toml", "sites": there / "certs" / "sites.toml"}
+    config = configs.check(
+        {
+            "data": {"files": ["d.csv"], "client": "site", "inputs": ["x"], "outputs": ["y"]},
+            "inference": {"batch": False, "rounds": 2},
+            "run": {"out": "RUN", "holdout": "rows:0.2", "seed": 3},
+        }
+    )
+    (there / "run.toml").write_text(configs.to_toml(config))
+    with pytest.warns(PFedHGPWarning) as told:
+        Coordinator.of(**given, out=there / "RUN")
+    (line,) = (str(each.message) for each in told)
+    assert line.endswith(
+        "each site has files of its own: `files` in [data], `client` in [data], "
+        "`batch` in [inference], `out` in [run], `holdout` in [run]"
+    )
+    (there / "run.toml").write_text(configs.to_toml(configs.check(tomllib.loads(SETTINGS))))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Coordinator.of(**given, out=there / "RUN")
+
+
+def test_names_with_unseen_characters_come_back_and_reach_no_terminal(tmp_path, run):
+    """DEL, escape sequences and separators of lines are escaped; what is no text is refused."""
+    names = ["a\x7f", "b\x1b[31m", "c\u2028\x85", "d\n", 'e"\\', "f\U000e0001"]
+    options = [word for name in names for word in ("--site", name)]
+    done = run("certs", *options, "--out", tmp_path / "certs")
+    assert done.code == 0
+    text = (tmp_path / "certs" / "sites.toml").read_text(encoding="utf-8")
+    for shown in (done.out + done.err, text):
+        assert all(letter.isprintable() or letter == "\n" for letter in shown)
+    assert list(read_sites(tmp_path / "certs" / "sites.toml")) == names
+    line = run("certs", "--key-only", "--site", names[0], "--out", tmp_path / "a.key").out
+    assert line.startswith('"a\\u007f" = ')
+    assert "is UTF-8" in run("certs", "--site", "a\udcff", "--out", tmp_path / "new").complaint
+
+
 def test_keys_are_their_owners_alone_and_names_are_in_no_path(there):
     keys = [*(there / "certs").rglob("*.key")]
     assert len(keys) == 4
@@ -225,7 +268,13 @@ def test_a_home_without_a_model_is_said_so(there, run):
         ({"inputs": ["t"]}, "x,y\n1,2\n", "no column 't', which the server's settings name"),
         ({"outputs": ["z"]}, "7.5,8.5\n1,2\n", "no column 'x'"),
         ({}, "7.5,7.5\n1,2\n", "two columns of the header have the same name"),
-        ({"datetimes": ["x"]}, "x,y\n1,2\n", "column 'x' is not a datetime"),
+        ({}, "x,y,x\n7.5,2,1\n", "column 'x' is there 2 times: rename or remove one"),
+        ({"datetimes": ["x"]}, "x,y\n1,2\n", "column 'x' is not a datetime, as `datetimes` in"),
+        (
+            {},
+            "x,y\n2026-01-01,2\n",
+            """a number but a date: [data] of the server's run.toml lacks `datetimes = ["x"]`""",
+        ),
         ({}, "x,y\n1,2\n7.5,word\n", "row 2 (line 3), column 'y': text instead of a number"),
         ({}, "x;y\n1;2\n", "add --delimiter ';'"),
         ({}, "x,y\n1,2\n", "1 rows with an observed output: fewer than 5"),

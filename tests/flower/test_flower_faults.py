@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 
 import pytest
 
@@ -21,7 +22,8 @@ FAULTS = {0: "", 1: "slow", 2: "nan", 3: "replay", 4: "silent", 5: "raise"}
 def test_kills_nan_replays_and_silence(deployment, run):
     """A site and the server are killed in mid-round, others misbehave; the log tells all of it.
 
-    Two sites end without the model, and get it when the server's command is given again.
+    Two sites end without the model. One gets it when the server's command is given again; the other one is
+    taken out of sites.toml, and its key is refused.
     """
     rows = rows_of(["steady", "killed", "nan", "replay", "silent", "raises"])
     here = deployment(rows, inference={"rounds": 3})
@@ -75,18 +77,26 @@ def _check_no_exception_texts(folder):
 
 
 def _deliver_again(here, clients, options):
-    """The one that fell silent, and the one that always failed, are mended; the others have gone."""
+    """The one that fell silent is mended, the one that always failed withdrawn; the others have gone."""
     for i in (4, 5):
         assert not (here.home(i) / "model").exists()
         clients[i].send_signal(signal.SIGKILL)
         clients[i].wait()
     before = here.participation()
+    listed = here.certs / "sites.toml"
+    lines = [line for line in listed.read_text().splitlines() if '"raises"' not in line]
+    listed.write_text("\n".join(lines))
     again = here.server(*options, "300")
-    late = {i: here.client(i) for i in (4, 5)}
+    anew = [*here.client_arguments(5)[:-1], str(here.folder / "home-anew"), *here.credentials(5)]
+    refused = here.start("withdrawn", [sys.executable, "-m", "pfedhgp.cli.main", *anew])
+    assert here.wait(refused, "withdrawn") == 2, here.out("withdrawn")
+    assert "refused this site's key" in here.out("withdrawn").replace("\n", " ")
+    late = here.client(4)
     assert here.wait(again, "server") == 0, here.out("server")
-    for i, client in late.items():
-        assert here.wait(client, f"client-{i}") == 0, here.out(f"client-{i}")
-    for i, row in enumerate(here.rows):
+    assert here.wait(late, "client-4") == 0, here.out("client-4")
+    assert "raises was withdrawn" in here.out("server")
+    for i, row in enumerate(here.rows[:5]):
         assert list(files.load(here.home(i) / "model").clients) == [row.name]
+    assert not (here.home(5) / "model").exists()
     assert here.participation() == before, "nothing was trained again"
     assert not (here.run / "checkpoint").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import struct
 import sys
@@ -176,8 +177,13 @@ def _places(i):
 
 
 def _check_connections(here):
+    """To the server's port, and to the SuperNode beside the site: nowhere else, not even on this machine."""
     for i in range(len(here.rows)):
+        log = (here.home(i) / "flower" / "supernode.log").read_text()
+        beside = re.findall(r"running on http://127\.0\.0\.1:(\d+)", log)
+        assert beside
+        allowed = {f"('127.0.0.1', {port})" for port in (here.port, *beside)}
         lines = (here.folder / f"connects-{i}.txt").read_text().splitlines()
-        assert lines
-        assert all("127.0.0.1" in line or "localhost" in line for line in lines), set(lines)
-        assert any(str(here.port) in line for line in lines)
+        found = {line.partition(" ")[2] for line in lines}
+        assert found <= allowed, found - allowed
+        assert f"socket.connect ('127.0.0.1', {here.port})" in lines

@@ -10,10 +10,17 @@ import pytest
 
 from flower_processes import needs_flower
 from pfedhgp.errors import InputError
+from reference_federation import Clock
 
 needs_flower()
 from pfedhgp.federation.flower import attend  # noqa: E402
-from pfedhgp.federation.flower.attend import Acquaintance, Server, check_certificate  # noqa: E402
+from pfedhgp.federation.flower.attend import (  # noqa: E402
+    MEMORY,
+    Acquaintance,
+    Refusals,
+    Server,
+    check_certificate,
+)
 from pfedhgp.federation.flower.certs import make_certificates  # noqa: E402
 from pfedhgp.federation.flower.processes import free_port  # noqa: E402
 
@@ -88,3 +95,17 @@ def test_a_certificate_for_another_name_is_said_so(tmp_path, serving, monkeypatc
     check_certificate(Server("fed.example.org", port, folder / "ca.crt", None))
     with pytest.raises(InputError, match="is for another name: Hostname mismatch"):
         check_certificate(Server("elsewhere.example.org", port, folder / "ca.crt", None))
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_refused_key_is_the_users_to_mend_after_a_while(known):
+    """A new site's after three refusals; one that was there may be taken for its own killed twin at first."""
+    clock = Clock()
+    refusals, told = Refusals(clock), []
+    for refused in (True, True, False, *20 * [True]):
+        told.append(refusals.note(refused, known=known))
+        clock.sleep(5.0)
+    first = told.index(True)
+    waited = 5.0 * (first - 3)  # from the first refusal after the one time that it was let in
+    assert (first, waited) == ((18, MEMORY) if known else (5, 10.0))
+    assert all(told[first:])

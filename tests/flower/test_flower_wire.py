@@ -176,7 +176,7 @@ def _hello():
 
 
 @pytest.mark.usefixtures("_in_a_task")
-def test_flowers_client_app_answers_for_the_site_of_its_node_config(tmp_path):
+def test_flowers_client_app_answers_for_the_site_of_its_node_config(tmp_path, capsys, monkeypatch):
     config = {"home": str(tmp_path), "name": "north", "data": str(tmp_path / "rows.csv")}
     context = Context(1, 7, config, RecordDict(), {})
     asked = Message(wire.to_records(_hello()), 7, TRAIN)
@@ -189,6 +189,16 @@ def test_flowers_client_app_answers_for_the_site_of_its_node_config(tmp_path):
     unread = client_app(Message(RecordDict(), 7, TRAIN), context)
     assert wire.from_records(unread.content, most_bytes=100).code == "malformed"
     assert not context.state, "state is on the site's disk alone"
+
+    def fails(**options):
+        raise ValueError("row 3: CANARY-77c2")
+
+    monkeypatch.setattr("pfedhgp.federation.flower.participant.make_site", fails)
+    refused = wire.from_records(client_app(asked, context).content, most_bytes=100)
+    assert refused.code == "internal"
+    said = capsys.readouterr().err
+    assert "pfedhgp: error: ValueError at test_flower_wire.py:" in said
+    assert "CANARY" not in said
 
 
 class _Nodes:

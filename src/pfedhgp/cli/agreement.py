@@ -7,6 +7,7 @@ reads its own file by it. It names columns and choices, and holds nothing of any
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,14 +32,21 @@ from pfedhgp.data.readers import (
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.table import Table, short
 from pfedhgp.data.text_tables import RepeatedColumn
-from pfedhgp.errors import InputError
+from pfedhgp.errors import InputError, PFedHGPWarning
 from pfedhgp.federation.flower.envelope import Refused
+from pfedhgp.toml_text import quoted
 
 if TYPE_CHECKING:
     from pfedhgp.federation.plan import Plan
 
 KEPT = {"model": None, "inference": None, "run": ("seed",)}
 """What of the settings concerns the sites."""
+UNUSED = {
+    "data": ("files", "client", "delimiter"),
+    "inference": ("batch",),
+    "run": ("out", "holdout", "device", "report"),
+}
+"""What is for `fit` alone; `block` and `diagnose` are refused."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +141,9 @@ class Agreement:
             for table in tables:
                 _check_columns(table, columns)
                 parts += [replace(part, name=name) for part in observations_of([table], columns)]
-        except RepeatedColumn:
+        except RepeatedColumn as error:
+            if error.column in wanted_names(columns):
+                raise Refused("data", str(error)) from None
             raise Refused("data", "two columns of the header have the same name") from None
         except InputError as error:  # it names files, rows and columns, and no value
             raise Refused("data", str(error)) from None
@@ -160,8 +170,28 @@ def _check_columns(table: Table, columns: Columns) -> None:
         if name not in table.names:
             raise InputError(f"{table.path}: no column {name!r}, which the server's settings name")
     for column in columns.inputs:
-        if len(table) and cells.kind_of(table, column.name, column.format) != column.kind:
-            raise InputError(f"{table.path}: column {column.name!r} is not a {column.kind}")
+        if not len(table) or cells.kind_of(table, column.name, column.format) == column.kind:
+            continue
+        if column.kind == "datetime":
+            why = "a datetime, as `datetimes` in [data] of the server's run.toml says"
+        else:
+            line = f"`datetimes = [{quoted(column.name)}]`"
+            why = f"a number but a date: [data] of the server's run.toml lacks {line}"
+        raise InputError(f"{table.path}: column {column.name!r} is not {why}")
+
+
+def warn_of_unused(config: Config, file: Path) -> None:
+    """One line for all settings of a server's file that say something, and that no federation heeds."""
+    usual, given = Config().tree(), config.tree()
+    found = [
+        f"`{key}` in [{table}]"
+        for table, keys in UNUSED.items()
+        for key in keys
+        if given[table][key] != usual[table][key]
+    ]
+    if found:
+        text = f"{file}: not used by a federation, where each site has files of its own: "
+        warnings.warn(text + ", ".join(found), PFedHGPWarning, stacklevel=2)
 
 
 def difference(here: str, there: str) -> str:

@@ -35,6 +35,7 @@ def certs(
     from pfedhgp.cli.terminal import say
 
     require_flower()
+    from pfedhgp.data.table import short
     from pfedhgp.errors import InputError
     from pfedhgp.federation.flower import certs as making
 
@@ -51,4 +52,4 @@ def certs(
     say(f"{out / 'ca.crt'}: for every site")
     say(f"{out / 'sites.toml'}, server.crt and server.key: for the server")
     for name, path in paths.items():
-        say(f"{path}: for {name} alone")
+        say(f"{path}: for {short(name)} alone")

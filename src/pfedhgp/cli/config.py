@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -23,6 +22,7 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
 from pfedhgp.errors import InputError
+from pfedhgp.toml_text import quoted
 
 Count = Annotated[int, Field(ge=1)]
 Budget = Literal["auto"] | Count
@@ -251,6 +251,5 @@ def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        # JSON's escapes are TOML's, but for a lone DEL, which JSON leaves as it is
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        return quoted(value)
     return repr(value)

@@ -115,7 +115,9 @@ def _settings(config: Config, data: Ingested) -> str:
         kept = [name not in data.dropped for name in config.data.inputs]
         domain = [text for text, keep in zip(model.domain, kept, strict=True) if keep]
         model = model.model_copy(update={"domain": domain})
-    update = {"data": table, "model": model, "run": Run(seed=config.run.seed)}
+    inference = config.inference.model_copy(update={"batch": True})  # sites are one by one anyway
+    update = {"data": table, "model": model, "inference": inference}
+    update |= {"run": Run(seed=config.run.seed)}
     return to_toml(config.model_copy(update=update))
 
 

@@ -413,6 +413,7 @@ def _anchor_files(tree: dict[str, Any], folder: Path) -> None:
 def _write_settings(path: Path, settings: Config, overwrite: bool) -> None:
     from pfedhgp.atomic import write_bytes
     from pfedhgp.cli.config import to_toml
+    from pfedhgp.cli.ingest import with_dates
     from pfedhgp.cli.targets import check_file, writing_to
 
     check_file(path, overwrite=overwrite)
@@ -421,7 +422,7 @@ def _write_settings(path: Path, settings: Config, overwrite: bool) -> None:
     out = settings.run.out and os.path.relpath(Path(settings.run.out).resolve(), folder)
     moved = settings.model_copy(
         update={
-            "data": settings.data.model_copy(update={"files": files}),
+            "data": with_dates(settings.data).model_copy(update={"files": files}),
             "run": settings.run.model_copy(update={"out": out}),
         }
     )

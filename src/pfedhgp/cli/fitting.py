@@ -27,7 +27,8 @@ from pfedhgp.model.run_folder import check_target, parse_json
 if TYPE_CHECKING:
     from pfedhgp.estimator import FederatedGP
 
-NOT_COMPARED = {("run", "out"), ("run", "report")}
+NOT_COMPARED = {("run", "out"), ("run", "report"), ("data", "datetimes")}
+"""What makes no other model: where to, the report, and what is seen in the files anyway."""
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,31 @@ def ingest(config: Config) -> Ingested:
     )
 
 
+def with_dates(data: Data) -> Data:
+    """`datetimes` as the first file shows them: a federation's server has no file to see them in.
+
+    As it is, where they are named already, and where the file cannot be read: `fit` says why.
+    """
+    if data.datetimes is not None or not data.files or not data.inputs:
+        return data
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PFedHGPWarning)
+            first = find_files(data.files)[:1]
+            (table,) = read_tables(first, wanted=data.inputs, delimiter=delimiter_of(data))
+            columns = settle_columns(
+                [table],
+                client=None,
+                inputs=data.inputs,
+                outputs=[],
+                datetime_format=data.datetime_format,
+            )
+    except InputError:
+        return data
+    dated = [column.name for column in columns.inputs if column.kind == "datetime"]
+    return data.model_copy(update={"datetimes": dated or None})
+
+
 def _texts(column: Any) -> np.ndarray:
     import polars as pl
 

@@ -104,7 +104,7 @@ def server(
     if late := len(summary["without_model"]):
         say(
             f"{late} of {summary['sites']} sites have not got the model: the same command, given again, "
-            "delivers it"
+            "delivers it; those that have left are to be taken out of sites.toml"
         )
     bound = "unknown" if summary["bound"] is None else f"{summary['bound']:.2f}"
     say(
@@ -116,6 +116,7 @@ def server(
 
 def line_of(entry: dict[str, object]) -> str:
     """An exchange for people."""
+    from pfedhgp.cli.terminal import counted as plural
     from pfedhgp.data.table import short
     from pfedhgp.federation.flower.envelope import CODES
 
@@ -123,6 +124,7 @@ def line_of(entry: dict[str, object]) -> str:
     assert isinstance(counted, list)
     assert isinstance(missing, dict)
     about = f"exchange {entry['exchange']}, {entry['kind']} {entry['round']}"
-    lines = [f"{about}: {len(counted)} sites in {entry['seconds']} s"]
+    sizes = f"{entry['bytes_up']} bytes up, {entry['bytes_down']} down"
+    lines = [f"{about}: {plural(len(counted), 'site')} in {entry['seconds']} s, {sizes}"]
     lines += [f"  without {short(name)}: {CODES[code]}" for name, code in missing.items()]
     return "\n".join(lines)

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from pfedhgp.data.encodings import probable, with_zeros
-from pfedhgp.data.table import Table, listed
+from pfedhgp.data.table import Table
 from pfedhgp.errors import InputError, PFedHGPWarning
 
 DELIMITERS = {",": "','", ";": "';'", "\t": "tab", "|": "'|'"}
@@ -27,7 +27,11 @@ TOP = 60
 
 
 class RepeatedColumn(InputError):
-    """The one refusal that quotes a header, which is a row where there is no header."""
+    """The one refusal that quotes a header that nobody named: a row, where a file has no header."""
+
+    def __init__(self, path: Path, column: str, times: int) -> None:
+        super().__init__(f"{path}: column {column!r} is there {times} times: rename or remove one")
+        self.column = column
 
 
 def read_text(path: Path, data: bytes, *, delimiter: str, wanted: Iterable[str]) -> Table:
@@ -159,10 +163,7 @@ def _names(path: Path, header: Sequence[str]) -> list[str]:
         )
     for name in names:
         if name and names.count(name) > 1:
-            raise RepeatedColumn(
-                f"{path}: column {name!r} is there {names.count(name)} times; "
-                f"the header has {listed(names)}: rename or remove one"
-            )
+            raise RepeatedColumn(path, name, names.count(name))
     # Columns without a name cannot be asked for; polars needs them to be different.
     return [name or f"\0unnamed {i}" for i, name in enumerate(names)]
 

@@ -2,6 +2,7 @@
 
     site                the site's side of a message: state on its own disk, guard, audit (no Flower in it)
     engine              the server's side: who is asked, who is waited for, who is counted (no Flower in it)
+    roster              what the server remembers of its sites
     wire                our messages as Flower's records, and back
     app                 the ServerApp and the ClientApp
     processes           SuperLink and SuperNode as child processes

@@ -25,9 +25,11 @@ def train(message: Message, context: Context) -> Message:
     from pfedhgp.cli.terminal import use_compilation_cache
 
     use_compilation_cache()  # each message is a process of its own
+    from pfedhgp.errors import InputError
     from pfedhgp.federation.flower.answering import answer, failed
     from pfedhgp.federation.flower.participant import make_site
     from pfedhgp.federation.flower.processes import locked, private_folder
+    from pfedhgp.federation.flower.site import where
 
     options = context.node_config
     try:
@@ -42,7 +44,8 @@ def train(message: Message, context: Context) -> Message:
             )
             return answer(message, site)
     except Exception as error:  # Flower would send its text, with paths of this machine
-        print(f"pfedhgp: error: {error}", file=sys.stderr)
+        said = error if isinstance(error, InputError) else where(error)
+        print(f"pfedhgp: error: {said}", file=sys.stderr)
         return failed(message, str(options.get("name", "")))
 
 

@@ -35,8 +35,8 @@ STARTING = "Starting Flower SuperNode"
 """What a SuperNode's log says first."""
 REFUSALS = 3
 """Times in a row, some seconds apart, after which a refused key is the user's to mend."""
-MORE_REFUSALS = 30
-"""Where the site took part before: a server believes a killed one there until it misses its heartbeat."""
+MEMORY = 75.0
+"""Seconds, where the site took part before: Flower believes a killed client there for 60, and refuses it."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,23 @@ class Acquaintance:
         return self.met
 
 
+@dataclass
+class Refusals:
+    """How often in a row, and for how long, the server has refused the key."""
+
+    clock: Callable[[], float] = time.monotonic
+    count: int = 0
+    since: float = 0.0
+
+    def note(self, refused: bool, *, known: bool) -> bool:
+        """Whether the user has to mend it; a site that is `known` may be its own killed twin for a while."""
+        self.count = self.count + 1 if refused else 0
+        if self.count == 1:
+            self.since = self.clock()
+        lasted = self.clock() - self.since >= (MEMORY if known else 0.0)
+        return self.count >= REFUSALS and lasted
+
+
 def attend(
     site: Site,
     server: Server,
@@ -125,13 +142,13 @@ def attend(
     """Answers until the model is delivered (with `stay`, until it is stopped); `heed` may raise to end it.
 
     A SuperNode that ends is started again. A key that the server does not know is said so when it was refused
-    REFUSALS times: a server that has just started has yet to register its sites. `patience` bounds how long a
+    several times: a server that has just started has yet to register its sites. `patience` bounds how long a
     server that is not there is waited for. `lock` is that of the site's home.
     """
     folder = site.home / "flower"
     meeting = Acquaintance(server)
     os.environ.update(processes.QUIET)
-    began, came, refusals = time.monotonic(), False, 0
+    began, came, refusals = time.monotonic(), False, Refusals()
     known = any((site.home / "runs").glob("*"))
     delivered: float | None = None
     while True:
@@ -167,13 +184,16 @@ def attend(
             child.stop()
         if delivered is not None:
             return
-        refusals = refusals + 1 if meeting.look(now=True) and _was_refused(child) else 0
-        if refusals >= (MORE_REFUSALS if known or came else REFUSALS):
+        refused = meeting.look(now=True) and _was_refused(child)
+        if refusals.note(refused, known=known or came):
             raise InputError(
                 "the server refused this site's key: it is not in the server's sites.toml, or not "
-                "any more"
+                "any more; or another client is there with it"
             )
-        log.warning("Flower's SuperNode ended: it is started again")
+        if refusals.count == 1:
+            log.warning("the server refuses this site's key: tried again for a while")
+        elif not refused:
+            log.warning("Flower's SuperNode ended: it is started again")
         _give_up(began, came, patience, server)
         time.sleep(1.0)
 

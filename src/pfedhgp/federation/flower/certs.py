@@ -12,7 +12,6 @@ from __future__ import annotations
 import datetime
 import hashlib
 import ipaddress
-import json
 import os
 import ssl
 import tomllib
@@ -29,6 +28,7 @@ from pfedhgp.atomic import write_bytes
 from pfedhgp.data.table import short
 from pfedhgp.errors import InputError
 from pfedhgp.federation.flower.processes import private_folder
+from pfedhgp.toml_text import quoted
 
 LONGEST_NAME = 200
 
@@ -83,9 +83,7 @@ def make_site_key(path: Path) -> str:
 
 def sites_text(sites: Mapping[str, str]) -> str:
     """[sites] with a line each: "name" = "public key"."""
-    lines = [
-        f"{json.dumps(name, ensure_ascii=False)} = {json.dumps(key)}" for name, key in sites.items()
-    ]
+    lines = [f"{quoted(name)} = {quoted(key)}" for name, key in sites.items()]
     return "\n".join(["# The sites of a federation: name = public key", "[sites]", *lines, ""])
 
 
@@ -119,10 +117,12 @@ def read_sites(path: Path, *, keys: bool = True) -> dict[str, str]:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """No name twice, none empty or endless."""
+    """No name twice, none empty, endless, or such as no file can hold."""
     if not names:
         raise InputError("no site: name at least one")
     for name in names:
+        if any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in name):
+            raise InputError(f"site {short(name)!r}: a name is UTF-8, without NUL")
         if not name.strip() or len(name) > LONGEST_NAME:
             raise InputError(f"site {short(name)!r}: a name has 1 to {LONGEST_NAME} characters")
         if list(names).count(name) > 1:

@@ -1,7 +1,7 @@
 """The server of a federation: settings in, a RUN folder out, checkpoints in between.
 
 RUN/checkpoint/             the server's state after each exchange; stays until every site has the model
-RUN/participation.jsonl     for each exchange, who was counted, who was not and why
+RUN/participation.jsonl     by exchange: who was counted, who was not and why; who joined, who was withdrawn
 RUN/audit.jsonl             what was sent and received, hash-chained
 RUN/spec.json …             the model when done: the shared block, and no client's
 """
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pfedhgp.atomic import write_bytes
+from pfedhgp.data.table import short
 from pfedhgp.errors import InputError
 from pfedhgp.federation.flower.certs import read_sites
 from pfedhgp.model.run_folder import SPEC, check_target, naming, parse_json
@@ -60,10 +61,12 @@ class Coordinator:
     ) -> Coordinator:
         """Reads and checks everything that can be checked before a site is asked."""
         from pfedhgp.cli import config as configs
-        from pfedhgp.cli.agreement import Agreement
+        from pfedhgp.cli.agreement import Agreement, warn_of_unused
 
         tree = configs.merge(configs.read_config(config), {"inference": {"rounds": rounds}})
-        agreement = Agreement.of(configs.check(tree, file=config))
+        checked = configs.check(tree, file=config)
+        agreement = Agreement.of(checked)
+        warn_of_unused(checked, config)
         known = read_sites(sites, keys=keys)
         names = tuple(known)
         least = max(1, -(-len(names) // 2)) if quorum is None else quorum
@@ -82,7 +85,8 @@ class Coordinator:
         """Trains over `link` and writes RUN; goes on from the checkpoint where there is one."""
         from pfedhgp.federation.checkpoint import Checkpoint
         from pfedhgp.federation.flower.audit import AuditLog
-        from pfedhgp.federation.flower.engine import Engine, Patience, Roster
+        from pfedhgp.federation.flower.engine import Engine, Patience
+        from pfedhgp.federation.flower.roster import Roster
         from pfedhgp.federation.messages import Message
         from pfedhgp.federation.server import Server
         from pfedhgp.model import files
@@ -94,6 +98,7 @@ class Coordinator:
             kept, messages = Checkpoint(self.out / "checkpoint"), []
             if self.resume:
                 messages = kept.restore(server, [roster])
+                self._tell_changes(roster.changes)
                 roster.delivered = self._delivered()
                 if (self.out / SPEC).is_file():  # trained: there are sites to deliver it to
                     messages = list(files.load(self.out).messages)
@@ -145,6 +150,15 @@ class Coordinator:
             "bytes_up": sum(entry["bytes_up"] for entry in roster.log),
             "bytes_down": sum(entry["bytes_down"] for entry in roster.log),
         }
+
+    def _tell_changes(self, changes: dict[str, list[str]]) -> None:
+        """Who is in sites.toml no more, or for the first time, since the server stopped."""
+        for name in changes.get("withdrawn", []):
+            log.warning(
+                "%s was withdrawn: it is not asked, and not waited for, any more", short(name)
+            )
+        for name in changes.get("joined", []):
+            log.warning("%s has joined: it is asked from the next exchange on", short(name))
 
     def _delivered(self) -> list[str]:
         """Who had the model when the server ended."""

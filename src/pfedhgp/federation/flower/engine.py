@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import json
 import logging
-import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,12 +21,11 @@ from pfedhgp.data.table import short
 from pfedhgp.errors import PFedHGPError
 from pfedhgp.federation.flower import guard
 from pfedhgp.federation.flower.envelope import CODES, DELIVER, Envelope, Refused, missed_arrays
+from pfedhgp.federation.flower.roster import Roster
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.server import Server
-from pfedhgp.inference.state import State, below
 
 log = logging.getLogger("pfedhgp.server")
-ROSTER = "the sites of a federation"
 TRAINED = ("round", "finish", DELIVER)
 """Requests that only a client which has had the start can answer."""
 
@@ -66,53 +64,6 @@ class Patience:
     """The same for the delivery of the model, which comes again only when the server is started again."""
     pause: float = 0.25
     """Seconds between two looks at the link."""
-
-
-@dataclass
-class Roster:
-    """What the server remembers of the sites: its part of a checkpoint, beside the server's own."""
-
-    sites: tuple[str, ...]
-    agreement: str
-    run: str = field(default_factory=lambda: secrets.token_hex(16))
-    counted: dict[str, int] = field(default_factory=dict)
-    """The last exchange in which a site was counted."""
-    knows: dict[str, list[int]] = field(default_factory=dict)
-    """The attempts (restarts) whose start a site has had."""
-    last_round: dict[int, list[str]] = field(default_factory=dict)
-    """By attempt: who is in the sums of its last exchange."""
-    setup: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
-    """The requests that a late site needs: `cycles`, and `start 0`, `start 1`… by attempt."""
-    log: list[dict[str, Any]] = field(default_factory=list)
-    """The participation log."""
-    delivered: list[str] = field(default_factory=list)
-    """Who has the model; kept beside the checkpoint, for it changes between two."""
-    names: tuple[str, ...] = (ROSTER,)
-
-    def state(self) -> State:
-        arrays: dict[str, np.ndarray] = {}
-        for kind, request in self.setup.items():
-            arrays |= below(kind, request)
-        plain = {
-            "sites": list(self.sites),
-            "agreement": self.agreement,
-            "run": self.run,
-            "counted": self.counted,
-            "knows": self.knows,
-            "last_round": {str(k): v for k, v in self.last_round.items()},
-            "setup": list(self.setup),
-            "log": self.log,
-        }
-        return State(arrays, plain)
-
-    def restore(self, state: State) -> None:
-        plain = state.plain
-        self.run = plain["run"]
-        self.counted = {name: int(n) for name, n in plain["counted"].items()}
-        self.knows = {name: list(attempts) for name, attempts in plain["knows"].items()}
-        self.last_round = {int(k): list(v) for k, v in plain["last_round"].items()}
-        self.setup = {kind: state.part(kind) for kind in plain["setup"]}
-        self.log = list(plain["log"])
 
 
 @dataclass
@@ -172,6 +123,7 @@ class Engine:
             "missing": {
                 n: refusals.get(n, "no-answer") for n in self.roster.sites if n not in replies
             },
+            **self.roster.changes,
             "audit": {name: replies[name].audit for name in counted},
             "seconds": round(spent, 3),
             "site_seconds": {name: round(replies[name].seconds, 3) for name in counted},
@@ -232,6 +184,7 @@ class Engine:
                     knows.append(attempt)
         self._forget([name for name, code in entry["missing"].items() if code == "forgotten"])
         roster.log.append(entry)
+        roster.changes = {}
 
     def _gather(
         self, envelopes: Mapping[str, Envelope], expected: guard.Shapes, *, last: bool = False

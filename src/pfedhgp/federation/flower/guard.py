@@ -1,8 +1,8 @@
 """What a message has to look like: every array by name and shape, as the plan and the request imply.
 
 Both sides ask before they use anything: schema, run, exchange and hash by equality, arrays by the lists here,
-numbers by finiteness, and the size: of a reply at most four times what is expected, of a request, which a
-site sees before it knows the plan, at most four times the largest that its settings allow.
+numbers by finiteness, and the size: at most four times what is expected of a reply, and of a request at
+most four times the largest of its kind that the settings allow.
 """
 
 from __future__ import annotations
@@ -51,12 +51,24 @@ def size_of(shapes: Shapes) -> int:
     return sum(8 * int(np.prod(shape)) + HEADER for shape in shapes.values())
 
 
-def most_bytes(plan: Plan) -> int:
-    """The cap on a request, before its sizes are known."""
-    largest = _largest(plan)
-    shapes = _block(plan, largest) | _start(plan) | _totals(plan, largest)
-    shapes |= _delivered(plan, largest) | _cycle_layer(plan, _largest_basis(plan))
-    return SLACK * 2 * (1 + OTHER_STARTS) * size_of(shapes)
+def most_bytes(plan: Plan, kind: str) -> int:
+    """The cap on a request: four times the largest of its kind, and of what a late site is told with it."""
+    late = {"start": ["cycles"]}
+    late |= {each: ["cycles", "start"] for each in ("round", "finish", DELIVER)}
+    told = [each for each in late.get(kind, []) if each != "cycles" or plan.cycles is not None]
+    arrays = _largest_arrays(plan)
+    sizes = (size_of(request_shapes(plan, each, arrays)) for each in (kind, *told))
+    return SLACK * (HEADER + sum(sizes))
+
+
+def _largest_arrays(plan: Plan) -> Arrays:
+    """Those by whose shapes or presence a request is larger or smaller; they take no memory."""
+    d, basis = plan.spec.inputs, _largest_basis(plan)
+    wide = plan.spec.outputs * basis
+    shapes: Shapes = {"inputs": (_largest(plan), d), "bins": (), "chosen": (), "crowd": (2, d)}
+    shapes |= {"cycle_inputs": (basis, d), "cycle_factor": (wide, wide)}
+    shapes |= {f"other {k + 1}.inputs": (_largest(plan), d) for k in range(OTHER_STARTS)}
+    return {name: np.broadcast_to(0.0, shape) for name, shape in shapes.items()}
 
 
 # --------------------------------------------------------------------------------------- requests

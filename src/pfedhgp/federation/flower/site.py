@@ -105,7 +105,7 @@ class Site:
         if request.kind == HELLO:
             return {}
         here = self._open(request)
-        if request.nbytes > guard.most_bytes(here.terms.plan):
+        if request.nbytes > guard.most_bytes(here.terms.plan, request.kind):
             raise Refused("oversized")
         guard.check_request(request, here.terms.plan)
         last = here.last
