@@ -135,6 +135,7 @@ def make(
             local_power=np.mean([B @ B.T for B in B_loc], axis=0),
             noise=np.mean(Sigma, axis=0),
             clients=np.float64(len(sizes)),
+            division=np.zeros((Q, Q)),
         ),
         scaling=identity(d, Q) if scaling is None else scaling,
         input_names=tuple(f"x{i}" for i in range(d)),

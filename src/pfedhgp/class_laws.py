@@ -22,6 +22,7 @@ from pfedhgp.law import Law
 from pfedhgp.model.at_inputs import AtInputs
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.predictor import psd_factor
+from pfedhgp.model.undetermined import OF_DEVIATION, OF_LOCAL
 from pfedhgp.runtime import with_numerics
 
 __all__ = ["Laws", "law_of", "low_rank"]
@@ -76,8 +77,9 @@ class Laws:
             return _from_factors(view)
         local = self._layer(view.predictor.local)
         slopes = view._whole_tilt("total").reshape(self.n, -1)
-        unknown = [low_rank(K, self.tolerance) for K, _ in _unknown(view)]
-        S = self._grown(np.concatenate([local.columns, slopes, *unknown], axis=1))
+        loose = _undetermined(view)
+        roots = [low_rank(K, self.tolerance) for K, _ in loose]
+        S = self._grown(np.concatenate([local.columns, slopes, *roots], axis=1))
         core = np.concatenate(
             [
                 *_posterior(view, self.shared, local, S),
@@ -86,7 +88,7 @@ class Laws:
                 _flat(_by_output(_moved(slopes, S), len(view.centre))),
                 *(
                     np.kron(_moved(root, S), psd_factor(power))
-                    for root, (_, power) in zip(unknown, _unknown(view), strict=True)
+                    for root, (_, power) in zip(roots, loose, strict=True)
                 ),
             ],
             axis=1,
@@ -194,13 +196,15 @@ def _mean(view: AtInputs, shared: _Layer, local: _Layer) -> FloatArray:
 
 def _noise(view: AtInputs) -> FloatArray:
     """At each sample; a local function that nothing is known of is noise too."""
-    return np.asarray(view.noise + view.unknown.get("local", 0.0))
+    local = (
+        term.between("total", "total") for term in view.undetermined if term.kernel == OF_LOCAL
+    )
+    return np.asarray(sum((power for power in local if power is not None), view.noise))
 
 
-def _unknown(view: AtInputs) -> list[tuple[FloatArray, FloatArray]]:
-    """k(X, X) and the outputs' covariance of a deviation that nothing is known of."""
-    pairs = zip(view.unknown, view._unknown_joint("total", "total"), strict=True)
-    return [pair for layer, pair in pairs if layer != "local"]
+def _undetermined(view: AtInputs) -> list[tuple[FloatArray, FloatArray]]:
+    """k(X, X) and the outputs' covariance of smooth functions that rows do not determine."""
+    return list(view.undetermined_joint("total", "total", kernel=OF_DEVIATION))
 
 
 def _power(view: AtInputs) -> float:

@@ -34,7 +34,7 @@ DOWN = {
 }
 STATISTICS = {
     *("evidence", "U", "y", "shared_residual", "residual"),
-    *("deviation_power", "local_power", "noise", "clients"),
+    *("deviation_power", "deviation_square", "local_square", "noise", "clients"),
 }
 DERIVATIVES = {"d_evidence", "d_h", "d_J", "curvature"}
 UP = {
@@ -145,7 +145,7 @@ def test_mean_field_sends_gradients_and_nothing_else_while_training():
         sent = {f"free.{name}" for name in message.arrays}
         asked = {n for n in down[-4].arrays if n.startswith("free.")}
         assert sent == asked
-    assert set(up[-1].arrays) == {"deviation_power", "local_power", "noise", "clients"}
+    assert set(up[-1].arrays) == {"deviation_square", "local_square", "noise", "clients"}
     assert all(record["bound"] is None for record in server.history)
 
 

@@ -86,9 +86,17 @@ def test_exact_message_holds_the_dense_statistics(setting):
         twins.assert_close(message.U.ravel(), unloaded["U"].ravel())
         twins.assert_close(message.y, unloaded["e"].ravel())
         assert float(message.residual) == pytest.approx(-2.0 * dense.residual_term, rel=1e-9)
-        B_dev, B_l = problem.model.B_dev[i], problem.model.B_l[i]
+        B_dev = problem.model.B_dev[i]
         twins.assert_close(message.deviation_power, (B_dev @ B_dev.T).reshape(Q, Q), 1e-14)
-        twins.assert_close(message.local_power, B_l @ B_l.T, 1e-14)
+        for layer, Z in (("deviation", problem.inducing.Z_g), ("local", problem.inducing.Z_l[i])):
+            found = ref.sparse_posterior(
+                i, Z, problem.Xs, problem.Ys, problem.model, problem.inducing
+            )
+            mean, cov = found.mean[layer], found.cov[layer, layer].reshape(*[len(Z), Q] * 2)
+            square = (mean.T @ mean + np.einsum("nqnp->qp", cov)) / len(Z)
+            if setting.structure.tied and layer == "deviation":
+                square = B_dev @ B_dev.T  # φ is learned as such
+            twins.assert_close(getattr(message, f"{layer}_square"), square.reshape(Q, Q), 1e-6)
         twins.assert_close(message.noise, problem.model.noise[i], 1e-13)
         assert float(message.clients) == 1.0
 

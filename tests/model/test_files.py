@@ -428,6 +428,13 @@ def test_wrong_spec(name, run):
     refused(run, "spec.json", text)
 
 
+def test_files_from_before_the_division_was_known_have_none(run):
+    reseal(run, lambda spec: spec["population"].pop("division"))
+    division = load(run).population.division
+    assert division.shape == (2, 2)
+    assert not division.any()
+
+
 def test_a_spec_cannot_name_other_classes(run):
     kernels = json.loads((run / "spec.json").read_text())["kernels"]
     strange = ({"kernel": "os.system", "open": []}, {"kernel": "Kernel"}, "RBF", 3, {"kernel": []})

@@ -12,7 +12,7 @@ Never rows, never a client's weights, inducing inputs or loadings. A client's re
 |          | Asked once; again only where cells are missing, whose expected sums depend on the layer |
 | start    | the solver's statistics at the starting values, of each start that is compared |
 | round    | the solver's statistics after the client's step |
-| finish   | nothing; with mean-field B̃B̃ᵀ, B_l B_lᵀ and Σ, which the structured statistics hold already |
+| finish   | nothing; with mean-field E[f_δ f_δᵀ], E[f_l f_lᵀ] and Σ, which the structured statistics hold |
 | zones    | only where `cluster` is asked for: a random sketch of the fitted deviation + local function, |
 |          | its mean variance and coverage; where a client has few rows, once more under its coverage |
 """

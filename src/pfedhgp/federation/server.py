@@ -23,6 +23,7 @@ from pfedhgp.federation.plan import Plan
 from pfedhgp.inference import budget, census, ending, shared_scale, starts
 from pfedhgp.inference.arrays import block_to_arrays
 from pfedhgp.inference.cycle_talk import CycleServer
+from pfedhgp.inference.own_squares import population_of
 from pfedhgp.inference.parties import ServerParty
 from pfedhgp.inference.periodogram import ANY_PERIODS, starting_period
 from pfedhgp.inference.starts import Start
@@ -352,6 +353,7 @@ class Server:
             population,
             deviation_power=population.deviation_power * outer,
             local_power=population.local_power * outer,
+            division=population.division * outer**2,
         )
 
     def _settled(self, bound: float | None, clients: int) -> bool:
@@ -405,8 +407,13 @@ class Server:
     def _take_finish(self, sums: dict[str, np.ndarray], count: int) -> None:
         if count:
             assert self.best is not None
-            means = {name: jnp.asarray(value / count) for name, value in sums.items()}
-            population = Population(**{**means, "clients": jnp.asarray(float(count))})
+            population = population_of(
+                self.spec.structure,
+                jnp.asarray(sums["deviation_square"]),
+                jnp.asarray(sums["local_square"]),
+                jnp.asarray(sums["noise"]),
+                jnp.asarray(float(count)),
+            )
             self.best = (*self.best[:3], population, self.best[4])
         self.phase = None
 

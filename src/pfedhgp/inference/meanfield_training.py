@@ -1,7 +1,8 @@
 """The paper's Algorithm 1 as two parties; the same calls as the structured solver's.
 
 The server never learns the bound (clients send S̃_i and nothing else while training), so training runs for all
-its rounds. With the last delivery each client answers with B̃B̃ᵀ, B_l B_lᵀ and Σ, which unseen clients need.
+its rounds. With the last delivery each client answers with E[f_δ f_δᵀ], E[f_l f_lᵀ] and Σ, which unseen
+clients need.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ from pfedhgp.inference.jitter import (
     tenfold,
 )
 from pfedhgp.inference.meanfield import JITTER, GlobalState, MeanFieldOptions
+from pfedhgp.inference.own_squares import squares
 from pfedhgp.inference.parties import Arrays
 from pfedhgp.inference.state import State, below, tree_from_arrays, tree_to_arrays
+from pfedhgp.inference.structured import design_of
 from pfedhgp.kernels import Kernel
-from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, deviation_loadings
+from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population
 from pfedhgp.model.spec import Spec
 
@@ -300,15 +303,17 @@ class MeanFieldClients:
     def last_words(
         self, shared: GlobalPosterior, found: list[ClientPosterior]
     ) -> list[dict[str, np.ndarray]]:
-        """B̃B̃ᵀ, B_l B_lᵀ and Σ of each client, for the population."""
+        """E[f_δ f_δᵀ], E[f_l f_lᵀ] and Σ of each client, for the population."""
+        structure, jitter = self.spec.structure, float(self.jitter.max())
+        basis = shared.block.basis(jitter)
         replies = []
         for client in found:
-            B_dev = deviation_loadings(self.spec.structure, shared.block, client.block)
-            B_loc = client.block.loadings
+            design = design_of(structure, shared.block, basis, client.block, jitter)
+            deviation, local = squares(structure, design, *client.marginal(shared))
             replies.append(
                 {
-                    "deviation_power": np.asarray(B_dev @ B_dev.T),
-                    "local_power": np.asarray(B_loc @ B_loc.T),
+                    "deviation_square": np.asarray(deviation),
+                    "local_square": np.asarray(local),
                     "noise": np.asarray(client.block.noise.covariance(self.spec.outputs)),
                     "clients": np.ones(()),
                 }

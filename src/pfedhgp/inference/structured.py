@@ -16,6 +16,7 @@ from pfedhgp import linalg
 from pfedhgp.features import Basis
 from pfedhgp.inference.coordinates import Theta, theta_of, with_theta
 from pfedhgp.inference.grams import Design, Grams, accumulate
+from pfedhgp.inference.own_squares import own_moments, squares
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, Structure, deviation_loadings
 
 # In log θ_g. At 1e-3 the truncation is 1e-6 (RBF) to 2e-3 (three periods), a hundredfold of this.
@@ -41,7 +42,10 @@ class Statistics(eqx.Module):
     d_J: Float[Array, "P RM RM"]
     curvature: Float[Array, "P P"]
     deviation_power: Float[Array, "Q Q"]
-    local_power: Float[Array, "Q Q"]
+    """B̃B̃ᵀ, from which φ follows"""
+    deviation_square: Float[Array, "Q Q"]
+    local_square: Float[Array, "Q Q"]
+    """E[f fᵀ] of both layers, mean over their inducing inputs"""
     noise: Float[Array, "Q Q"]
     clients: Array
     residual: Array
@@ -146,7 +150,10 @@ def statistics(
     grams = accumulate(rows, design, unloaded=True, chunk=chunk)
     evidence, y, U = summary(grams, latents * outputs * size)
     theta = theta_of(structure, shared)
-    B_dev, B_loc = design.B_dev, design.B_loc
+    J, h = load(U, y, shared.loadings, latents)
+    mean, covariance = linalg.posterior_moments(J + J_rest, h + h_rest)
+    own = own_moments(grams, shared.loadings, mean, covariance)
+    of_deviation, of_local = squares(structure, design, *own)
     count, k = theta.shape[0], latents * size
     found = Statistics(
         evidence=evidence,
@@ -157,8 +164,9 @@ def statistics(
         d_h=jnp.zeros((count, k)),
         d_J=jnp.zeros((count, k, k)),
         curvature=jnp.zeros((count, count)),
-        deviation_power=B_dev @ B_dev.T,
-        local_power=B_loc @ B_loc.T,
+        deviation_power=design.B_dev @ design.B_dev.T,
+        deviation_square=of_deviation,
+        local_square=of_local,
         noise=client.noise.covariance(outputs),
         clients=jnp.ones(()),
         residual=grams.residual,
@@ -171,8 +179,6 @@ def statistics(
             value, structure, shared, basis, client, rows, jitter, chunk, own_jitter
         )
 
-    J, h = load(U, y, shared.loadings, latents)
-    mean, covariance = linalg.posterior_moments(J + J_rest, h + h_rest)
     second = covariance + mean[:, None] * mean[None, :]
 
     shifts = CURVATURE_STEP * jnp.eye(count, dtype=theta.dtype)

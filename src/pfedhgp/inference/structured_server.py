@@ -14,6 +14,7 @@ from pfedhgp.inference.arrays import block_to_arrays, statistics_from_arrays
 from pfedhgp.inference.coordinates import theta_of, with_theta
 from pfedhgp.inference.ending import NOISE
 from pfedhgp.inference.jitter import expect_finite, settle_jitter
+from pfedhgp.inference.own_squares import population_of
 from pfedhgp.inference.parties import Arrays
 from pfedhgp.inference.server import ServerOptions, improve, scale_of_deviations
 from pfedhgp.inference.state import State, block_arrays, block_of
@@ -155,9 +156,12 @@ class StructuredServer:
     def population(self) -> Population:
         assert self.total is not None
         sums = self.total.sums
-        count = sums.clients
-        return Population(
-            sums.deviation_power / count, sums.local_power / count, sums.noise / count, count
+        return population_of(
+            self.spec.structure,
+            sums.deviation_square,
+            sums.local_square,
+            sums.noise,
+            sums.clients,
         )
 
     def state(self) -> State:

@@ -7,8 +7,8 @@ compiled once per size and memory does not grow with the rows, but for joint cov
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, get_args
 
 import numpy as np
@@ -27,6 +27,7 @@ from pfedhgp.model.predictor import (
     psd_factor,
     tilt,
 )
+from pfedhgp.model.undetermined import Undetermined, undetermined
 from pfedhgp.runtime import numerics, on_device, with_numerics
 
 P = ParamSpec("P")
@@ -62,10 +63,8 @@ class AtInputs:
     chunk: int
     layer: CycleLayer | None = None
     """Where there is one, noise is that of a new cycle: its cells are correlated."""
-    unknown: Mapping[str, FloatArray] = field(default_factory=dict)
-    """Of the deviation and the local layer, the population's covariance between the outputs that the client
-    never observed; its own loadings of them are zero."""
-
+    undetermined: tuple[Undetermined, ...] = ()
+    """Functions that rows do not determine, and layers have in part."""
     device: str | None = None
 
     @staticmethod
@@ -102,7 +101,7 @@ class AtInputs:
             chunk=chunk,
             layer=layer,
             device=device,
-            unknown=_unknown(model, predictor, spread),
+            undetermined=undetermined(model, predictor, spread),
         )
 
     def part(self, name: str) -> tuple[slice, FloatArray]:
@@ -124,9 +123,10 @@ class AtInputs:
         for rows, slopes in self._tilts():
             for name in means:
                 variances[name][rows] += np.sum(_of_layer(slopes, name) ** 2, axis=2)
-        for layer, power in self.unknown.items():
-            for name in (layer, "total"):
-                variances[name] += np.diagonal(power)
+        for term in self.undetermined:
+            for name in means:
+                if (power := term.between(name, name)) is not None:
+                    variances[name] += np.diagonal(power)
         for name in ("global", "total"):
             means[name] += self.centre
         return means, variances
@@ -139,7 +139,7 @@ class AtInputs:
             cov = self._joint(a, A, b, B)
             if self.averaged:
                 cov += self._whole_tilt(first) @ self._whole_tilt(second).T
-            for K, power in self._unknown_joint(first, second):
+            for K, power in self.undetermined_joint(first, second):
                 cov += np.kron(K, power)
             return cov
         outputs = len(self.centre)
@@ -148,21 +148,23 @@ class AtInputs:
             cov[rows] = A @ V[:, a, b] @ B.T
         for rows, slopes in self._tilts():
             cov[rows] += _of_layer(slopes, first) @ np.swapaxes(_of_layer(slopes, second), 1, 2)
-        for layer, power in self.unknown.items():
-            if {first, second} <= {layer, "total"}:
-                cov += power
+        for term in self.undetermined:
+            added = term.between(first, second)
+            cov += 0.0 if added is None else added
         return cov
 
-    def _unknown_joint(self, first: str, second: str) -> Iterator[tuple[FloatArray, FloatArray]]:
-        """k(X, X) and the covariance between outputs of each layer that both names cover."""
-        for layer, power in self.unknown.items():
-            if not {first, second} <= {layer, "total"}:
+    def undetermined_joint(
+        self, first: str, second: str, kernel: int | None = None
+    ) -> Iterator[tuple[FloatArray, FloatArray]]:
+        """k(X, X) and the covariance between outputs of each undetermined function that both have."""
+        for term in self.undetermined:
+            power = term.between(first, second)
+            if power is None or kernel not in (None, term.kernel):
                 continue
             K = np.zeros((len(self.X), len(self.X)))
             for one, X in self._chunks():
                 for two, Z in self._chunks():
-                    part = np.asarray(prior_covariance(self.predictor, X, Z))
-                    own = part[LAYERS.index(layer) - 1]
+                    own = np.asarray(prior_covariance(self.predictor, X, Z))[term.kernel]
                     K[one, two] = own[: one.stop - one.start, : two.stop - two.start]
             yield K, power
 
@@ -198,7 +200,7 @@ class AtInputs:
         """The covariance of a new observation (a new cycle) but for its noise, in parts.
 
         U (nQ, k): everything of low rank; and for each kind of latent (r(x, x') (n, n), B (Q, ·)): what the
-        inducing inputs do not carry, r ⊗ B Bᵀ.
+        inducing inputs do not carry, r ⊗ B Bᵀ, and what rows do not determine.
         """
         where, B = self.part("total")
         parts = list(self._halves(where, B))
@@ -212,6 +214,8 @@ class AtInputs:
         for one, two, blocks in self._own_blocks():
             own[:, one, two] = blocks[: len(own)]
         residuals = [(own[kind], B[:, kinds == kind]) for kind in range(len(own))]
+        loose = self.undetermined_joint("total", "total")
+        residuals += [(K, psd_factor(power)) for K, power in loose]
         return np.concatenate(parts, axis=1), residuals
 
     @property
@@ -254,9 +258,9 @@ class AtInputs:
             slopes = self._whole_tilt("total")
             moved = slopes @ rng.standard_normal((slopes.shape[1], count))
             draws += moved.T.reshape(draws.shape)
-        for K, power in self._unknown_joint("total", "total"):
-            z_unknown = rng.standard_normal(draws.shape) @ psd_factor(power).T
-            draws += np.einsum("nm,cmq->cnq", _lenient_factor(K), z_unknown, optimize=True)
+        for K, power in self.undetermined_joint("total", "total"):
+            e = rng.standard_normal(draws.shape) @ psd_factor(power).T
+            draws += np.einsum("nm,cmq->cnq", _lenient_factor(K), e, optimize=True)
         if noise:
             draws += rng.standard_normal(draws.shape) @ psd_factor(self.noise).T
             for piece, half in self._cycle_halves():
@@ -315,18 +319,6 @@ class AtInputs:
             X = self.X[start : start + self.chunk]
             pad = np.repeat(X[-1:], self.chunk - len(X), axis=0)
             yield slice(start, start + len(X)), np.concatenate([X, pad])
-
-
-def _unknown(model: FittedModel, predictor: Predictor, spread: FloatArray) -> dict[str, FloatArray]:
-    """What a known client's own layers may do to outputs that it never observed."""
-    _, B_dev, B_loc = (np.asarray(B) for B in predictor.loadings)
-    unseen = ~np.any(B_dev != 0, axis=1) & ~np.any(B_loc != 0, axis=1)
-    if not predictor.known or not unseen.any() or not (B_dev.shape[1] or B_loc.shape[1]):
-        return {}
-    both = np.outer(unseen * spread, unseen * spread)
-    people = model.population
-    powers = {"deviation": people.deviation_power, "local": people.local_power}
-    return {layer: np.asarray(power) * both for layer, power in powers.items()}
 
 
 def _of_layer(slopes: FloatArray, name: str) -> FloatArray:

@@ -278,7 +278,7 @@ def _assemble(
             local_kernel=templates["local_kernel"],
             shared=shared,
             clients=clients,
-            population=Population(**_numbers(spec["population"])),
+            population=_population(spec["population"]),
             scaling=Scaling(**_numbers(spec["scaling"])),
             input_names=tuple(_string(name, "inputs") for name in spec["inputs"]),
             output_names=tuple(_string(name, "outputs") for name in spec["outputs"]),
@@ -293,6 +293,12 @@ def _assemble(
         )
         check_frame(model)
     return model
+
+
+def _population(table: Mapping[str, Any]) -> Population:
+    found = _numbers(table)
+    found.setdefault("division", np.zeros_like(found["noise"]))  # older files do not know of it
+    return Population(**found)
 
 
 def _structure(table: Mapping[str, Any]) -> Structure:

@@ -104,7 +104,7 @@ def check_frame(model: FittedModel) -> None:
         _expect(f"scaling.{name}", getattr(scaling, name), (), (1,), (Q,))
     if np.any(np.asarray(scaling.spread) <= 0) or np.any(scaling.upper < scaling.lower):
         raise ValueError("scaling.spread is not positive, or scaling.upper is below lower")
-    for name in ("deviation_power", "local_power", "noise"):
+    for name in ("deviation_power", "local_power", "noise", "division"):
         _expect_covariance(f"population.{name}", getattr(model.population, name), Q)
     _expect("population.clients", model.population.clients, ())
     if model.cycle_layer is not None:

@@ -92,12 +92,14 @@ def without_outputs(own: ClientPosterior, seen: Float[Array, " Q"]) -> ClientPos
 
 
 class Population(eqx.Module):
-    """Means over clients of B̃B̃ᵀ, B_l B_lᵀ and Σ: what an unseen client is expected to look like."""
+    """Means over clients of f_δ f_δᵀ, f_l f_lᵀ and Σ: what an unseen client is expected to look like."""
 
     deviation_power: Float[Array, "Q Q"]
     local_power: Float[Array, "Q Q"]
     noise: Float[Array, "Q Q"]
     clients: Float[Array, ""]
+    division: Float[Array, "Q Q"]
+    """Of what the global layer may owe to the deviations (see `undetermined`); zero without loadings"""
 
 
 def zero_like_weights(K: int, RM: int) -> tuple[Array, Array, Array]:

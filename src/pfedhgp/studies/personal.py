@@ -116,8 +116,8 @@ class PersonalClients(StructuredClients):
         outputs = self.spec.outputs
         return [
             {
-                "deviation_power": np.zeros((outputs, outputs)),
-                "local_power": np.asarray(client.block.loadings @ client.block.loadings.T),
+                "deviation_square": np.zeros((outputs, outputs)),
+                "local_square": np.asarray(client.block.loadings @ client.block.loadings.T),
                 "noise": np.asarray(client.block.noise.covariance(outputs)),
                 "clients": np.ones(()),
             }

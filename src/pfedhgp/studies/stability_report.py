@@ -14,10 +14,8 @@ NOTES = (
     "and CRPS of the fitted global layer with the true one, mean over runs with 95% confidence intervals.",
     "Rule: 1/sqrt(1 + phi/T), T the effective number of clients (sum n)^2/(sum n^2). Read the global layer "
     "as what all share where it is at least .9, that is with about four clients for each unit of phi.",
-    "The last but one column is of the global layer's own 95% band, and it is far too low: a layer's band "
-    "does not know that loadings are estimated, and says how well the layer is known if they are right. It "
-    "is too narrow; the band of the sum, which does not depend on how it is divided, is not (.947 in the "
-    "numerical study).",
+    "The last but one column is of the global layer's own 95% band, which knows that the mean of T "
+    "deviations may pass for something common.",
 )
 TITLES = {
     "clients": "number of clients",

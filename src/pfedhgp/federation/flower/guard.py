@@ -234,7 +234,7 @@ def _finish(plan: Plan, size: int) -> Shapes:
 
 def _population(plan: Plan) -> Shapes:
     Q = plan.spec.outputs
-    powers = ("deviation_power", "local_power", "noise")
+    powers = ("deviation_power", "local_power", "noise", "division")
     return {f"population.{name}": (Q, Q) for name in powers} | {"population.clients": ()}
 
 
@@ -272,13 +272,14 @@ def reply_shapes(plan: Plan, kind: str, request: Arrays) -> Shapes:
     if kind == "cycles":
         return _within(plan, len(request["cycle_inputs"]))
     mean_field = isinstance(plan.inference, MeanField)
-    powers: Shapes = {name: (Q, Q) for name in ("deviation_power", "local_power", "noise")}
+    powers: Shapes = {name: (Q, Q) for name in ("deviation_square", "local_square", "noise")}
     if kind == "finish":
         return powers | {"clients": ()} if mean_field else {}
     if kind == DELIVER:
         return {}
     if mean_field:
         return _coordinates(plan, len(request["free.inputs"]))
+    powers["deviation_power"] = (Q, Q)
     shapes = _statistics(plan, request) | powers
     others = _others(request) if kind == "start" else {}
     for prefix, other in others.items():
