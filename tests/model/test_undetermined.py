@@ -91,9 +91,7 @@ def test_an_output_that_a_client_never_observed_has_it_in_the_sum(case):
         (client.block.deviation * seen, client.block.loadings * seen),
     )
     clients = {**divided.clients, "client 0": blind}
-    was, now = (
-        predict(replace(m, clients=clients), "client 0", X) for m in (found.model, divided)
-    )
+    was, now = (predict(replace(m, clients=clients), "client 0", X) for m in (found.model, divided))
     more = np.zeros((Q, Q))
     more[2, 2] = DIVISION[2, 2] * SPREAD[2] ** 2
     np.testing.assert_allclose(now.covariance(), was.covariance() + more, atol=1e-9)
