@@ -238,13 +238,16 @@ def main() -> int:
     seconds = 2.0 if options.quick else options.seconds
     usual = PARTS[:3] if options.quick else PARTS
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    wrote = False
     for name in options.parts or usual:
         if name in NEED_TORCH and torch_version() is None:
             print(f"\n{name}: skipped, torch and gpytorch are not installed (make bench has them)")
             continue
         results[name] = run_part(name, seconds, quick=options.quick)
         RESULTS.write_text(json.dumps(results, indent=2) + "\n")
-    print(f"\nload {os.getloadavg()[0]:.1f} at the end; wrote {RESULTS}")
+        wrote = True
+    end = f"wrote {RESULTS}" if wrote else "nothing was run"
+    print(f"\nload {os.getloadavg()[0]:.1f} at the end; {end}")
     if not results.get("torch", {}).get("agree", True):
         print("gradients disagree", file=sys.stderr)
         return 1
