@@ -1,12 +1,14 @@
 """`python -m bench`: against bare LAPACK, against PyTorch, how time grows, and whether budgets are enough.
 
 Ratios are of one run. Results go to bench/results.json; parts that were not run again stay, with their date.
+Those that compare with PyTorch (torch, cell) are skipped, with a line, where it is missing.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import importlib.metadata
 import json
 import os
 import sys
@@ -17,9 +19,8 @@ from typing import Any
 import jax
 import numpy as np
 import scipy
-import torch
 
-from bench import budgets, lapack, ours, torch_peer
+from bench import budgets, lapack, ours
 from bench.diagnosis import classifying
 from bench.problem import Sizes, make_problem
 from bench.timing import Summary, Timed, in_turns, ratio, slope, summarise, timed
@@ -29,7 +30,8 @@ TOLERANCE = 1e-8
 THREADS = (1, 2)
 GROUP = 8
 RESULTS = Path(__file__).with_name("results.json")
-PARTS = ("lapack", "torch", "growth", "classifying", "budgets")
+PARTS = ("lapack", "torch", "growth", "cell", "classifying", "budgets")
+NEED_TORCH = ("torch", "cell")
 
 
 def against_lapack(sizes: Sizes, seconds: float) -> dict[str, Any]:
@@ -57,6 +59,8 @@ def against_lapack(sizes: Sizes, seconds: float) -> dict[str, Any]:
 
 def against_torch(sizes: Sizes, clients: int, seconds: float) -> tuple[dict[str, Any], bool]:
     """The same bound in PyTorch, its best way and number of threads; and whether gradients agree."""
+    from bench import torch_peer
+
     problem, batched = make_problem(replace(sizes, clients=clients)), clients > 1
     step = ours.compiled(problem, batched=batched)
     competitors: dict[str, Timed] = {"pfedhgp": timed(step)}
@@ -144,6 +148,8 @@ def _sweep(
 
 
 def _threads(count: int) -> Any:
+    import torch
+
     return lambda: torch.set_num_threads(count)
 
 
@@ -172,6 +178,8 @@ def _ratio(name: str, value: Summary, aim: str) -> None:
 
 def torch_part(sizes: Sizes, seconds: float, *, quick: bool) -> dict[str, Any]:
     """One client, six, and many; `agree` says whether all gradients do."""
+    from bench import torch_peer
+
     found = [
         against_torch(sizes, clients, seconds) for clients in ((1, 6) if quick else (1, 6, 64))
     ]
@@ -182,6 +190,14 @@ def torch_part(sizes: Sizes, seconds: float, *, quick: bool) -> dict[str, Any]:
     }
 
 
+def torch_version() -> str | None:
+    """None where torch or GPyTorch is not installed."""
+    try:
+        return importlib.metadata.version("gpytorch") and importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def run_part(name: str, seconds: float, *, quick: bool) -> dict[str, Any]:
     """One part's results, with when and on what they were measured."""
     about = {
@@ -189,7 +205,7 @@ def run_part(name: str, seconds: float, *, quick: bool) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "load": round(os.getloadavg()[0], 1),
         "jax": jax.__version__,
-        "torch": torch.__version__,
+        "torch": torch_version(),
         "scipy": scipy.__version__,
     }
     print(f"\n{name}: " + "  ".join(f"{word} {value}" for word, value in about.items()))
@@ -198,6 +214,10 @@ def run_part(name: str, seconds: float, *, quick: bool) -> dict[str, Any]:
         return {**about, "cases": budgets.table()}
     if name == "classifying":
         return {**about, "found": classifying(seconds)}
+    if name == "cell":
+        from bench.cell import against_torch as cell
+
+        return {**about, **cell(seconds)}
     with numerics():
         if name == "lapack":
             return {**about, **against_lapack(sizes, seconds)}
@@ -218,10 +238,16 @@ def main() -> int:
     seconds = 2.0 if options.quick else options.seconds
     usual = PARTS[:3] if options.quick else PARTS
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    wrote = False
     for name in options.parts or usual:
+        if name in NEED_TORCH and torch_version() is None:
+            print(f"\n{name}: skipped, torch and gpytorch are not installed (make bench has them)")
+            continue
         results[name] = run_part(name, seconds, quick=options.quick)
         RESULTS.write_text(json.dumps(results, indent=2) + "\n")
-    print(f"\nload {os.getloadavg()[0]:.1f} at the end; wrote {RESULTS}")
+        wrote = True
+    end = f"wrote {RESULTS}" if wrote else "nothing was run"
+    print(f"\nload {os.getloadavg()[0]:.1f} at the end; {end}")
     if not results.get("torch", {}).get("agree", True):
         print("gradients disagree", file=sys.stderr)
         return 1

@@ -12,7 +12,7 @@ import pytest
 from pfedhgp import FederatedGP
 from pfedhgp.inference.structured_training import Structured
 from pfedhgp.studies.simulator import simulate
-from pfedhgp.together import Together, _stack, run_together, together
+from pfedhgp.together import SMALL, SOONER, Together, _stack, run_together, together
 
 
 @together(static=1)
@@ -180,3 +180,29 @@ def test_federations_in_lockstep_end_where_each_would_alone():
         np.testing.assert_allclose(other[1].mean, one[1].mean, rtol=1e-3, atol=1e-4)
         np.testing.assert_allclose(other[1].sd, one[1].sd, rtol=1e-3)
         assert other[2:] == one[2:]
+
+
+def test_what_is_compiled_sooner_gives_the_same():
+    """Small arguments by the shorter way, large ones by the usual, as all where XLA has no options."""
+
+    def waves_again():
+        def waves(tree: dict) -> jax.Array:
+            return jnp.linalg.cholesky(tree["A"] @ tree["A"].T + jnp.eye(4)) @ jnp.sin(tree["x"])
+
+        return waves
+
+    rng = np.random.default_rng(0)
+    tree = {"A": rng.normal(size=(4, 4)), "x": rng.normal(size=(4, 3))}
+    want = np.linalg.cholesky(tree["A"] @ tree["A"].T + np.eye(4)) @ np.sin(tree["x"])
+    for sooner in SOONER:
+        fresh = together(sooner=sooner)(waves_again())
+        np.testing.assert_allclose(fresh(tree), want, rtol=1e-12, atol=1e-12)
+        assert fresh.small._cache_size() == fresh._cache_size() == 1
+        np.testing.assert_allclose(jax.jit(fresh)(tree), want, rtol=1e-12, atol=1e-12)
+        fresh({**tree, "x": rng.normal(size=(4, SMALL))})
+        assert fresh.alone._cache_size() >= 1
+        assert fresh._cache_size() == 2
+    unknown = Together(waves_again(), 0, 0)
+    unknown.options = (("no_such_option", True),)
+    np.testing.assert_allclose(unknown(tree), want, rtol=1e-12, atol=1e-12)
+    assert unknown.small is unknown.alone

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pfedhgp.inference.periodogram import ANY_PERIODS, PERIODS, by_input, explained, starting_period
+from pfedhgp.inference.periodogram import PERIODS, by_input, explained, starting_period
 
 
 def client(seed: int, period: float, n: int = 40, noise: float = 0.3):
@@ -53,12 +53,12 @@ def test_missing_cells_are_left_out_and_few_rows_say_nothing():
 @pytest.mark.parametrize("waves", [3.3, 17.0, 61.7])
 def test_any_period_is_found_along_the_input_that_has_it(waves):
     """Two inputs, of which the second has the wave; four clients of 250 rows."""
-    total = np.zeros((2, len(ANY_PERIODS)))
+    total = np.zeros((2, len(PERIODS)))
     for seed in range(4):
         x, Y = client(seed, 1.0 / waves, n=250)
         other = np.random.default_rng(seed + 50).uniform(size=250)
         total += by_input(np.stack([other, x], axis=1), Y)
-    found = [starting_period(each, ANY_PERIODS) for each in total]
+    found = [starting_period(each) for each in total]
     assert found[1] == pytest.approx(1.0 / waves, rel=0.03)
     assert total[1].max() > 3.0 * total[0].max()
 
@@ -66,5 +66,5 @@ def test_any_period_is_found_along_the_input_that_has_it(waves):
 def test_a_client_of_few_rows_says_nothing_of_short_waves():
     x, Y = client(0, 0.3, n=16)
     found = by_input(x[:, None], Y)
-    assert np.all(found[:, ANY_PERIODS < 4 / 16] == 0.0)
+    assert np.all(found[:, PERIODS < 4 / 16] == 0.0)
     assert found.max() > 0.0

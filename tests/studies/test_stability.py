@@ -103,9 +103,12 @@ def test_runs_that_were_there_before_are_kept(tmp_path):
 
 def test_bad_arguments_exit_2(tmp_path, capsys):
     assert main(["reproduce", "stability", "--out", str(tmp_path / "o"), "--runs", "0"]) == 2
-    assert "`runs` must be at least 1" in capsys.readouterr().err
+    assert "--runs must be at least 1" in capsys.readouterr().err
     assert main(["reproduce", "stability", "--out", str(tmp_path / "o"), "--rows", "1"]) == 2
-    assert "`rows` must be at least 4" in capsys.readouterr().err
+    assert "--rows must be at least 4" in capsys.readouterr().err
+    assert main(["reproduce", "stability", "--out", str(tmp_path / "o"), "--rounds", "0"]) == 2
+    assert "--rounds must be at least 1, got 0" in capsys.readouterr().err
+    assert not (tmp_path / "o").exists()
 
 
 @pytest.mark.slow

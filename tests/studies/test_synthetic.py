@@ -14,6 +14,7 @@ import pytest
 from pfedhgp import metrics
 from pfedhgp.cli.main import main
 from pfedhgp.studies import schedule, synthetic
+from pfedhgp.studies.__main__ import main as bare
 from pfedhgp.studies.models import STRUCTURED, chosen, clients_of, outcome_of
 from pfedhgp.studies.store import Store
 from pfedhgp.studies.synthetic import Study, run_processes, run_study
@@ -191,11 +192,11 @@ def test_kernels_are_chosen_by_the_bound_at_the_price_of_all():
         (["--scenarios", "A,A"], "a scenario is given twice"),
         (["--scenarios", ","], "no scenario given"),
         (["--models", "full,fuller"], "no model 'fuller'; there are full, full-kernels"),
-        (["--runs", "0"], "`runs` must be at least 1"),
-        (["--rounds", "0"], "`rounds` must be at least 1"),
-        (["--seed", "-1"], "`seed` must be at least 0"),
-        (["--device", "tpu"], "`--device` must be cpu or gpu, got 'tpu'"),
-        (["--rows", "1"], "`rows` must be at least 2"),
+        (["--runs", "0"], "--runs must be at least 1"),
+        (["--rounds", "0"], "--rounds must be at least 1"),
+        (["--seed", "-1"], "--seed must be at least 0"),
+        (["--device", "tpu"], "--device must be cpu or gpu, got 'tpu'"),
+        (["--rows", "1"], "--rows must be at least 2"),
     ],
 )
 def test_bad_arguments_are_one_line_and_exit_2(tmp_path, capsys, arguments, says):
@@ -207,10 +208,17 @@ def test_bad_arguments_are_one_line_and_exit_2(tmp_path, capsys, arguments, says
     assert not out.exists()
 
 
+def test_the_bare_command_names_options_too(tmp_path, capsys):
+    out = tmp_path / "out"
+    assert bare(["--out", str(out), "--curve-runs", "-1"]) == 2
+    assert capsys.readouterr().err == "error: --curve-runs must be at least 0, got -1\n"
+    assert not out.exists()
+
+
 def test_other_settings_in_the_same_folder_are_refused(folder, capsys):
     before = (folder / "runs.jsonl").read_bytes()
     assert command(folder, "--seed", "7") == 2
-    assert "holds a study with `seed` 0, not 7" in capsys.readouterr().err
+    assert "holds a study with --seed 0, not 7" in capsys.readouterr().err
     assert (folder / "runs.jsonl").read_bytes() == before
 
 

@@ -11,16 +11,16 @@
 from __future__ import annotations
 
 import difflib
-import re
 import tomllib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
+from pfedhgp.cli.naming import as_options, naming
 from pfedhgp.errors import InputError
 from pfedhgp.toml_text import quoted
 
@@ -150,9 +150,7 @@ def option_of(table: str, key: str) -> str:
 
 
 _OTHERS = {"inference", "cycle", "device", "seed", "distance", "method", "choose", "groups", "size"}
-_NAMES = "|".join(sorted({*Model.model_fields, *Inference.model_fields, *_OTHERS}))
-_SET = re.compile(rf"`?\b({_NAMES})='([\w-]+)'`?")
-_NAMED = re.compile(rf"`({_NAMES})=?`")
+_NAMES = {*Model.model_fields, *Inference.model_fields, *_OTHERS}
 
 
 def in_options(text: str) -> str:
@@ -161,22 +159,12 @@ def in_options(text: str) -> str:
     >>> in_options("local='state-space' needs `local_kernel` to be a Matérn kernel")
     '--local state-space needs --local-kernel to be a Matérn kernel'
     """
-
-    def option(match: re.Match[str]) -> str:
-        return " ".join([option_of("", match.group(1)), *match.groups()[1:]])
-
-    return _NAMED.sub(option, _SET.sub(option, text))
+    return as_options(text, _NAMES)
 
 
-@contextmanager
-def naming_options() -> Iterator[None]:
+def naming_options() -> AbstractContextManager[None]:
     """Refusals of the library's, which name Python's arguments, name options."""
-    try:
-        yield
-    except InputError as error:
-        if type(error) is not InputError:
-            raise
-        raise InputError(in_options(str(error))) from None
+    return naming(_NAMES)
 
 
 def _asked(problem: Any) -> str:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from pfedhgp.cli.commands import SETTINGS, PlainCommand, PlainGroup
+from pfedhgp.cli.naming import naming
 from pfedhgp.cli.signals import resumable
 
 app = typer.Typer(
@@ -26,6 +27,9 @@ app = typer.Typer(
 )
 
 OUT = typer.Option("--out", help="Folder for results; a study that is there already is resumed.")
+ARGUMENTS = {"runs", "seed", "rounds", "clients", "rows", "grid", "quick"}
+ARGUMENTS |= {"data", "share", "subtlety", "small", "year", "sketches"}
+"""What studies name in refusals, and what is an option here."""
 AS_JSON = typer.Option("--json", help="Print results.json instead of lines.")
 
 
@@ -57,7 +61,7 @@ def synthetic(
     _check_device(device)
     study = Study(seed=seed, rounds=rounds, clients=clients, rows=rows, grid=grid)
     chosen, wanted = _names(scenarios), _names(models)
-    with resumable(), warnings.catch_warnings():
+    with naming(ARGUMENTS), resumable(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         store = run_study(
             study,
@@ -97,7 +101,7 @@ def stability(
 
     _check_device(device)
     study = Stability(seed=seed, rounds=rounds, rows=rows, grid=grid, quick=quick)
-    with resumable(), warnings.catch_warnings():
+    with naming(ARGUMENTS), resumable(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         store = run_stability(
             study,
@@ -139,7 +143,7 @@ def tonnage(
     from pfedhgp.studies.tonnage_report import write_tonnage
 
     study = Tonnage(data=data, seed=seed, share=share, subtlety=subtlety, small=small)
-    with resumable(), warnings.catch_warnings():
+    with naming(ARGUMENTS), resumable(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         store = run_tonnage(
             study,
@@ -186,14 +190,16 @@ def airquality(
         from pfedhgp.studies import air_hours
 
         every = air_hours.AllHours(year=year, raw=raw, seed=seed)
-        _say(air_hours.run(every, data, out, tell), out, as_json)
+        with naming(ARGUMENTS):
+            found = air_hours.run(every, data, out, tell)
+        _say(found, out, as_json)
         return
     from pfedhgp.studies.airquality import AirQuality, run
 
     if year is None:
-        raise InputError("`--year` is needed, such as --year 2013 (but for --hours all)")
+        raise InputError("--year is needed, such as --year 2013 (but for --hours all)")
     if sparse < 0:
-        raise InputError(f"`--sparse` must be at least 0, got {sparse}")
+        raise InputError(f"--sparse must be at least 0, got {sparse}")
     study = AirQuality(
         year=year,
         raw=raw,
@@ -203,7 +209,9 @@ def airquality(
         sparse=sparse,
         full=full,
     )
-    _say(run(study, data, out, tell), out, as_json)
+    with naming(ARGUMENTS):
+        found = run(study, data, out, tell)
+    _say(found, out, as_json)
 
 
 def _names(given: str) -> list[str]:
@@ -218,7 +226,7 @@ def _hours(given: str) -> tuple[int, ...]:
     except ValueError:
         found = ()
     if not found or not all(0 <= hour <= 23 for hour in found) or len(set(found)) != len(found):
-        raise InputError(f"`--hours` must be all, or hours from 0 to 23 like 2,14, got {given!r}")
+        raise InputError(f"--hours must be all, or hours from 0 to 23 like 2,14, got {given!r}")
     return found
 
 
@@ -226,7 +234,7 @@ def _check_device(device: str) -> None:
     from pfedhgp.errors import InputError
 
     if device not in ("cpu", "gpu"):
-        raise InputError(f"`--device` must be cpu or gpu, got {device!r}")
+        raise InputError(f"--device must be cpu or gpu, got {device!r}")
 
 
 class _Progress:

@@ -25,7 +25,7 @@ from pfedhgp.inference.arrays import block_to_arrays
 from pfedhgp.inference.cycle_talk import CycleServer
 from pfedhgp.inference.own_squares import population_of
 from pfedhgp.inference.parties import ServerParty
-from pfedhgp.inference.periodogram import ANY_PERIODS, starting_period
+from pfedhgp.inference.periodogram import starting_period
 from pfedhgp.inference.starts import Start
 from pfedhgp.inference.state import State, below
 from pfedhgp.kernels import Kernel
@@ -167,7 +167,7 @@ class Server:
         self.scales = settling.scales_of(self.scaling, sums, width)
         self.shared_is_short = settling.shared_is_short(self.scaling, self.scales, sums, width)
         if "waves" in sums:
-            periods = np.array([starting_period(total, ANY_PERIODS) for total in sums["waves"]])
+            periods = np.array([starting_period(total) for total in sums["waves"]])
             self.take_periods(periods * np.where(width > 0, width, 1.0))
         self.phase = "start" if self.plan.cycles is None else "cycles"
 

@@ -66,7 +66,7 @@ def with_parameters(block: ClientBlock, values: tuple) -> ClientBlock:
     return ClientBlock(kernels, block.inputs, block.active, deviation, loadings, noise)
 
 
-@together(static=2, order=2)
+@together(static=2, order=2, sooner="a little")
 def batched_average(
     options: StepOptions,
     settings: Averaging,

@@ -66,7 +66,7 @@ def box_residual(kernels: Kernel, Z: np.ndarray, jitter: float) -> float:
     return residual(kernels, Z, probe, jitter)
 
 
-@together()
+@together(sooner="much")
 def _residual(kernels: Kernel, Z: jax.Array, X: jax.Array, jitter: float) -> jax.Array:
     basis = Basis.build(kernels, Z, jitter)
     return jnp.mean(basis.residual(basis.features(X)))

@@ -332,7 +332,7 @@ def batched_held_step(
     return better, sums, Info(-found.first_value, -found.value, found.accepted, nats)
 
 
-@together(static=1)
+@together(static=1, sooner="much")
 def batched_opening(
     options: StepOptions,
     broadcast: Broadcast,

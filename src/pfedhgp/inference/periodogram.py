@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-PERIODS = np.geomspace(0.1, 0.45, 60)
-"""In the unit box: from ten waves over the domain to a little more than two."""
 BACKGROUND = 4
 """Half waves over the domain that count as background: all that is slower than the slowest period."""
-ANY_PERIODS = 1.0 / np.arange(2.25, 128.0, 0.25)
-"""Where nothing is known: from a little more than two waves over the domain to 128, by quarters of one."""
+PERIODS = 1.0 / np.concatenate([np.arange(2.25, 10.0, 0.0625), np.arange(10.0, 128.0, 0.25)])
+"""In the unit box: from a little over two waves on the domain to 128. Up to ten by sixteenths of a wave,
+beyond by quarters: few waves have a broad peak, and from its flank a search may find another optimum."""
 MOST_ROWS = 2000
 
 
@@ -55,8 +54,8 @@ def by_input(X01: np.ndarray, Y: np.ndarray) -> np.ndarray:
     """
     step = -(-len(X01) // MOST_ROWS)
     X01, Y = X01[::step], Y[::step]
-    slow = 4.0 / max(len(X01), 1) <= ANY_PERIODS
-    found = np.zeros((X01.shape[1], len(ANY_PERIODS)))
+    slow = 4.0 / max(len(X01), 1) <= PERIODS
+    found = np.zeros((X01.shape[1], len(PERIODS)))
     if slow.any():
-        found[:, slow] = [explained(x, Y, ANY_PERIODS[slow]) for x in X01.T]
+        found[:, slow] = [explained(x, Y, PERIODS[slow]) for x in X01.T]
     return found

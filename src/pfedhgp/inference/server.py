@@ -21,7 +21,7 @@ class ServerOptions(NamedTuple):
     learn_shared: bool = True
 
 
-@together(static=1)
+@together(static=1, sooner="a little")
 def improve(
     options: ServerOptions, surrogate: Surrogate, anchor: Array, radius: Array, jitter: Array
 ) -> tuple[GlobalBlock, Array]:

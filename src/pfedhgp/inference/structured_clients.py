@@ -386,7 +386,7 @@ class StructuredClients:
         )
 
 
-@together(static=1)
+@together(static=1, sooner="a little")
 def _posteriors(
     options: StepOptions,
     shared: GlobalBlock,

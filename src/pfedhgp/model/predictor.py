@@ -170,7 +170,7 @@ def latents(
     return moments[:, :, 0], moments[:, :, 1:], own, spread
 
 
-@together()
+@together(sooner="a little")
 def moments(
     predictor: Predictor, X: Float[Array, "n d"]
 ) -> tuple[Float[Array, "n L"], Float[Array, "n L L"]]:
@@ -183,7 +183,7 @@ def moments(
     return mean, V + eye[None] * spread[:, :, None]
 
 
-@together()
+@together(sooner="a little")
 def tilt(predictor: Predictor, X: Float[Array, "n d"]) -> Float[Array, "n 3 Q P"]:
     """∂f/∂e of the three layers at each row, in scaled units; no columns where nothing was averaged."""
     p = predictor

@@ -17,6 +17,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from pfedhgp.cli.naming import naming
 from pfedhgp.cli.signals import (
     INTERRUPTED,
     TERMINATED,
@@ -35,7 +36,7 @@ from pfedhgp.studies.synthetic import Study, run_study
 def main(arguments: list[str] | None = None) -> int:
     """Runs the study; 2 where the user's input is wrong, 130 after Ctrl-C, 143 after SIGTERM."""
     try:
-        with terminable():
+        with terminable(), naming({"runs", *(field.name for field in fields(Study))}):
             return _main(arguments)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)

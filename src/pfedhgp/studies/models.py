@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ import numpy as np
 from pfedhgp import metrics
 from pfedhgp.errors import InputError
 from pfedhgp.estimator import FederatedGP
-from pfedhgp.inference.periodogram import explained, starting_period
 from pfedhgp.kernels import RBF, Periodic
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.predict import predict
@@ -37,9 +36,9 @@ STRUCTURED: Mapping[str, Mapping[str, Any]] = {
 }
 CANDIDATES: Mapping[str, Mapping[str, Any]] = {
     "matern52": {"kernel": "matern52", "local_kernel": "rbf", "inducing": 32},
-    "rbf+periodic": {"local_kernel": "rbf", "inducing": 32},
+    "rbf+periodic": {"kernel": RBF() + Periodic(), "local_kernel": "rbf", "inducing": 32},
 }
-"""What `full-kernels` chooses among besides `full`; the periodic kernel's first period is the data's."""
+"""What `full-kernels` chooses among besides `full`; the period is open, and starts from the data."""
 KERNELS = "full-kernels"
 PARTS: Mapping[str, str] = {"rbf": "full", **{name: f"{KERNELS}/{name}" for name in CANDIDATES}}
 """The trainings that `full-kernels` is made of, each stored as a row of its own."""
@@ -93,19 +92,7 @@ def candidate(
     name: str, truth: Simulation, *, rounds: int | None = None, curve: bool = False
 ) -> Outcome:
     """One of the kernels that `full-kernels` chooses among."""
-    settings = dict(CANDIDATES[name])
-    if name != "rbf+periodic":
-        return _trained(_federation(settings, rounds), truth, curve)
-    width = DOMAIN[1] - DOMAIN[0]
-    sums = [explained((X[:, 0] - DOMAIN[0]) / width, Y) for X, Y in clients_of(truth).values()]
-    period = width * starting_period(np.sum(sums, axis=0))
-    settings["kernel"] = RBF() + Periodic(period=period)
-    found = _trained(_federation(settings, rounds), truth, curve)
-    # The periodograms travel with the first exchange's sums: no exchange of their own.
-    extra = sum(array.nbytes for array in sums)
-    costs = {**found.costs, "bytes": found.costs["bytes"] + extra}
-    points = [(exchange, sent + extra, nll) for exchange, sent, nll in found.curve]
-    return replace(found, costs=costs, curve=points, notes={"starting period": period})
+    return _trained(_federation(CANDIDATES[name], rounds), truth, curve)
 
 
 def chosen(found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:

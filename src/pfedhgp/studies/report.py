@@ -10,34 +10,12 @@ from typing import Any
 
 from pfedhgp.studies import provenance, tables
 from pfedhgp.studies.models import MODELS, trainings_of
+from pfedhgp.studies.notes import synthetic_notes
 from pfedhgp.studies.provenance import machine
 from pfedhgp.studies.simulator import SCENARIOS
 from pfedhgp.studies.store import Store, write_whole
 from pfedhgp.studies.summary import summarise
 
-NOTES = (
-    "Mean over runs; brackets are 95% confidence intervals. Bold is the best of the fitted models.",
-    "An exchange is one broadcast and one gather. full and its ablations take at most 12: the census (sums "
-    "for scaling), the start and ten rounds; and one last broadcast, the delivery to clients, which needs no "
-    "reply and is no exchange by that definition. pfedgp and algorithm1 take 22: the census, 20 rounds and "
-    "a delivery that clients answer. MB are those of all of it, the last broadcast included.",
-    'full: the default solver with inducing=24, noise="scalar" and the domain given. Its ablations too, with '
-    "inducing=48 where there is no local layer to carry what is short.",
-    "oracle: the exact posterior under the true kernels, loadings and noise. In C, which is not Gaussian, it "
-    "is also told the global function: then C is Gaussian, and since knowing more cannot worsen an expected "
-    "log score, no method's expected NLL is below it.",
-    "full-kernels: three trainings apart (RBF, Matérn 5/2, RBF + periodic), the highest bound kept. They do "
-    "not depend on each other and can travel side by side: exchanges are those of the longest, MB those of "
-    "all three. One after another they take the exchanges of the table below.",
-    "pfedgp: clients predict with the averaged kernel, which the last round holds. With the kernels of their "
-    "own that a round before it leaves them with they score better; that point counts as its own best where "
-    "exchanges to come near it are counted.",
-    "algorithm1: the paper does not say where loadings start; here they start at 0.5 N(0, 1), which is our "
-    "choice and matters. On ten seeds of A its NLL was +2.96 from a scale of 1.0, +1.46 from 0.5 and -0.27 "
-    "from 0.1.",
-    "Rows marked (printed) are the paper's figures. They cannot come from its printed simulator: the RMSE of "
-    "its full model is below that of the oracle.",
-)
 __all__ = ["can_draw", "draw", "machine", "with_makers", "write_results", "write_synthetic"]
 STYLE = (
     "body{font:14px/1.45 system-ui,sans-serif;margin:2em auto;max-width:1200px;padding:0 1em}"
@@ -87,8 +65,7 @@ def write_synthetic(
         ),
     }
     pictures = draw(results, found) if figures else {}
-    others = {f"{name}:" for name in MODELS if name not in models}
-    notes = [note for note in NOTES if note.split(" ")[0] not in others]
+    notes = synthetic_notes(results, config, models)
     write_results(store.folder, results, "The paper's numerical study", notes, parts, pictures)
     return results
 

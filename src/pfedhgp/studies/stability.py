@@ -141,6 +141,8 @@ def run_stability(
     for name, least in (("seed", 0), ("rows", 4), ("grid", 2)):
         if getattr(study, name) < least:
             raise InputError(f"`{name}` must be at least {least}, got {getattr(study, name)}")
+    if study.rounds is not None and study.rounds < 1:
+        raise InputError(f"`rounds` must be at least 1, got {study.rounds}")
     if runs < 1:
         raise InputError(f"`runs` must be at least 1, got {runs}")
     check_device(device)

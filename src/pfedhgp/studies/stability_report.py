@@ -14,8 +14,10 @@ NOTES = (
     "and CRPS of the fitted global layer with the true one, mean over runs with 95% confidence intervals.",
     "Rule: 1/sqrt(1 + phi/T), T the effective number of clients (sum n)^2/(sum n^2). Read the global layer "
     "as what all share where it is at least .9, that is with about four clients for each unit of phi.",
-    "The last but one column is of the global layer's own 95% band, which knows that the mean of T "
-    "deviations may pass for something common.",
+)
+BAND = (
+    "The last but one column is of the global layer's own 95% band, {found}. That band has in it that the "
+    "mean of T deviations may pass for something common; the band of the sum has no need to."
 )
 TITLES = {
     "clients": "number of clients",
@@ -42,8 +44,17 @@ def write(
     }
     pictures = {"stability.svg": figure(records, study)} if figures else {}
     parts = {"Recovery of the global layer": (head, rows)}
-    write_results(store.folder, results, "How stable is the split?", NOTES, parts, pictures)
+    notes = [*NOTES, _of_the_band(records)]
+    write_results(store.folder, results, "How stable is the split?", notes, parts, pictures)
     return results
+
+
+def _of_the_band(records: list[dict[str, Any]]) -> str:
+    """What the layer's own band covered here, point by point."""
+    covered = [r["mean"] for r in records if r["metric"] == "coverage"]
+    low, high = min(covered), max(covered)
+    found = f"which covered between {low:.2f} and {high:.2f} of f_g here"
+    return BAND.format(found=f"{found}: too narrow" if high < 0.95 else found)
 
 
 def table(records: list[dict[str, Any]], study: Stability) -> tuple[list[str], list[list[str]]]:

@@ -72,6 +72,8 @@ class Study:
         )
 
 
+COMPILED_LIKE = {"pfedgp": "local-only"}
+"""Rows that run the compiled functions of another: side by side both would compile them."""
 Cell = tuple[str, str, int]
 """Scenario, model, run."""
 
@@ -121,7 +123,7 @@ def run_study(
         if progress is not None:
             progress(done, len(wanted), record)
 
-    run_tasks(left, work, kind=lambda cell: cell[1], device=device)
+    run_tasks(left, work, kind=lambda cell: COMPILED_LIKE.get(cell[1], cell[1]), device=device)
     if not joins:
         _choose_kernels(store)
     return store

@@ -58,9 +58,7 @@ def run_tonnage(
     if unknown:
         raise InputError(f"no model {unknown[0]!r}; there are {', '.join(MODELS)}")
     if runs < 1 or not 0.0 < study.share < 1.0 or study.subtlety <= 0:
-        raise InputError(
-            "`--runs` must be at least 1, `--share` between 0 and 1, `--subtlety` above 0"
-        )
+        raise InputError("`runs` must be at least 1, `share` between 0 and 1, `subtlety` above 0")
     source = sources.source_of(study.data)
     store = Store(folder, asdict(study), key=("part", "model", "value", "run"))
     jobs = [("main", model, "", run) for run in range(runs) for model in models]

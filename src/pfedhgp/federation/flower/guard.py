@@ -19,7 +19,7 @@ from pfedhgp.inference import meanfield, meanfield_steps
 from pfedhgp.inference.arrays import DERIVATIVES
 from pfedhgp.inference.census import HISTOGRAM_BINS, LAG_EDGES
 from pfedhgp.inference.meanfield_training import MeanField
-from pfedhgp.inference.periodogram import ANY_PERIODS
+from pfedhgp.inference.periodogram import PERIODS
 from pfedhgp.model.blocks import GlobalBlock
 from pfedhgp.model.spec import open_periods, starting_kernels
 
@@ -261,7 +261,7 @@ def reply_shapes(plan: Plan, kind: str, request: Arrays) -> Shapes:
     d, Q = plan.spec.inputs, plan.spec.outputs
     lags: Shapes = {name: (len(LAG_EDGES) - 1, Q) for name in ("lag_sum", "lag_pairs")}
     if open_periods(plan.spec):
-        lags["waves"] = (d, len(ANY_PERIODS))
+        lags["waves"] = (d, len(PERIODS))
     if kind == "census":
         shapes: Shapes = {"rows": (1,), "y_clients": (Q,)}
         shapes |= {name: (d,) for name in ("x_sum", "x_within", "x_means")}
