@@ -120,6 +120,15 @@ def test_overconfident_evidence_is_tempered():
     assert tempered.log_loss < 0.75
 
 
+def test_no_probability_is_surer_than_the_held_out_cycles():
+    """98 cycles without a mistake: 1 in 100 is left for the classes, in equal parts."""
+    found = evidence_of([[0.0, 5e3], [5e3, 0.0]])
+    known = diagnose(found, calibration=Calibration(cycles=98))
+    np.testing.assert_allclose(known.probability, [[0.005, 0.995], [0.995, 0.005]])
+    assert known.labels == diagnose(found).labels == ("b", "a")
+    assert scores(CLASSES, ["a", "a"], known.probability)["log_loss"] < 2.7
+
+
 def test_a_calibration_survives_json_and_an_unseen_channel_has_no_threshold():
     one = Calibration(2.0, (1.0, np.inf), 0.01, 5, 0.9, 0.2)
     assert Calibration.from_json(one.to_json()) == one

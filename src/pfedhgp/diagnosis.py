@@ -1,6 +1,7 @@
 """From evidence to a diagnosis: class probabilities, labels, and "none of these".
 
     P(class i | y) ∝ prior_i · exp(ℓ_i(y)/τ)                   τ = 1 unless held-out cycles ask for more
+    P ← (1 − ε) P + ε/K,  ε = 1/(n + 2)                        after n held-out cycles, for K classes
     none of these where, under every class, a surprise (dᵀΣ⁻¹d − N)/√(2N) is beyond its threshold
 
 There are four kinds of surprise: in the few directions from the class's mean towards the others' (where
@@ -107,7 +108,7 @@ def diagnose(
         labels=labels,
         best=best,
         log_density=found.log_density,
-        probability=np.exp(log_posterior),
+        probability=_humble(np.exp(log_posterior), calibration.cycles),
         surprise=surprise,
         none=none,
         calibration=calibration,
@@ -319,6 +320,18 @@ def _log_posterior(
 ) -> FloatArray:
     joint = log_density / temperature + log_prior
     return joint - logsumexp(joint, axis=1, keepdims=True)
+
+
+def _humble(probability: FloatArray, cycles: int) -> FloatArray:
+    """Never surer than `cycles` held-out cycles can make one: n without a mistake leave 1 in n + 2 (Laplace).
+
+    Where all of them are classified without fault τ stays at 1, and ℓ differs by thousands of nats. The most
+    probable class stays the most probable.
+    """
+    if not cycles:
+        return probability
+    share = 1.0 / (cycles + 2.0)
+    return (1.0 - share) * probability + share / probability.shape[1]
 
 
 def _log_loss(log_posterior: FloatArray, truth: npt.NDArray[np.int64]) -> float:
