@@ -131,7 +131,7 @@ def layer_from_arrays(arrays: Arrays) -> CycleLayer:
     """The inverse."""
     basis = CycleBasis.on(arrays["cycle_inputs"])
     form = FORMS[int(arrays["cycle_form"])]
-    worth = float(arrays["cycle_worth"])
+    worth = float(arrays.get("cycle_worth", 0.0))  # checkpoints of earlier versions have none
     return CycleLayer(basis, arrays["cycle_factor"], arrays["cycle_noise"], form, worth)
 
 
