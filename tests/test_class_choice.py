@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import invwishart
 
 from pfedhgp.class_choice import EVERY, USUAL, Candidate, candidates_for, choose, folds_of
 from pfedhgp.errors import InputError, PFedHGPWarning
@@ -93,17 +94,42 @@ FOUR = np.hstack([a_shape(at) for at in (0.2, 0.45, 0.6, 0.8)])
     ],
 )
 def test_whose_the_layer_is_is_chosen_too(roots, expected):
-    """Classes whose cycles vary each in its own way, or all in the same."""
+    """Classes whose cycles vary each in its own way, or all in the same.
+
+    With 200 cycles the log-losses are known well enough to tell a shared layer from a mix with it.
+    """
     rng = np.random.default_rng(0)
-    both = [classes(rng, root, 0.2, count=60) for root in roots]
+    both = [classes(rng, root, 0.2, count=200) for root in roots]
     cycles = {"normal": both[0]["normal"], "worn": both[1]["worn"]}
-    folds = {name: np.arange(60) % 2 for name in cycles}
+    folds = {name: np.arange(200) % 2 for name in cycles}
     assert candidates_for(cycles, len(GRID)) == EVERY
     best, judged = choose(GRID, cycles, folds, BASIS, candidates=EVERY)
     assert str(best) == expected
     form = expected.split(",")[0]
     other = f"{form}, {'client' if 'shared' in expected else 'shared'}"
     assert judged[expected].log_loss < judged[other].log_loss
+
+
+def test_classes_that_depart_a_little_from_a_common_layer_get_the_mix():
+    """Ψ_i ~ IW around a Ψ of all, and a dozen cycles of a class to learn from.
+
+    A class's own layer is too uncertain to tell classes apart by; the shared one tells them apart, but is
+    not how their cycles vary.
+    """
+    rng = np.random.default_rng(0)
+    shapes = np.hstack([a_shape(at) for at in np.linspace(0.05, 0.95, 8)])
+    half = np.tril(rng.normal(size=(8, 8))) * np.geomspace(1.5, 0.15, 8)
+    cycles = {}
+    for k in range(3):
+        own = invwishart.rvs(8 + 8 + 1, 8 * half @ half.T, random_state=rng)
+        z = rng.normal(size=(24, 8, 1))
+        smooth = np.einsum("nk,ckq->cnq", shapes @ np.linalg.cholesky(own), z)
+        cycles[f"{k}"] = k * shapes[:, 3:4] + smooth + 0.1 * rng.normal(size=smooth.shape)
+    folds = {name: np.arange(24) % 2 for name in cycles}
+    best, judged = choose(GRID, cycles, folds, BASIS, candidates=EVERY)
+    assert str(best) == "free, mixed"
+    assert judged["free, mixed"].log_loss < judged["free, client"].log_loss - 0.1
+    assert judged["free, mixed"].log_loss < judged["stationary, mixed"].log_loss - 0.1
 
 
 def test_few_or_long_cycles_have_one_layer_for_all():

@@ -120,6 +120,15 @@ def test_overconfident_evidence_is_tempered():
     assert tempered.log_loss < 0.75
 
 
+def test_no_probability_is_surer_than_the_held_out_cycles():
+    """98 cycles without a mistake: 1 in 100 is left for the classes, in equal parts."""
+    found = evidence_of([[0.0, 5e3], [5e3, 0.0]])
+    known = diagnose(found, calibration=Calibration(cycles=98))
+    np.testing.assert_allclose(known.probability, [[0.005, 0.995], [0.995, 0.005]])
+    assert known.labels == diagnose(found).labels == ("b", "a")
+    assert scores(CLASSES, ["a", "a"], known.probability)["log_loss"] < 2.7
+
+
 def test_a_calibration_survives_json_and_an_unseen_channel_has_no_threshold():
     one = Calibration(2.0, (1.0, np.inf), 0.01, 5, 0.9, 0.2)
     assert Calibration.from_json(one.to_json()) == one
@@ -212,3 +221,20 @@ def test_a_threshold_beyond_the_largest_value_follows_the_tail():
     found = [diagnosis._quantile(rng.exponential(size=300), 0.001) for _ in range(200)]
     assert np.mean(found) == pytest.approx(-np.log(0.001), rel=0.1)
     assert diagnosis._quantile(np.arange(99.0), 0.05) == 94.0  # within the values: the value itself
+
+
+def test_a_tail_that_is_short_by_chance_is_drawn_out_as_the_other_views_are():
+    """Six views of the same law and 140 cycles: the lowest limit alarms on too many new cycles by itself."""
+    rng = np.random.default_rng(4)
+    alone, together = [], []
+    for _ in range(60):
+        own = rng.exponential(size=(140, 6))
+        usual = diagnosis._usual_tail(own)
+        alone.append(min(diagnosis._quantile(view, 0.0005) for view in own.T))
+        together.append(min(diagnosis._quantile(view, 0.0005, usual) for view in own.T))
+    assert np.mean(np.exp(-np.asarray(alone))) > 2.5 * np.mean(np.exp(-np.asarray(together)))
+    wild = np.stack([rng.exponential(size=140)] * 4 + [50.0 * rng.exponential(size=140)], axis=1)
+    usual = diagnosis._usual_tail(wild)  # one wild view is not the rule
+    assert usual < 3.0
+    found = diagnosis._quantile(wild[:, 4], 0.0005, usual)
+    assert found == diagnosis._quantile(wild[:, 4], 0.0005)

@@ -1,6 +1,7 @@
 """From evidence to a diagnosis: class probabilities, labels, and "none of these".
 
     P(class i | y) ∝ prior_i · exp(ℓ_i(y)/τ)                   τ = 1 unless held-out cycles ask for more
+    P ← (1 − ε) P + ε/K,  ε = 1/(n + 2)                        after n held-out cycles, for K classes
     none of these where, under every class, a surprise (dᵀΣ⁻¹d − N)/√(2N) is beyond its threshold
 
 There are four kinds of surprise: in the few directions from the class's mean towards the others' (where
@@ -107,7 +108,7 @@ def diagnose(
         labels=labels,
         best=best,
         log_density=found.log_density,
-        probability=np.exp(log_posterior),
+        probability=_humble(np.exp(log_posterior), calibration.cycles),
         surprise=surprise,
         none=none,
         calibration=calibration,
@@ -119,7 +120,8 @@ def calibrate(found: Evidence, labels: Sequence[str], *, false_alarms: float = 0
 
     Half of `false_alarms` is for the directions towards other classes, the other half is shared out evenly
     between the others. A threshold is the surprise that at most its share of n + 1 such cycles passes. With
-    fewer cycles than that takes, the tail is drawn out from the largest twentieth (`_quantile`).
+    fewer cycles than that takes, the tail is drawn out from the largest twentieth (`_quantile`), no shorter
+    than views have it as a rule.
     """
     if not 0.0 < false_alarms < 1.0:
         raise InputError(f"`false_alarms` must be between 0 and 1, got {false_alarms!r}")
@@ -129,7 +131,10 @@ def calibrate(found: Evidence, labels: Sequence[str], *, false_alarms: float = 0
     at = int(np.argmin(losses))
     own = found.surprise[np.arange(len(truth)), truth]
     shares = _shares(own, false_alarms)
-    limits = tuple(_quantile(view, share) for view, share in zip(own.T, shares, strict=True))
+    shortest = _usual_tail(own)
+    limits = tuple(
+        _quantile(view, share, shortest) for view, share in zip(own.T, shares, strict=True)
+    )
     return Calibration(
         temperature=TEMPERATURES[at],
         thresholds=limits,
@@ -148,11 +153,30 @@ def _shares(own: FloatArray, false_alarms: float) -> FloatArray:
     return np.asarray(false_alarms * weights / weights.sum())
 
 
-def _quantile(values: FloatArray, share: float) -> float:
+def _usual_tail(own: FloatArray) -> float:
+    """The median over views of the mean excess β by which `_quantile` draws tails out; 0 if nothing was seen.
+
+    Of a few held-out cycles a view's own β is uncertain, and one that is short by chance alarms too often.
+    """
+    sorted_views = [np.sort(view[np.isfinite(view)]) for view in own.T]
+    found = [_excess_of_largest(seen)[1] for seen in sorted_views if len(seen) > 1]
+    return float(np.median(found)) if found else 0.0
+
+
+def _excess_of_largest(seen: FloatArray) -> tuple[int, float, float]:
+    """k, β and u: the k = n/20 largest of n sorted values exceed the one before them, u, by β on average."""
+    n = len(seen)
+    k = min(max(n // 20, 5), n - 1)
+    base = float(seen[n - k - 1])
+    return k, float(np.mean(seen[n - k :] - base)), base
+
+
+def _quantile(values: FloatArray, share: float, shortest: float = 0.0) -> float:
     """What at most `share` of one more value passes; infinite where nothing was seen.
 
     Beyond the largest of n values an exponential tail, u + β log(k/(n share)), with β the mean excess of the
-    k = n/20 largest over u: six views with their largest values as limits would alarm 6/(n + 1) of the time.
+    k = n/20 largest over u, at least `shortest`: six views with their largest values as limits would alarm
+    6/(n + 1) of the time.
     """
     seen = np.sort(values[np.isfinite(values)])
     n = len(seen)
@@ -161,11 +185,10 @@ def _quantile(values: FloatArray, share: float) -> float:
     place = int(np.ceil((1.0 - share) * (n + 1))) - 1
     if place < n:
         return float(seen[place])
-    k = min(max(n // 20, 5), n - 1)
-    if k < 1:
+    if n < 2:
         return float(seen[-1])
-    base = seen[n - k - 1]
-    drawn_out = base + np.mean(seen[n - k :] - base) * np.log(k / (n * share))
+    k, mean, base = _excess_of_largest(seen)
+    drawn_out = base + max(mean, shortest) * np.log(k / (n * share))
     return float(max(seen[-1], drawn_out))
 
 
@@ -319,6 +342,18 @@ def _log_posterior(
 ) -> FloatArray:
     joint = log_density / temperature + log_prior
     return joint - logsumexp(joint, axis=1, keepdims=True)
+
+
+def _humble(probability: FloatArray, cycles: int) -> FloatArray:
+    """Never surer than `cycles` held-out cycles can make one: n without a mistake leave 1 in n + 2 (Laplace).
+
+    Where all of them are classified without fault τ stays at 1, and ℓ differs by thousands of nats. The most
+    probable class stays the most probable.
+    """
+    if not cycles:
+        return probability
+    share = 1.0 / (cycles + 2.0)
+    return (1.0 - share) * probability + share / probability.shape[1]
 
 
 def _log_loss(log_posterior: FloatArray, truth: npt.NDArray[np.int64]) -> float:

@@ -6,8 +6,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pfedhgp.cli.config import Config, Data, Model
-from pfedhgp.cli.diagnosing import _cycles, check
+from pfedhgp.cli import fitting
+from pfedhgp.cli.config import Config, Data, Model, Run
+from pfedhgp.cli.diagnosing import _cycles, check, hint
 from pfedhgp.data.readers import Observations
 from pfedhgp.errors import InputError
 
@@ -62,3 +63,35 @@ def test_a_federation_of_sites_does_not_diagnose():
     with pytest.raises(InputError, match="use `pfedhgp fit`"):
         check(config, federated=True)
     check(config, federated=False)
+
+
+def test_cycles_of_several_clients_are_told_of_diagnose():
+    """Not where it was asked for, not in a federation, not for one client or for rows without cycles."""
+    config = Config(data=Data(cycle="c"))
+    assert "with --diagnose" in (hint(config, clients=2, federated=False) or "")
+    assert hint(config, clients=1, federated=False) is None
+    assert hint(config, clients=2, federated=True) is None
+    assert hint(Config(), clients=2, federated=False) is None
+    asked = Config(data=Data(cycle="c"), model=Model(diagnose=True))
+    assert hint(asked, clients=2, federated=False) is None
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_the_hint_is_one_line_to_stderr_and_quiet_leaves_it_out(
+    tmp_path, monkeypatch, capsys, quiet
+):
+    def stop(*_: object, **__: object) -> None:
+        raise InputError("far enough")
+
+    monkeypatch.setattr(fitting, "_train", stop)
+    table = {"state": list("aabb"), "c": 1, "x": [0.0, 1.0] * 2, "y": [1.0, 2, 3, 4]}
+    pl.DataFrame(table).write_csv(tmp_path / "t.csv")
+    columns = {"client": "state", "inputs": ["x"], "outputs": ["y"], "cycle": "c"}
+    data = Data(files=[str(tmp_path / "t.csv")], **columns)
+    config = Config(data=data, run=Run(out=str(tmp_path / "RUN")))
+    with pytest.raises(InputError, match="far enough"):
+        fitting.fit(config, quiet=quiet)
+    found = capsys.readouterr()
+    lines = [line for line in found.err.splitlines() if "--diagnose" in line]
+    assert len(lines) == (0 if quiet else 1)
+    assert found.out == ""

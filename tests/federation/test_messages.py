@@ -103,7 +103,7 @@ def test_every_message_of_a_structured_run_is_on_the_list():
 
 
 WITHIN = {"freedom", "rows", "gram", "T", "scatter", "log_counts"}
-LAYER = {"cycle_inputs", "cycle_factor", "cycle_noise", "cycle_form"}
+LAYER = {"cycle_inputs", "cycle_factor", "cycle_noise", "cycle_form", "cycle_worth"}
 
 
 def test_a_cycle_layer_adds_one_exchange_of_sums():

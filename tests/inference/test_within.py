@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import invwishart
 
 import cycles as cy
 import reference as ref
@@ -11,6 +12,7 @@ import twins
 from pfedhgp.errors import InputError
 from pfedhgp.inference import cycle_stationary
 from pfedhgp.inference.cycle_forms import (
+    Shrinkage,
     choose_form,
     estimate,
     expected,
@@ -206,18 +208,64 @@ def test_a_mix_is_between_a_client_that_differs_and_one_that_does_not():
     rng = np.random.default_rng(11)
     x = np.linspace(0, 1, 24)[:, None]
     basis = CycleBasis.on(np.linspace(0, 1, 12)[:, None])
-    others = cy.draw(rng, truth("stationary"), 200, 2)
-    shared = estimate(halves_of(x, others, basis), basis, form="free")
+    others = halves_of(x, cy.draw(rng, truth("stationary"), 200, 2), basis)
     worths = {}
     for kind in ("stationary", "free"):
-        seen, held_out = (cy.draw(rng, truth(kind), C, 2) for C in (12, 60))
-        halves, new = halves_of(x, seen, basis), within_of(x, held_out, basis)
-        layer, worths[kind] = mixed(halves, shared, form="free", noise="output")
-        own = estimate(halves, basis, form="free")
-        value = within_evidence(layer, new)
-        ends = within_evidence(own, new), within_evidence(shared, new)
-        assert value > 0.2 * min(ends) + 0.8 * max(ends)
+        values = np.zeros(3)
+        for _ in range(3):
+            seen, held_out = (cy.draw(rng, truth(kind), C, 2) for C in (12, 60))
+            halves, new = halves_of(x, seen, basis), within_of(x, held_out, basis)
+            together = (others[0] + halves[0], others[1] + halves[1])
+            shared = estimate(together, basis, form="free")
+            layer, worths[kind] = mixed(halves, shared, form="free", noise="output")
+            own = estimate(halves, basis, form="free")
+            values += [within_evidence(each, new) for each in (layer, own, shared)]
+        assert values[0] > 0.2 * min(values[1:]) + 0.8 * max(values[1:])
     assert worths["stationary"] > 10 * worths["free"]
+
+
+def test_what_the_others_say_is_the_shared_layer_without_a_clients_own_cycles():
+    """(T̃_a + T̃_b + κ Ω₀)/(f_a + f_b + κ) less T̃_a, by hand; and the layer's worth is that denominator."""
+    rng = np.random.default_rng(13)
+    target = cy.random_layer(rng, rank=10)
+    within = [within_of(GRID, 3.0 * rng.normal(size=(C, 9, 2)), target.basis) for C in (9, 6)]
+    both = Shrinkage(Orthonormal.of(within[0]), within[0] + within[1], target, target.noise)
+    layer = both.layer(4.0)
+    assert layer.worth == 8 + 5 + 4
+    own = Shrinkage(both.sums, within[0], layer, target.noise)
+    expected_omega = (both.T - own.T + 4.0 * both.target) / (5 + 4)
+    values, vectors = np.linalg.eigh(expected_omega)
+    by_hand = vectors @ np.diag(np.maximum(values, 1.0)) @ vectors.T
+    twins.assert_close(own.others(layer.worth), by_hand, 1e-8)
+    np.testing.assert_array_equal(own.others(0.0), own.target)
+
+
+def test_a_mix_predicts_better_than_either_where_clients_depart_from_a_common_layer():
+    """Two clients, Ψ_i ~ IW(8 Ψ): a shared layer that kept a client's own cycles would always win."""
+    rng = np.random.default_rng(1)
+    x = np.linspace(0, 1, 24)[:, None]
+    basis = CycleBasis.on(np.linspace(0, 1, 12)[:, None])
+    shapes = np.exp(-0.5 * ((x - np.linspace(0.05, 0.95, 8)) / 0.07) ** 2)
+    half = np.tril(rng.normal(size=(8, 8))) * np.geomspace(1.5, 0.15, 8)
+    seen, new = [], []
+    for _ in range(2):
+        own = invwishart.rvs(8 + 8 + 1, 8 * half @ half.T, random_state=rng)
+        root = shapes @ np.linalg.cholesky(own)
+        smooth = np.einsum("nk,ckq->cnq", root, rng.normal(size=(240, 8, 1)))
+        cycles = smooth + 0.1 * rng.normal(size=smooth.shape)
+        seen.append(halves_of(x, cycles[:40], basis))
+        new.append(within_of(x, cycles[40:], basis))
+    total = (seen[0][0] + seen[1][0], seen[0][1] + seen[1][1])
+    shared = estimate(total, basis, form="free")
+    found = {"shared": 0.0, "own": 0.0, "mixed": 0.0}
+    for halves, held_out in zip(seen, new, strict=True):
+        layer, kappa = mixed(halves, shared, form="free", noise="output")
+        assert kappa < 100.0
+        own = estimate(halves, basis, form="free")
+        for name, each in (("shared", shared), ("own", own), ("mixed", layer)):
+            found[name] += within_evidence(each, held_out) / 398
+    assert found["mixed"] > found["shared"] + 0.1
+    assert found["mixed"] > found["own"] + 0.1
 
 
 def test_incomplete_cycles_still_tell_the_layer():

@@ -13,8 +13,8 @@ from pfedhgp.errors import InputError
 from pfedhgp.studies import press, tonnage_data
 from pfedhgp.studies.class_baselines import BASELINES, lda, nearest, thinned
 from pfedhgp.studies.store import Store
-from pfedhgp.studies.tonnage import Tonnage, none_of_these, run_tonnage, summarise
-from pfedhgp.studies.tonnage_models import run_model
+from pfedhgp.studies.tonnage import Tonnage, none_of_these, run_tonnage, summarise, usual_rows
+from pfedhgp.studies.tonnage_models import MODELS, run_model
 from pfedhgp.studies.tonnage_report import write_tonnage
 
 
@@ -174,6 +174,19 @@ def test_a_small_study_writes_what_the_contract_says_and_resumes(tmp_path):
     seen = []
     run_tonnage(study, runs=2, folder=tmp_path, models=["1-nn"], progress=lambda *a: seen.append(a))
     assert not seen, "a finished run was done again"
+
+
+def test_the_papers_row_is_left_out_of_long_cycles_unless_asked_for(tmp_path):
+    assert usual_rows(4 * 60) == usual_rows(4 * 1201, full=True) == MODELS
+    assert set(MODELS) - set(usual_rows(4 * 1201)) == {"paper"}
+    short = Tonnage(data="simulated", small=True)
+    store = Store(tmp_path, {}, key=("part", "model", "value", "run"))
+    record = {"part": "main", "model": "1-nn", "value": "", "run": 0, "classes": ["a", "b"]}
+    metrics = dict.fromkeys(("accuracy", "log_loss", "ece", "f1", "seconds"), 0.5)
+    more = {"f1": {"a": 0.9, "b": 0.8}, "confusion": [[1, 0], [0, 1]]}
+    store.add({**record, **more, "metrics": metrics})
+    write_tonnage(store, short, runs=1, figures=False)
+    assert "The row paper was not run" in (tmp_path / "tables.md").read_text("utf-8")
 
 
 def test_confusions_of_runs_that_met_classes_in_another_order_add_up(tmp_path):

@@ -35,6 +35,17 @@ def check(config: Config, *, federated: bool) -> None:
         )
 
 
+def hint(config: Config, *, clients: int, federated: bool) -> str | None:
+    """That cycles of several clients can be told apart, for who fits them without asking for it."""
+    asked = config.model.diagnose or federated
+    if asked or config.data.cycle is None or clients < 2:
+        return None
+    return (
+        f"cycles of {clients} clients: with --diagnose the fit is one for `pfedhgp classify`, and chooses "
+        'how cycles differ and what is "none of these"'
+    )
+
+
 def train(config: Config, data: Ingested) -> FederatedGP:
     """The model of `train_diagnosis`: its clients are the classes."""
     from pfedhgp.cli.fitting import estimator

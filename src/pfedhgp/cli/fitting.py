@@ -157,6 +157,9 @@ def fit(
         with writing_to(run):
             unfinished.write(config, files)
     say(_about(data, len(files)), quiet=quiet)
+    more = diagnosing.hint(config, clients=len(data.training), federated=train is not None)
+    if more is not None:
+        say(more, quiet=quiet)
     saved = False
     try:
         with _progress(config, scores=bool(data.test), quiet=quiet) as show:

@@ -124,13 +124,14 @@ def tonnage(
     runs: Annotated[int, typer.Option(help="Splits (and simulated presses).")] = 5,
     seed: Annotated[int, typer.Option(help="Run r uses this + r.")] = 0,
     models: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Rows of the table, with commas; by default all: pfedhgp, pfedhgp-white, paper, lda, "
-            "pca+ridge, 1-nn, minirocket-style.",
+            "pca+ridge, 1-nn, minirocket-style. Where channels have more than 2000 samples together, paper "
+            "takes many minutes a split, and is run with --full or by name.",
             show_default=False,
         ),
-    ] = "pfedhgp,pfedhgp-white,paper,lda,pca+ridge,1-nn,minirocket-style",
+    ] = None,
     share: Annotated[float, typer.Option(help="Of cycles or blocks for training.")] = 0.1377,
     subtlety: Annotated[float, typer.Option(help="Of simulated faults: 2 halves them.")] = 1.0,
     none: Annotated[bool, typer.Option("--none", help="Also leave each class out once.")] = False,
@@ -149,7 +150,7 @@ def tonnage(
             study,
             runs=runs,
             folder=out,
-            models=_names(models),
+            models=None if models is None else _names(models),
             none=none,
             full=full,
             progress=None if as_json else _Progress(),

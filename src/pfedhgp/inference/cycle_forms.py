@@ -86,11 +86,24 @@ def choose_form(
 
 
 def mixed(halves: Halves, shared: CycleLayer, *, form: str, noise: str) -> tuple[CycleLayer, float]:
-    """One client's layer with the shared one as κ cycles more, and κ."""
+    """One client's layer with that of the others as κ cycles more, and κ.
+
+    The shared free layer is a mean with the client's own cycles in it, and would be preferred to anything
+    that half of them says: they are taken out first (`Shrinkage.others`). A stationary layer has too few
+    parameters to know a client's cycles. Noise is mixed at the same κ.
+    """
     within = halves[0] + halves[1]
-    kappa = _worth(halves, Orthonormal.of(within), shared, shared.noise)
+    sums = Orthonormal.of(within)
+    rest = None
+    if form == "free":
+        rest = Shrinkage(sums, within, shared, shared.noise).others(shared.worth)
+    kappa = _worth(halves, sums, shared, shared.noise, rest)
     more = expected(within, shared).times(kappa)
-    return estimate((halves[0], halves[1] + more), shared.basis, form=form, noise=noise), kappa
+    if form != "free":
+        return estimate((halves[0], halves[1] + more), shared.basis, form=form, noise=noise), kappa
+    sigma = Shrinkage.of(within + more, shared, noise).sigma
+    omega = Shrinkage(sums, within, shared, sigma).others(shared.worth)
+    return Shrinkage(sums, within, shared, sigma, omega).layer(kappa), kappa
 
 
 def expected(within: Within, layer: CycleLayer) -> Within:
@@ -130,11 +143,17 @@ def _free(halves: Halves, target: CycleLayer, noise: str) -> CycleLayer:
     return whole.layer(_worth(halves, whole.sums, target, whole.sigma))
 
 
-def _worth(halves: Halves, sums: Orthonormal, target: CycleLayer, sigma: np.ndarray) -> float:
+def _worth(
+    halves: Halves,
+    sums: Orthonormal,
+    target: CycleLayer,
+    sigma: np.ndarray,
+    omega: np.ndarray | None = None,
+) -> float:
     """κ by the halves; by the prior's evidence where one of them is empty."""
     if min(float(half.freedom) for half in halves) <= 0:
-        return Shrinkage(sums, halves[0] + halves[1], target, sigma).worth_by_prior()
-    first, rest = (Shrinkage(sums, half, target, sigma) for half in halves)
+        return Shrinkage(sums, halves[0] + halves[1], target, sigma, omega).worth_by_prior()
+    first, rest = (Shrinkage(sums, half, target, sigma, omega) for half in halves)
     return best_worth([(first, halves[1]), (rest, halves[0])])
 
 
@@ -164,15 +183,23 @@ def best_worth(pairs: Sequence[tuple[Shrinkage, Within]]) -> float:
 
 
 class Shrinkage:
-    """Ω(κ) = (T̃ + κ Ω₀)/(freedom + κ), never below the noise, for one set of sums, target and Σ_ε."""
+    """Ω(κ) = (T̃ + κ Ω₀)/(freedom + κ), never below the noise, for one set of sums, target and Σ_ε.
+
+    Ω₀ is the target layer's, or `omega`.
+    """
 
     def __init__(
-        self, sums: Orthonormal, within: Within, target: CycleLayer, sigma: np.ndarray
+        self,
+        sums: Orthonormal,
+        within: Within,
+        target: CycleLayer,
+        sigma: np.ndarray,
+        omega: np.ndarray | None = None,
     ) -> None:
         self.sums, self.layer_0, self.sigma = sums, target, sigma
         self.white = np.linalg.inv(np.linalg.cholesky(sigma))
         half = sums.whitened_half(self.white, target)
-        self.target = np.eye(len(half)) + half @ half.T
+        self.target = np.eye(len(half)) + half @ half.T if omega is None else omega
         self.T, self.freedom = sums.whitened(self.white, within), float(within.freedom)
 
     @staticmethod
@@ -184,6 +211,13 @@ class Shrinkage:
             found = in_form(outside, noise)
             sigma = found if np.linalg.eigvalsh(found)[0] > 1e-3 * sigma.diagonal().min() else sigma
         return Shrinkage(sums, within, target, sigma)
+
+    def others(self, worth: float) -> np.ndarray:
+        """Ω₀ without these sums: (worth Ω₀ − T̃)/(worth − freedom), where Ω₀ is a mean that has them in it."""
+        if worth <= self.freedom:  # nobody else's, or not known to be a mean
+            return self.target
+        values, vectors = np.linalg.eigh((worth * self.target - self.T) / (worth - self.freedom))
+        return np.asarray((vectors * np.maximum(values, 1.0)) @ vectors.T)
 
     def omega(self, kappa: float) -> tuple[np.ndarray, np.ndarray]:
         """Eigenvalues, at least 1, and eigenvectors of Ω."""
@@ -207,7 +241,8 @@ class Shrinkage:
         half = (vectors[:, kept] * np.sqrt(values[kept] - 1.0)).reshape(Q, self.sums.rank, -1)
         L, inverse = np.linalg.cholesky(self.sigma), self.sums.H_inverse
         F = np.einsum("qx,am,xak->qmk", L, inverse, half, optimize=True)
-        return CycleLayer(self.layer_0.basis, F.reshape(Q * F.shape[1], -1), self.sigma, "free")
+        wide, worth = F.reshape(Q * F.shape[1], -1), self.freedom + kappa
+        return CycleLayer(self.layer_0.basis, wide, self.sigma, "free", worth)
 
     def worth_by_prior(self) -> float:
         """argmax over κ of p(T̃ | κ) with Ω ~ IW(κ Ω₀, κ + p + 1), in closed form from eigenvalues.

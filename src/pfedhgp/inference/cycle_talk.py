@@ -117,12 +117,13 @@ def halves_from(arrays: Arrays) -> Halves:
 
 
 def layer_to_arrays(layer: CycleLayer) -> dict[str, np.ndarray]:
-    """Basis, factor of Ψ, Σ_ε and form, as they travel."""
+    """Basis, factor of Ψ, Σ_ε, form and worth, as they travel."""
     return {
         "cycle_inputs": np.asarray(layer.basis.inputs, np.float64),
         "cycle_factor": np.asarray(layer.factor, np.float64),
         "cycle_noise": np.asarray(layer.noise, np.float64),
         "cycle_form": np.asarray(float(FORMS.index(layer.form))),
+        "cycle_worth": np.asarray(float(layer.worth)),
     }
 
 
@@ -130,7 +131,8 @@ def layer_from_arrays(arrays: Arrays) -> CycleLayer:
     """The inverse."""
     basis = CycleBasis.on(arrays["cycle_inputs"])
     form = FORMS[int(arrays["cycle_form"])]
-    return CycleLayer(basis, arrays["cycle_factor"], arrays["cycle_noise"], form)
+    worth = float(arrays.get("cycle_worth", 0.0))  # checkpoints of earlier versions have none
+    return CycleLayer(basis, arrays["cycle_factor"], arrays["cycle_noise"], form, worth)
 
 
 def _variances(layer: CycleLayer) -> np.ndarray:

@@ -83,6 +83,9 @@ class CycleLayer:
     noise: np.ndarray
     """Σ_ε, (Q, Q)"""
     form: str
+    worth: float = 0.0
+    """Of a free layer: how many degrees of freedom it is the mean of, those that stand for its target
+    among them. 0 where that is not known; it is not kept in files."""
 
     @property
     def outputs(self) -> int:

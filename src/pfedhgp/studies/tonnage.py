@@ -13,10 +13,12 @@ from pfedhgp.data.cycles import CycleSet
 from pfedhgp.errors import InputError
 from pfedhgp.studies import tonnage_data as sources
 from pfedhgp.studies.store import Store
-from pfedhgp.studies.tonnage_models import MODELS, OURS, ours, run_model, said
+from pfedhgp.studies.tonnage_models import MODELS, OURS, PAPER, ours, run_model, said
 
 NONE_SHARE = 0.5
 """Of blocks (cycles) that "none of these" is trained on: thresholds need held-out blocks of every kind."""
+PAPER_SAMPLES = 2000
+"""Of all channels on one axis: longer cycles take the paper's row many minutes a split."""
 SHARES = (0.02, 0.05, 0.1377, 0.25, 0.5)
 SUBTLETIES = (0.5, 1.0, 2.0, 4.0, 8.0)
 PUBLISHED = (
@@ -48,18 +50,21 @@ def run_tonnage(
     *,
     runs: int,
     folder: Path,
-    models: Sequence[str] = MODELS,
+    models: Sequence[str] | None = None,
     none: bool = False,
     full: bool = False,
     progress: Callable[[int, int, dict[str, Any]], None] | None = None,
 ) -> Store:
-    """Runs what is not in the folder yet."""
-    unknown = [name for name in models if name not in MODELS]
+    """Runs what is not in the folder yet; without `models` the rows of `usual_rows`."""
+    unknown = [name for name in models or () if name not in MODELS]
     if unknown:
         raise InputError(f"no model {unknown[0]!r}; there are {', '.join(MODELS)}")
     if runs < 1 or not 0.0 < study.share < 1.0 or study.subtlety <= 0:
         raise InputError("`runs` must be at least 1, `share` between 0 and 1, `subtlety` above 0")
     source = sources.source_of(study.data)
+    if models is None:
+        cycles = sources.load(source, study.seed, small=study.small).cycles
+        models = usual_rows(cycles.shape[1] * cycles.shape[2], full=full)
     store = Store(folder, asdict(study), key=("part", "model", "value", "run"))
     jobs = [("main", model, "", run) for run in range(runs) for model in models]
     if none or full:
@@ -79,6 +84,15 @@ def run_tonnage(
         if progress is not None:
             progress(done, len(jobs), store.records[part, model, value, run])
     return store
+
+
+def usual_rows(samples: int, *, full: bool = False) -> tuple[str, ...]:
+    """All; where cycles have many samples in all channels, the paper's row with `full` alone.
+
+    >>> "paper" in usual_rows(4 * 60), "paper" in usual_rows(4 * 1201)
+    (True, False)
+    """
+    return tuple(name for name in MODELS if name != PAPER or full or samples <= PAPER_SAMPLES)
 
 
 def classes_of(study: Tonnage) -> list[str]:

@@ -11,7 +11,7 @@ from pfedhgp.data.cycles import CycleSet
 from pfedhgp.studies import report, tonnage
 from pfedhgp.studies import tonnage_data as sources
 from pfedhgp.studies.store import Store
-from pfedhgp.studies.tonnage_models import OURS, WHITE
+from pfedhgp.studies.tonnage_models import OURS, PAPER, WHITE
 
 MARK = " (published)"
 METRICS = (("accuracy", "{:.4f}"), ("log_loss", "{:.3f}"), ("ece", "{:.3f}"), ("f1", "{:.4f}"))
@@ -42,6 +42,11 @@ def write_tonnage(
         f"Rows marked{MARK} are figures that the paper prints for the real press data, from the papers it "
         "cites; they were not run here, and not on these data.",
     ]
+    if not any(record["model"] == PAPER for record in results["records"]):
+        notes.append(
+            "The row paper was not run: of long cycles it takes many minutes a split (--models paper, or "
+            "--full, runs it)."
+        )
     worth = worth_of_the_layer(results)
     if worth is not None:
         notes.append(worth)

@@ -250,6 +250,7 @@ def _cycle_layer(plan: Plan, basis: int, columns: int | None = None) -> Shapes:
         "cycle_factor": (Q * basis, wide),
         "cycle_noise": (Q, Q),
         "cycle_form": (),
+        "cycle_worth": (),
     }
 
 
