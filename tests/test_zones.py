@@ -263,7 +263,7 @@ def test_bad_arguments_are_named(model: FederatedGP, settings: dict, words: str)
 def test_the_command_writes_groups_figures_and_a_map(
     model: FederatedGP, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model.save(tmp_path / "run")
+    fresh(model).save(tmp_path / "run")
     places = tmp_path / "places.csv"
     places.write_text(
         "client,latitude,longitude\n" + "".join(f"{n},40.{i},116.{i}\n" for i, n in enumerate(KIND))
@@ -287,5 +287,14 @@ def test_the_command_writes_groups_figures_and_a_map(
     assert "line 2" in capsys.readouterr().err
     assert json.loads((written / "zones.json").read_text()) == found
     assert FederatedGP.load(tmp_path / "run").clients_ == tuple(KIND)
+    again = ["cluster", str(tmp_path / "run"), "--groups", "2", "--seed", "3"]
+    assert main([*again, "--out", str(tmp_path / "other")]) == 0
+    told = capsys.readouterr()
+    assert "under seed 0: two sketches tell more" in told.err
+    assert "from this and earlier sketches" in told.out
+    log = [json.loads(line) for line in (written / "messages.jsonl").read_text().splitlines()]
+    assert [entry["public"]["seed"] for entry in log if entry["from"] == "server"] == [0, 3]
+    assert main([*again[:4], "--distance", "operator", "--out", str(tmp_path / "third")]) == 2
+    assert "give the rows with --data" in capsys.readouterr().err
     model.save(tmp_path / "run", overwrite=True)
     assert not written.exists()

@@ -159,10 +159,12 @@ def discover(
     own: Mapping[str, sketching.OwnFunction] | None = None,
     measure: bool = True,
     log: Iterable[Mapping[str, Any]] | None = None,
+    attacks: Mapping[str, sketching.Attack] | None = None,
 ) -> Zones:
     """Groups the model's clients; see `FederatedGP.cluster`.
 
-    `own`: the clients' functions on `grid`, where they are known already. Without `measure` there is no R².
+    `own`, `attacks`: the clients' functions on `grid` and `Attack.on` it, where they are known already.
+    Without `measure` there is no R².
     `log`: all messages so far, by default the model's: sketches in it count in R².
     """
     if distance not in DISTANCES:
@@ -214,7 +216,13 @@ def discover(
         else {}
     )
     before = _earlier(sent_before(model.messages if log is None else log), found.sent)
-    r2 = _revealed(model, points, own, rows, distinct([*before, *found.sent])) if measure else {}
+    r2 = {}
+    if measure:
+        attacks = attacks or {
+            name: sketching.Attack.on(model, name, points, None if rows is None else rows[name])
+            for name in names
+        }
+        r2 = revealed(attacks, own, distinct([*before, *found.sent]))
     return Zones(
         clients=names,
         labels={name: int(label) for name, label in zip(names, labels, strict=True)},
@@ -253,20 +261,17 @@ def _earlier(before: list[Sketch], now: list[Sketch]) -> list[Sketch]:
     return [one for one in more if one.grid == now[0].grid]
 
 
-def _revealed(
-    model: FittedModel,
-    points: np.ndarray,
+def revealed(
+    attacks: Mapping[str, sketching.Attack],
     own: Mapping[str, sketching.OwnFunction],
-    rows: Rows | None,
     sent: list[Sketch],
 ) -> dict[str, float]:
     """R² of the best linear guess at each client's rows, or fit, from all sketches that it has sent."""
-    sent = [one for one in sent if not one.under or one.under in own]
-    omega = all_sent(sent, own)
-    found = {}
-    for name in sorted(model.clients):
-        attack = sketching.Attack.on(model, name, points, None if rows is None else rows[name])
-        found[name] = attack.r2(omega, sketching.rounded(own[name].mean.reshape(-1) @ omega))
+    omega = all_sent([one for one in sent if not one.under or one.under in own], own)
+    found = {
+        name: attack.r2(omega, sketching.rounded(own[name].mean.reshape(-1) @ omega))
+        for name, attack in attacks.items()
+    }
     return {name: value for name, value in found.items() if np.isfinite(value)}
 
 

@@ -68,17 +68,20 @@ def sparse_part(
         together = dict(zip(names, map(int, labels), strict=True))
         p = fitted.predict(name, rest[0][:, None])
         ours = imputing.scores({name: rest}, {name: (p.mean[:, 0], p.sd[:, 0])})
-        own = imputing.gaussian_process(*left[name], rest[0])
-        alone = imputing.scores({name: rest}, {name: own})
+        plain = {name: imputing.gaussian_process(*left[name], rest[0])}
+        waves = imputing.with_waves({name: left[name]}, {name: rest})
+        alone = imputing.scores({name: rest}, waves)
         for method, values in (
             ("pfedhgp", {"accuracy": float(in_its_zone(groups, zones, name)), **ours}),
             ("pooled", {"accuracy": float(in_its_zone(together, zones, name))}),
             ("station-gp", alone),
+            ("station-gp-plain", imputing.scores({name: rest}, plain)),
         ):
             for metric, value in values.items():
                 found.setdefault(method, {}).setdefault(metric, []).append(value)
         say(
             f"{name} with {len(left[name][0])} rows: zone {bool(found['pfedhgp']['accuracy'][-1])}, pooled "
-            f"{bool(found['pooled']['accuracy'][-1])}; CRPS {ours['crps']:.3f}, alone {alone['crps']:.3f}"
+            f"{bool(found['pooled']['accuracy'][-1])}; CRPS {ours['crps']:.3f}, alone {alone['crps']:.3f}, "
+            f"without waves {found['station-gp-plain']['crps'][-1]:.3f}"
         )
     return found
