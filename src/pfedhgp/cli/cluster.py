@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pfedhgp.zones import Zones
 
 FOLDER, LOG = "zones", "messages.jsonl"
+MUCH = 0.7
+"""R² above which a line says so."""
 
 
 def cluster(
@@ -131,6 +133,10 @@ def lines(zones: Zones) -> list[str]:
             f"{'this and earlier sketches' if zones.earlier else 'that'} with R² "
             f"{sum(values) / len(values):.2f} on average, {max(values):.2f} at most"
         )
+        if max(values) > MUCH:
+            said.append(
+                "that is much of it: smaller sketches (--size) tell less, down to what the global layer says"
+            )
     if zones.scores:
         said.append(f"the number of groups, {zones.groups}, was chosen from the distances")
     if zones.stability:
