@@ -91,6 +91,7 @@ def run(study: AirQuality, source: str | Path, folder: Path, say: Say) -> dict[s
             ZONES,
             one_of_each(ZONES, study.seed, few) if few else [],
             model=lambda: zone_model(study),
+            predictor=lambda: imputing_model(study),
             pooled=pooled_distances,
             seed=study.seed,
             say=say,
