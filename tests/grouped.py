@@ -32,7 +32,7 @@ def zones_of(names: Sequence[str], groups: Sequence[int], **changes: Any) -> Zon
         "r2_of": "rows",
         "coverage": dict.fromkeys(names, 0.9),
         "sparse": (names[-1],),
-        "stability": {"sketches": 0.97, "bootstraps": 0.91},
+        "stability": {"halves": 0.97, "bootstraps": 0.91},
         "together": np.equal.outer(np.array(groups), np.array(groups)).astype(float),
         "messages": [
             {"kind": "zones", "round": 0, "from": "server", "to": "all", "bytes": 24, "arrays": {}},

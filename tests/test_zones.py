@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +12,11 @@ import pytest
 
 from pfedhgp import FederatedGP, zone_groups, zone_sketches
 from pfedhgp.cli.main import main
-from pfedhgp.errors import InputError
+from pfedhgp.errors import InputError, PFedHGPWarning
+from pfedhgp.zone_compared import Compared, Talk
 from pfedhgp.zone_operators import operator
 from pfedhgp.zone_sketches import OwnFunction
-from pfedhgp.zones import _Compared
+from reference_zones import best_linear_guess, own_covariance
 
 KIND = {"a": 0, "b": 1, "c": 0, "d": 1}
 
@@ -37,11 +40,20 @@ def model() -> FederatedGP:
     return fit(made())
 
 
+def fresh(model: FederatedGP) -> FederatedGP:
+    """The same fit before anything was sent for zones."""
+    again = FederatedGP(**model.get_params())
+    again.model_ = replace(
+        model.model_, messages=[e for e in model.messages_ if e["kind"] != "zones"]
+    )
+    return again
+
+
 def test_two_kinds_are_found_and_told_apart_by_eigengap(model: FederatedGP) -> None:
     for method in zone_groups.METHODS:
         zones = model.cluster(2, method=method, grid=60, draws=3)
         assert zones.members() == [["a", "c"], ["b", "d"]]
-        assert zones.stability["sketches"] == 1.0
+        assert zones.stability == {"halves": 1.0, "bootstraps": 1.0}
     for choose in zone_groups.CHOICES:
         assert model.cluster(choose=choose, grid=60, draws=0).groups == 2
 
@@ -55,21 +67,79 @@ def test_labels_do_not_depend_on_the_clients_order(model: FederatedGP) -> None:
 
 def test_the_log_lists_the_sketches_and_nothing_else(model: FederatedGP) -> None:
     before = len(model.messages_)
-    model.cluster(2, grid=60, size=20, draws=0)
+    zones = model.cluster(2, grid=60, size=20, draws=5)
     added = model.messages_[before:]
     assert [entry["from"] for entry in added] == ["server", "a", "b", "c", "d"]
     assert added[1]["arrays"] == {"sketch": [20], "variance": [], "coverage": []}
+    assert added[0]["public"]["seed"] == 0
+    assert zones.numbers == 22
 
 
-def test_larger_sketches_reproduce_more_and_a_whole_one_all_of_the_fit(model: FederatedGP) -> None:
+@pytest.mark.parametrize("size", [1, 3, 8, 40])
+def test_the_guess_is_the_best_linear_one_by_dense_matrices(model: FederatedGP, size: int) -> None:
+    fitted, (X, y) = model.model_, made()["b"]
+    grid = zone_sketches.public_grid(fitted, 40)
+    own = zone_sketches.own_function(fitted, "b", grid)
+    omega = zone_sketches.projection(40, size, (0, 0))
+    attack = zone_sketches.Attack.on(fitted, "b", grid, (X, y[:, None]))
+    x, g = (fitted.scaling.inputs(v)[:, 0] for v in (X, grid))
+    spread = float(np.asarray(fitted.scaling.spread).reshape(-1)[0])
+    shared = model.predict("b", X).layers["global"].mean[:, 0]
+    noise = float(np.asarray(fitted.clients["b"].block.noise.covariance(1))[0, 0])
+    mean, left = best_linear_guess(
+        own_covariance(fitted, "b", x, x),
+        own_covariance(fitted, "b", g, x),
+        noise * np.eye(len(x)),
+        (y - shared) / spread,
+        omega,
+        zone_sketches.STEP,
+    )
+    np.testing.assert_allclose(own.mean[:, 0], mean, atol=1e-6)
+    sent = zone_sketches.rounded(own.mean[:, 0] @ omega)
+    np.testing.assert_allclose(attack.guess(omega, sent)[:, 0], shared + spread * left, atol=1e-5)
+    assert attack.r2(omega, sent) == pytest.approx(
+        1.0 - np.sum((y - shared - spread * left) ** 2) / np.sum((y - y.mean()) ** 2), abs=1e-6
+    )
+
+
+def test_larger_sketches_reproduce_more_and_a_whole_one_more_than_the_fit(
+    model: FederatedGP,
+) -> None:
+    """The fit shrinks what the rows say; who knows by how much undoes that."""
     data = made()
-    found = [model.cluster(2, grid=40, size=size, draws=0, data=data) for size in (2, 10, 40)]
-    means = [np.mean(list(zones.r2.values())) for zones in found]
-    assert found[0].r2_of == "rows"
-    assert means[0] < means[1] < means[2]
+    found = [
+        fresh(model).cluster(2, grid=40, size=size, draws=0, data=data).r2
+        for size in (2, 6, 12, 40)
+    ]
     for name, (X, y) in data.items():
-        left = y - model.predict(name, X).mean[:, 0]
-        assert found[2].r2[name] == pytest.approx(1.0 - np.mean(left**2) / y.var(), abs=1e-3)
+        values = [r2[name] for r2 in found]
+        assert values == sorted(values)
+        fit = 1.0 - np.mean((y - model.predict(name, X).mean[:, 0]) ** 2) / y.var()
+        assert found[0][name] < fit - 0.05
+        assert fit < found[-1][name] < 1.0
+
+
+def test_a_whole_sketch_reproduces_all_of_the_fitted_function(model: FederatedGP) -> None:
+    whole = fresh(model).cluster(2, grid=40, size=40, draws=0)
+    part = fresh(model).cluster(2, grid=40, size=3, draws=0)
+    assert whole.r2_of == "fitted function"
+    assert min(whole.r2.values()) > 1.0 - 1e-6
+    assert all(part.r2[name] < whole.r2[name] - 0.05 for name in KIND)
+
+
+def test_a_second_seed_is_warned_of_and_counts_in_r2(model: FederatedGP) -> None:
+    twice = fresh(model)
+    first = twice.cluster(2, grid=40, size=4, draws=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        less = twice.cluster(2, grid=40, size=3, draws=0)  # part of what was sent
+    assert less.r2 == pytest.approx(first.r2, abs=1e-9)
+    with pytest.warns(PFedHGPWarning, match="before, under seed 0: two sketches tell more"):
+        second = twice.cluster(2, grid=40, size=4, seed=7, draws=0)
+    assert second.earlier == (0,)
+    alone = fresh(model).cluster(2, grid=40, size=4, seed=7, draws=0)
+    assert alone.earlier == ()
+    assert all(second.r2[name] > max(alone.r2[name], first.r2[name]) for name in KIND)
 
 
 def test_rows_that_are_all_alike_have_no_r2(model: FederatedGP) -> None:
@@ -79,16 +149,24 @@ def test_rows_that_are_all_alike_have_no_r2(model: FederatedGP) -> None:
     assert np.isfinite(list(found.values())).all()
 
 
-def test_a_whole_sketch_keeps_distances_exactly(model: FederatedGP) -> None:
+def test_a_whole_sketch_keeps_distances_up_to_rounding(model: FederatedGP) -> None:
     grid = zone_sketches.public_grid(model.model_, 40)
     own = [zone_sketches.own_function(model.model_, name, grid) for name in sorted(KIND)]
-    found = model.cluster(2, grid=grid, size=40, draws=0)
+    found = fresh(model).cluster(2, grid=grid, size=40, draws=0)
     for i, one in enumerate(own):
         for j, two in enumerate(own):
             expected = (
                 np.mean((one.mean - two.mean) ** 2) + one.variance.mean() + two.variance.mean()
             )
-            assert found.distances[i, j] == pytest.approx(0.0 if i == j else expected, rel=1e-9)
+            if i == j:
+                assert found.distances[i, j] == 0.0
+                continue
+            # each number is off by half a step at most: |√d̂² − √d²| ≤ step for the means
+            apart = expected - one.variance.mean() - two.variance.mean()
+            assert np.sqrt(found.between[i, j]) == pytest.approx(np.sqrt(apart), abs=1e-3)
+            assert found.distances[i, j] - found.between[i, j] == pytest.approx(
+                expected - apart, rel=1e-9
+            )
 
 
 def test_own_function_is_the_two_layers_of_a_prediction(model: FederatedGP) -> None:
@@ -145,13 +223,22 @@ def test_sparse_clients_join_the_group_whose_function_they_share() -> None:
     seen = np.zeros((80, 1))
     seen[::10] = 0.95
     own["e"] = OwnFunction(seen * waves[1][:, None], 1.0 - seen, np.ones((80, 1)))
-    names = tuple(own)
+    names, talk = tuple(own), Talk(tuple(own))
     whole = np.array([np.mean((own["e"].mean - own[name].mean) ** 2) for name in "ab"])
     assert whole[0] < whole[1]
     for seed in range(5):
-        found = _Compared(own, names, 30, seed, None)
+        found = Compared(own, names, size=30, seed=seed, grid="", talk=talk if seed == 0 else None)
         assert [names[i] for i in found.sparse] == ["e"]
         assert found.label(2, "agglomerative").tolist() == [0, 1, 0, 1, 1]
+    sent = [entry for entry in talk.log if entry["from"] == "a"]
+    under = [entry["public"].get("under") for entry in talk.log if entry["from"] == "server"]
+    assert under == [None, "e"]
+    assert [entry["arrays"]["sketch"] for entry in sent] == [[one.size] for one in found.sent]
+    # three groups and one client with many rows too few: all on equal terms, and no group is empty
+    few = {name: own[name] for name in "abe"} | {"f": replace(own["e"], mean=3.0 - own["e"].mean)}
+    equal = Compared(few, tuple(few), size=30, seed=0, grid="", least=3)
+    assert equal.sparse.size == 0
+    assert set(equal.label(3, "agglomerative")) == {0, 1, 2}
 
 
 @pytest.mark.parametrize(
@@ -164,6 +251,8 @@ def test_sparse_clients_join_the_group_whose_function_they_share() -> None:
         ({"groups": 2, "distance": "operator"}, "data"),
         ({"choose": "elbow", "grid": 60}, "eigengap"),
         ({"groups": 2, "seed": -1}, "seed"),
+        ({"groups": 2, "draws": -1}, "draws"),
+        ({"groups": 2.5}, "groups"),
     ],
 )
 def test_bad_arguments_are_named(model: FederatedGP, settings: dict, words: str) -> None:
@@ -174,7 +263,7 @@ def test_bad_arguments_are_named(model: FederatedGP, settings: dict, words: str)
 def test_the_command_writes_groups_figures_and_a_map(
     model: FederatedGP, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model.save(tmp_path / "run")
+    fresh(model).save(tmp_path / "run")
     places = tmp_path / "places.csv"
     places.write_text(
         "client,latitude,longitude\n" + "".join(f"{n},40.{i},116.{i}\n" for i, n in enumerate(KIND))
@@ -198,5 +287,14 @@ def test_the_command_writes_groups_figures_and_a_map(
     assert "line 2" in capsys.readouterr().err
     assert json.loads((written / "zones.json").read_text()) == found
     assert FederatedGP.load(tmp_path / "run").clients_ == tuple(KIND)
+    again = ["cluster", str(tmp_path / "run"), "--groups", "2", "--seed", "3"]
+    assert main([*again, "--out", str(tmp_path / "other")]) == 0
+    told = capsys.readouterr()
+    assert "under seed 0: two sketches tell more" in told.err
+    assert "from this and earlier sketches" in told.out
+    log = [json.loads(line) for line in (written / "messages.jsonl").read_text().splitlines()]
+    assert [entry["public"]["seed"] for entry in log if entry["from"] == "server"] == [0, 3]
+    assert main([*again[:4], "--distance", "operator", "--out", str(tmp_path / "third")]) == 2
+    assert "give the rows with --data" in capsys.readouterr().err
     model.save(tmp_path / "run", overwrite=True)
     assert not written.exists()

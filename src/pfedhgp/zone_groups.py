@@ -5,7 +5,7 @@ Clients are taken in the order of their names, so labels do not depend on the or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from scipy.cluster.hierarchy import fcluster, leaves_list, linkage, optimal_leaf_ordering
@@ -106,15 +106,6 @@ def stability(reference: np.ndarray, others: Sequence[np.ndarray]) -> float:
     from sklearn.metrics import adjusted_rand_score
 
     return float(np.mean([adjusted_rand_score(reference, labels) for labels in others]))
-
-
-def bootstrap(
-    sketches: np.ndarray, extra: np.ndarray, label: Callable[[np.ndarray], np.ndarray], seed: int
-) -> np.ndarray:
-    """Labels from coordinates of the sketches drawn with replacement."""
-    k = sketches.shape[1]
-    drawn = np.random.default_rng(seed).integers(0, k, k)
-    return label(squared_distances(sketches[:, drawn], extra))
 
 
 def squared_distances(sketches: np.ndarray, extra: np.ndarray) -> np.ndarray:

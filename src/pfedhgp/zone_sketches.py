@@ -1,11 +1,12 @@
 """What a client sends so that its function can be compared: a random sketch, and how sure it is of it.
 
 The client's own function is deviation + local. Its posterior mean m on a public grid of N points, times the k
-columns of a public orthonormal matrix Ω (from a seed), is the sketch: s = Ωᵀm. Lengths survive (Johnson and
-Lindenstrauss): E|s_i − s_j|²/k = |m_i − m_j|²/N over draws of Ω, and with the posteriors' variances
+columns of a public orthonormal matrix Ω (from a seed), is the sketch: s = Ωᵀm, rounded to `STEP`. Lengths
+survive (Johnson and Lindenstrauss): E|s_i − s_j|²/k = |m_i − m_j|²/N over draws of Ω, and with the
+posteriors' variances
     E|f_i − f_j|²/N ≈ |s_i − s_j|²/k + v_i + v_j,   v = mean variance given the global layer.
 A posterior on a fine grid is nearly the rows; a sketch of k < N numbers is less, and `Attack.r2` says how
-much less: the R² of the best linear guess at the rows by one who knows all kernels and the global layer.
+much less: the R² of the best linear guess at the rows by one who knows everything but the client's targets.
 """
 
 from __future__ import annotations
@@ -15,15 +16,20 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.linalg import solve
 
 from pfedhgp import predict as prediction
+from pfedhgp.features import Basis
 from pfedhgp.inference.budget import box_points
 from pfedhgp.kernels import Kernel
 from pfedhgp.model.at_inputs import AtInputs
-from pfedhgp.model.blocks import deviation_loadings
 from pfedhgp.model.fitted import FittedModel
-from pfedhgp.model.predictor import latents
+from pfedhgp.model.predictor import Predictor, latents
 from pfedhgp.runtime import with_numerics
+
+STEP = 1e-3
+"""Sketches are rounded to this part of the outputs' spread. In double precision the smallest directions of a
+smooth function tell, too, and would give away more than the size of a sketch says."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,10 +54,15 @@ def public_grid(model: FittedModel, points: int) -> np.ndarray:
 
 
 def projection(size: int, columns: int, seed: int | tuple[int, ...]) -> np.ndarray:
-    """(size, columns) with orthonormal columns, from a public seed."""
-    normal = np.random.default_rng(seed).normal(size=(size, columns))
+    """(size, columns) with orthonormal columns, from a public seed; fewer columns are the first of more."""
+    normal = np.random.default_rng(seed).normal(size=(columns, size)).T
     Q, R = np.linalg.qr(normal)
     return Q * np.sign(np.diag(R))
+
+
+def rounded(sketch: np.ndarray) -> np.ndarray:
+    """What is sent."""
+    return STEP * np.round(sketch / STEP)
 
 
 @with_numerics
@@ -71,10 +82,15 @@ def own_function(model: FittedModel, client: str, grid: np.ndarray) -> OwnFuncti
 
 @dataclass(frozen=True, eq=False)
 class Attack:
-    """The best linear guess at a client's rows from its sketch: ŷ = E[f | sketch].
+    """The best linear guess at a client's rows from all that it sent for zones.
 
-    ŷ is the global layer's mean and K(·, grid)Ω (ΩᵀKΩ)⁻¹ s, with K the prior of the client's own layers. The
-    truth is the client's rows where given, else its fitted function on the grid.
+    What was sent is s = Ωᵀm + rounding, m = K_gx C⁻¹(y − global) the posterior mean on the grid,
+    C = K_xx + noise. One who knows kernels, loadings, noise, the client's inputs and the global layer has
+        Cov(y, s) = K_xg Ω,   Var(s) = ΩᵀVΩ + step²/12,
+        V = K_gx C⁻¹ K_xg = prior − posterior covariance of the client's own layers,
+    so ŷ = global + K_xg Ω Var(s)⁻¹ s. K is the prior as inference has it, through inducing inputs where there
+    are some. The truth is the client's rows where given, else its fitted function on the grid, and then V is
+    in the place of K_xg. Variance and coverage, sent as well, do not depend on targets.
     """
 
     truth: np.ndarray
@@ -92,24 +108,27 @@ class Attack:
     ) -> Attack:
         X = grid if rows is None else rows[0]
         found = prediction.predict(model, client, X)
-        cross = own_prior(model, client, X, grid)
+        within = explained(model, client, grid)
         return Attack(
             truth=found.mean if rows is None else rows[1],
             shared=found.layers["global"].mean,
             spread=np.broadcast_to(model.scaling.spread, (model.outputs,)),
-            cross=cross,
-            within=cross if rows is None else own_prior(model, client, grid, grid),
+            cross=within if rows is None else own_prior(model, client, X, grid),
+            within=within,
         )
 
-    def r2(self, omega: np.ndarray, sketch: np.ndarray) -> float:
+    def guess(self, omega: np.ndarray, sent: np.ndarray) -> np.ndarray:
+        """ŷ from the numbers sent."""
+        inner = omega.T @ self.within @ omega
+        inner[np.diag_indices(len(inner))] += STEP**2 / 12.0
+        own = self.cross @ (omega @ solve(inner, sent, assume_a="pos"))
+        return self.shared + own.reshape(self.shared.shape) * self.spread
+
+    def r2(self, omega: np.ndarray, sent: np.ndarray) -> float:
         """1 − Σ(y − ŷ)²/Σ(y − ȳ)², over observed cells, each output in units of its spread; NaN where all are
         alike, as in a single row."""
-        inner = omega.T @ self.within @ omega
-        inner += 1e-10 * np.trace(inner) / len(inner) * np.eye(len(inner))
-        own = self.cross @ (omega @ np.linalg.solve(inner, sketch))
-        guess = self.shared + own.reshape(self.truth.shape) * self.spread
         seen = np.isfinite(self.truth)
-        left = np.where(seen, (self.truth - guess) / self.spread, 0.0)
+        left = np.where(seen, (self.truth - self.guess(omega, sent)) / self.spread, 0.0)
         around = np.where(seen, (self.truth - np.nanmean(self.truth, axis=0)) / self.spread, 0.0)
         spread = float(np.sum(around**2))
         return 1.0 - float(np.sum(left**2)) / spread if spread > 0 else float("nan")
@@ -117,15 +136,48 @@ class Attack:
 
 @with_numerics
 def own_prior(model: FittedModel, client: str, X: np.ndarray, Z: np.ndarray) -> np.ndarray:
-    """(nQ, mQ): the prior covariance of deviation + local between two sets of inputs."""
-    block, shared = model.clients[client].block, model.shared.block
+    """(nQ, mQ): prior covariance of deviation + local between two sets of inputs, as inference has it."""
+    p = Predictor.build(model, client)
     x, z = (jnp.asarray(np.asarray(model.scaling.inputs(v), np.float64)) for v in (X, Z))
-    B_dev = np.asarray(deviation_loadings(model.structure, shared, block))
+    _, B_dev, B_loc = (np.asarray(B) for B in p.loadings)
     total = np.zeros((len(X), model.outputs, len(Z), model.outputs))
-    for kernels, B in ((shared.kernels, B_dev), (block.kernels, np.asarray(block.loadings))):
-        k = np.asarray(_matrices(kernels, x, z))[: B.shape[1]]
-        total += np.einsum("qr,rnm,pr->nqmp", B, k, B, optimize=True)
+    if B_dev.shape[1] and p.shared is not None:
+        k = np.asarray(_through_inputs(p.shared, x, z))[: B_dev.shape[1]]
+        total += np.einsum("qr,rnm,pr->nqmp", B_dev, k, B_dev, optimize=True)
+    if B_loc.shape[1]:
+        exact = p.local is None
+        kernels = model.clients[client].block.kernels
+        k = np.asarray(_matrices(kernels, x, z) if exact else _through_inputs(p.local, x, z))
+        total += np.einsum("qr,rnm,pr->nqmp", B_loc, k, B_loc, optimize=True)
     return total.reshape(len(X) * model.outputs, len(Z) * model.outputs)
+
+
+@with_numerics
+def explained(model: FittedModel, client: str, grid: np.ndarray) -> np.ndarray:
+    """V (NQ, NQ) = prior − posterior covariance of deviation + local, given the global layer: Cov(m)."""
+    view = AtInputs.of(model, client, grid, None)
+    p = view.predictor
+    g, outputs = p.counts[0], model.outputs
+    B = np.concatenate([np.asarray(part) for part in p.loadings[1:]], axis=1)
+    half = np.zeros((len(grid), outputs, p.half_own.shape[1]))
+    for rows, (_, _, T_own, _) in view._pieces(latents):
+        half[rows] = np.einsum("qa,nak->nqk", B, T_own, optimize=True)
+    flat = half.reshape(len(grid) * outputs, -1)
+    V = own_prior(model, client, grid, grid) - flat @ flat.T
+    if p.states is not None:  # what is left of a local function given the weights
+        cells = V.reshape(len(grid), outputs, len(grid), outputs)
+        B_loc = np.asarray(p.loadings[2])
+        for one, two, own in view._own_blocks():
+            cells[one, :, two, :] -= np.einsum(
+                "qr,rnm,pr->nqmp", B_loc, own[g:], B_loc, optimize=True
+            )
+    return 0.5 * (V + V.T)
+
+
+@jax.jit
+def _through_inputs(basis: Basis, X: jax.Array, Z: jax.Array) -> jax.Array:
+    """a(x)ᵀa(z)"""
+    return jnp.einsum("rmn,rmk->rnk", basis.features(X), basis.features(Z))
 
 
 @jax.jit

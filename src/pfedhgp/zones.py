@@ -8,7 +8,8 @@ zones.r2                             # how well what was sent reproduces each cl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,19 +18,17 @@ import numpy as np
 from pfedhgp import zone_groups as grouping
 from pfedhgp import zone_sketches as sketching
 from pfedhgp.arguments import whole
-from pfedhgp.errors import InputError
-from pfedhgp.federation.messages import Message
+from pfedhgp.errors import InputError, PFedHGPWarning
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.runtime import with_numerics
+from pfedhgp.zone_compared import Compared, Sketch, Talk, all_sent, distinct, grid_name, sent_before
 from pfedhgp.zone_operators import operator_distances
 
 GRID = 800
-SHARE = 0.375
+SHARE = 0.3
 """Sketch size by default, as a part of the grid's points times outputs."""
-COVERED = 0.5
-"""A client whose mean coverage is below this is compared under its own coverage, and joins a group last."""
-MASKED_SHARE = 0.7
 DRAWS = 20
+STABILITY = ("halves", "bootstraps")
 DISTANCES = ("function", "operator")
 Rows = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
@@ -61,14 +60,27 @@ class Zones:
     sparse: tuple[str, ...]
     """clients that were compared under their own coverage"""
     stability: dict[str, float]
-    """mean adjusted Rand index with the labels over other sketches, and over bootstraps of this one"""
+    """mean adjusted Rand index with the labels, over random halves of the numbers sent and over bootstraps"""
     together: np.ndarray
-    """how often two clients are in one group over those sketches"""
+    """how often two clients are in one group over those halves"""
+    earlier: tuple[int, ...] = ()
+    """seeds of sketches that clients had sent before: r2 is that of all of them together"""
     messages: list[dict[str, Any]] = field(default_factory=list, repr=False)
 
     def members(self) -> list[list[str]]:
         """The clients of each group."""
         return [[c for c in self.clients if self.labels[c] == g] for g in range(self.groups)]
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers a client sent, at most: its sketches, variance and coverage."""
+        sent: dict[str, int] = {}
+        for entry in self.messages:
+            if entry["to"] == "server":
+                shapes = entry["arrays"].values()
+                count = sum(int(np.prod(shape)) for shape in shapes)
+                sent[entry["from"]] = sent.get(entry["from"], 0) + count
+        return max(sent.values(), default=0)
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the message log's values, which nobody keeps."""
@@ -89,6 +101,7 @@ class Zones:
             "distances": self.distances.tolist(),
             "between": self.between.tolist(),
             "together": self.together.tolist(),
+            "earlier": list(self.earlier),
             "messages": self.messages,
         }
 
@@ -113,6 +126,7 @@ class Zones:
             sparse=tuple(map(str, found["sparse"])),
             stability={str(name): float(v) for name, v in found["stability"].items()},
             together=np.array(found["together"], np.float64),
+            earlier=tuple(map(int, found["earlier"])),
             messages=list(found["messages"]),
         )
         square = (len(zones.clients), len(zones.clients))
@@ -124,6 +138,8 @@ class Zones:
             raise ValueError("`labels` are not those of `clients`")
         if not all(0 <= label < zones.groups for label in zones.labels.values()):
             raise ValueError("`labels` are not numbers of groups")
+        if zones.stability and {*zones.stability} != {*STABILITY}:
+            raise ValueError(f"`stability` is not of {' and '.join(STABILITY)}")
         return zones
 
 
@@ -142,20 +158,26 @@ def discover(
     rows: Rows | None = None,
     own: Mapping[str, sketching.OwnFunction] | None = None,
     measure: bool = True,
+    log: Iterable[Mapping[str, Any]] | None = None,
+    attacks: Mapping[str, sketching.Attack] | None = None,
 ) -> Zones:
     """Groups the model's clients; see `FederatedGP.cluster`.
 
-    `own`: the clients' functions on `grid`, where they are known already. Without `measure` there is no R².
+    `own`, `attacks`: the clients' functions on `grid` and `Attack.on` it, where they are known already.
+    Without `measure` there is no R².
+    `log`: all messages so far, by default the model's: sketches in it count in R².
     """
     if distance not in DISTANCES:
         raise InputError(f"`distance` must be one of {', '.join(DISTANCES)}, got {distance!r}")
-    seed = whole(0)(seed, "seed")
+    seed, draws = whole(0)(seed, "seed"), whole(0)(draws, "draws")
     names = tuple(sorted(model.clients))
     if len(names) < 2:
         raise InputError(f"zones need at least two clients, the model has {len(names)}")
     missing = [name for name in names if name not in rows] if rows is not None else []
     if missing:
         raise InputError(f"the rows that were given have none of client {missing[0]!r}")
+    if groups is not None and not 1 <= whole(1)(groups, "groups") <= len(names):
+        raise InputError(f"`groups` must be from 1 to {len(names)} (clients), got {groups}")
     if distance == "operator":
         return _by_operators(model, names, groups, method, choose, seed, rows)
     points = _grid(model, grid)
@@ -164,46 +186,43 @@ def discover(
     if isinstance(size, bool) or not isinstance(size, int | np.integer) or not 1 <= size <= cells:
         raise InputError(f"`size` must be from 1 to {cells} (grid points × outputs), got {size!r}")
     own = own or {name: sketching.own_function(model, name, points) for name in names}
-    talk = _Talk(names)
-    found = _Compared(own, names, int(size), seed, talk)
+    talk = Talk(names)
+    found = Compared(
+        own,
+        names,
+        size=int(size),
+        seed=seed,
+        grid=grid_name(points),
+        least=2 if groups is None else groups,
+        talk=talk,
+    )
     if groups is None:
         count, scores = grouping.how_many(
             found.between[np.ix_(found.dense, found.dense)], method, choose
         )
     else:
         count, scores = groups, {}
-    if not 1 <= count <= len(names):
-        raise InputError(f"`groups` must be from 1 to {len(names)} (clients), got {count!r}")
     labels = found.label(count, method)
-    others = [
-        _Compared(own, names, int(size), seed + 1 + i, None).label(count, method)
-        for i in range(draws)
-    ]
-    resampled = [
-        grouping.bootstrap(
-            found.sketches[found.dense],
-            np.zeros(len(found.dense)),
-            lambda squared: grouping.group(squared, min(count, len(squared)), method),
-            seed + i,
-        )
-        for i in range(draws)
-    ]
+    _check_found(labels, count)
+    rng = np.random.default_rng((seed, 2))
+    halves = [found.label(count, method, rng) for _ in range(draws)]
+    resampled = [found.label(count, method, rng, again=True) for _ in range(draws)]
     stability = (
         {
-            "sketches": grouping.stability(labels, others),
-            "bootstraps": grouping.stability(labels[found.dense], resampled),
+            "halves": grouping.stability(labels, halves),
+            "bootstraps": grouping.stability(labels, resampled),
         }
         if draws
         else {}
     )
-    r2 = {
-        name: sketching.Attack.on(model, name, points, None if rows is None else rows[name]).r2(
-            found.omega, found.sketches[i]
-        )
-        for i, name in enumerate(names)
-        if measure
-    }
-    r2 = {name: value for name, value in r2.items() if np.isfinite(value)}
+    before = _earlier(sent_before(model.messages if log is None else log), found.sent)
+    r2 = {}
+    if measure:
+        attacks = attacks or {
+            name: sketching.Attack.on(model, name, points, None if rows is None else rows[name])
+            for name in names
+        }
+        r2 = revealed(attacks, own, distinct([*before, *found.sent]))
     return Zones(
         clients=names,
         labels={name: int(label) for name, label in zip(names, labels, strict=True)},
@@ -211,7 +230,7 @@ def discover(
         between=found.between,
         distance="function",
         method=method,
-        groups=int(count),
+        groups=int(labels.max()) + 1,
         scores=scores,
         size=int(size),
         grid=len(points),
@@ -221,103 +240,50 @@ def discover(
         coverage={name: float(own[name].coverage.mean()) for name in names},
         sparse=tuple(names[i] for i in found.sparse),
         stability=stability,
-        together=grouping.agreement([labels, *others]),
+        together=grouping.agreement([labels, *halves]),
+        earlier=tuple(sorted({one.seed for one in before})),
         messages=talk.log,
     )
 
 
-class _Talk:
-    """Both sides of the exchange, as messages, for the log."""
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self.names, self.turn = names, 0
-        self.log: list[dict[str, Any]] = []
-
-    def exchange(self, request: dict[str, Any], replies: list[dict[str, Any]]) -> None:
-        def message(sender: str, arrays: dict[str, Any]) -> Message:
-            whole = {name: np.asarray(a, np.float64) for name, a in arrays.items()}
-            found = Message("zones", self.turn, sender, whole)
-            found.check_finite()
-            return found
-
-        self.log.append(message("server", request).log_entry("all"))
-        for name, arrays in zip(self.names, replies, strict=True):
-            self.log.append(message(name, arrays).log_entry("server"))
-        self.turn += 1
+def _earlier(before: list[Sketch], now: list[Sketch]) -> list[Sketch]:
+    """Those of the same grid that tell more than what is sent now; a line says that there are some."""
+    more = [one for one in before if not any(one.within(other) for other in now)]
+    others = [one for one in more if (one.grid, one.seed) != (now[0].grid, now[0].seed)]
+    if others:
+        seeds = ", ".join(str(seed) for seed in sorted({one.seed for one in others}))
+        apart = any(one.grid != now[0].grid for one in others)
+        _warn(
+            f"clients had sent sketches before, under seed {seeds}: two sketches tell more of the rows than "
+            "one. R² is that of all of them together"
+            + (", but for those on another grid" if apart else "")
+        )
+    return [one for one in more if one.grid == now[0].grid]
 
 
-class _Compared:
-    """Sketches of all clients under one seed, and what follows from them."""
+def revealed(
+    attacks: Mapping[str, sketching.Attack],
+    own: Mapping[str, sketching.OwnFunction],
+    sent: list[Sketch],
+) -> dict[str, float]:
+    """R² of the best linear guess at each client's rows, or fit, from all sketches that it has sent."""
+    omega = all_sent([one for one in sent if not one.under or one.under in own], own)
+    found = {
+        name: attack.r2(omega, sketching.rounded(own[name].mean.reshape(-1) @ omega))
+        for name, attack in attacks.items()
+    }
+    return {name: value for name, value in found.items() if np.isfinite(value)}
 
-    def __init__(
-        self,
-        own: Mapping[str, sketching.OwnFunction],
-        names: tuple[str, ...],
-        size: int,
-        seed: int,
-        talk: _Talk | None,
-    ) -> None:
-        means = np.stack([own[name].mean.reshape(-1) for name in names])
-        self.omega = sketching.projection(means.shape[1], size, (seed, 0))
-        self.sketches = means @ self.omega
-        self.extra = np.array([own[name].variance.mean() for name in names])
-        self.squared = grouping.squared_distances(self.sketches, self.extra)
-        self.between = grouping.squared_distances(self.sketches, np.zeros(len(names)))
-        covered = np.array([own[name].coverage.mean() for name in names])
-        self.sparse = np.flatnonzero(covered < COVERED)
-        if len(names) - len(self.sparse) < 2:  # nobody to compare with: all on equal terms
-            self.sparse = self.sparse[:0]
-        self.dense = np.setdiff1d(np.arange(len(names)), self.sparse)
-        if talk is not None:
-            replies = [
-                {"sketch": s, "variance": v, "coverage": c}
-                for s, v, c in zip(self.sketches, self.extra, covered, strict=True)
-            ]
-            talk.exchange({"grid": len(means[0]), "size": size, "seed": seed}, replies)
-        self.masked = {
-            int(i): self._masked(own, names, means, int(i), seed, talk) for i in self.sparse
-        }
 
-    def _masked(
-        self,
-        own: Mapping[str, sketching.OwnFunction],
-        names: tuple[str, ...],
-        means: np.ndarray,
-        sparse: int,
-        seed: int,
-        talk: _Talk | None,
-    ) -> np.ndarray:
-        """Sketches of all functions under the coverage of one client, which it makes public: not what it saw,
-        but where."""
-        weights = np.sqrt(own[names[sparse]].coverage.reshape(-1))
-        size = max(2, round(MASKED_SHARE * float(np.sum(weights**2))))
-        inside = np.flatnonzero(weights > 0.1)
-        size = min(size, len(inside))
-        omega = sketching.projection(len(inside), size, (seed, 1, sparse))
-        found = (means[:, inside] * weights[inside]) @ omega
-        if talk is not None:
-            talk.exchange({"coverage": weights**2, "seed": seed}, [{"sketch": s} for s in found])
-        return found
+def _check_found(labels: np.ndarray, asked: int) -> None:
+    """Clients that are all alike make fewer groups than were asked for; no group is empty."""
+    found = int(labels.max()) + 1
+    if found < asked:
+        _warn(f"{asked} groups were asked for and {found} found: the rest cannot be told apart")
 
-    def label(self, count: int, method: str) -> np.ndarray:
-        """Groups of the clients with many rows; each of the others joins the group where it adds least.
 
-        By the means: in Ward's objective, Σ_G Σ_{i∈G} E|f_i − centre of G|², variances add Σ_G v (|G| − 1),
-        which for clients equally sure of themselves is the same for every grouping into as many groups.
-        The cost of joining is Ward's: n/(n + 1) times the squared distance to the group's centre.
-        """
-        labels = np.zeros(len(self.squared), int)
-        among = min(count, len(self.dense))
-        first = grouping.group(self.between[np.ix_(self.dense, self.dense)], among, method)
-        labels[self.dense] = first
-        for i, sketches in self.masked.items():
-            costs = []
-            for g in range(among):
-                members = self.dense[first == g]
-                gap = sketches[i] - sketches[members].mean(0)
-                costs.append(len(members) / (len(members) + 1.0) * float(gap @ gap))
-            labels[i] = int(np.argmin(costs))
-        return grouping.in_order(labels)
+def _warn(text: str) -> None:
+    warnings.warn(text, PFedHGPWarning, stacklevel=3)
 
 
 def _grid(model: FittedModel, grid: int | np.ndarray) -> np.ndarray:
@@ -341,12 +307,13 @@ def _by_operators(
     rows: Rows | None,
 ) -> Zones:
     if rows is None:
-        raise InputError("distance='operator' needs the clients' inputs: give the rows (`data`)")
+        raise InputError("distance='operator' needs the clients' inputs: give the rows with `data`")
     squared = operator_distances(model, {name: rows[name][0] for name in names})
     count, scores = grouping.how_many(squared, method, choose) if groups is None else (groups, {})
     labels = grouping.group(squared, count, method)
+    _check_found(labels, count)
     size = int(np.shape(model.shared.block.inputs)[0]) + len(_own_inputs(model, names[0]))
-    talk = _Talk(names)
+    talk = Talk(names)
     talk.exchange({}, [{"operator": np.zeros((size, size))} for _ in names])
     return Zones(
         clients=names,
@@ -355,7 +322,7 @@ def _by_operators(
         between=squared,
         distance="operator",
         method=method,
-        groups=int(count),
+        groups=int(labels.max()) + 1,
         scores=scores,
         size=size,
         grid=0,

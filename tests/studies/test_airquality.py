@@ -82,7 +82,24 @@ def test_the_mean_of_the_others_is_shifted_to_the_station() -> None:
     np.testing.assert_allclose(sd, 0.0, atol=1e-12)
 
 
-@pytest.mark.parametrize("change", ["station", "header", "year"])
+def test_a_stations_gp_with_waves_beats_the_plain_one_on_waves() -> None:
+    rng = np.random.default_rng(3)
+    t = np.arange(120) / 2.0
+    y = 4.0 + np.sin(2 * np.pi * t / 7.0) + 0.05 * rng.normal(size=120)
+    kept = {"a": (t[:90], y[:90])}
+    held = {"a": (t[90:], y[90:])}
+    waves, plain = (
+        imputing.scores(held, found)
+        for found in (
+            imputing.with_waves(kept, held),
+            {"a": imputing.gaussian_process(*kept["a"], held["a"][0])},
+        )
+    )
+    assert waves["crps"] < 0.5 * plain["crps"]
+    assert waves["rmse"] < 0.2
+
+
+@pytest.mark.parametrize("change", ["station", "header", "year", "negative", "twice"])
 def test_bad_data_is_one_line_and_code_2(
     tmp_path: Path, change: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -92,6 +109,14 @@ def test_bad_data_is_one_line_and_code_2(
         file.unlink()
     elif change == "header":
         file.write_text(file.read_text().replace("PM2.5", "PM25"))
+    elif change == "negative":
+        lines = file.read_text().splitlines()
+        cells = lines[2].split(",")
+        lines[2] = ",".join([*cells[:5], "-3", *cells[6:]])
+        file.write_text("\n".join(lines) + "\n")
+    elif change == "twice":
+        (tmp_path / "copy").mkdir()
+        (tmp_path / "copy" / file.name).write_bytes(file.read_bytes())
     year = "2015" if change == "year" else "2014"
     out = tmp_path / "out"
     command = [
@@ -107,7 +132,14 @@ def test_bad_data_is_one_line_and_code_2(
     assert main(command) == 2
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1
-    assert {"station": "Shunyi", "header": "PM2.5", "year": "no rows of 2015"}[change] in lines[0]
+    words = {
+        "station": "Shunyi",
+        "header": "PM2.5",
+        "year": "no rows of 2015",
+        "negative": "line 3: PM2.5 is negative",
+        "twice": "'Shunyi' is there twice",
+    }
+    assert words[change] in lines[0]
     assert not out.exists()
 
 
@@ -133,5 +165,31 @@ def test_the_study_writes_its_results(tmp_path: Path) -> None:
         assert found[f"{name} (imputation)", "crps"] > 0
     curve = written["curves"]["ari against r2"]
     assert [p["r2"] for p in curve] == sorted(p["r2"] for p in curve)
+    assert all(p["r2"] <= p["r2_largest"] < 1.0 for p in curve)
+    seeds = written["tables"]["sketch seeds"]
+    assert [each["seed"] for each in seeds] == [0, 1]
+    (default,) = (p for p in curve if p["size"] == written["tables"]["zones"]["sketch"]["size"])
+    assert np.mean([each["r2"] for each in seeds]) == pytest.approx(default["r2"])
+    assert np.mean([each["ari"] for each in seeds]) == pytest.approx(default["ari"])
+    assert set(written["tables"]["number of groups"]) == {"eigengap", "silhouette"}
     for figure in ("map-paper", "map-pfedhgp", "dendrogram", "heat-map", "curve"):
         assert (tmp_path / "out" / f"{figure}.svg").read_text().count("<svg") == 1
+
+
+@pytest.mark.slow
+def test_twelve_stations_have_the_same_groups_in_any_order(tmp_path: Path) -> None:
+    """Shapes are those of the study above, so that nothing compiles again."""
+    write_stations(tmp_path)
+    study = airquality.AirQuality(year=2014, inducing=8, rounds=2)
+    sites = airquality.sites_of(study, tmp_path)
+    names = list(np.random.default_rng(4).permutation(list(sites)))
+    assert names != list(sites)
+    found = []
+    for order in (list(sites), names):
+        model = airquality.zone_model(study).fit(
+            {n: (sites[n][0][:, None], sites[n][1]) for n in order}
+        )
+        found.append(model.cluster(3, draws=0))
+    assert found[0].labels == found[1].labels
+    assert set(found[0].labels.values()) == {0, 1, 2}
+    np.testing.assert_allclose(found[0].distances, found[1].distances, rtol=1e-2, atol=1e-3)

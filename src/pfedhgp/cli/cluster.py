@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,10 @@ from pfedhgp.cli.terminal import say
 if TYPE_CHECKING:
     from pfedhgp.zone_files import KeptZones
     from pfedhgp.zones import Zones
+
+FOLDER, LOG = "zones", "messages.jsonl"
+MUCH = 0.7
+"""R² above which a line says so."""
 
 
 def cluster(
@@ -31,7 +35,9 @@ def cluster(
         str, typer.Option(help="How groups are counted: eigengap or silhouette.")
     ] = "eigengap",
     size: Annotated[int | None, typer.Option(help="Numbers in each client's sketch.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the sketch; public.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Of the sketch; public. A second one tells more of the rows.")
+    ] = 0,
     data: Annotated[
         list[Path] | None,
         typer.Option("--data", help="The rows again, to measure what sketches reproduce of them."),
@@ -64,7 +70,7 @@ def cluster(
     with warnings_as_lines():
         spec = open_run(run)
         columns = columns_of(spec)
-        target = run / "zones" if out is None else out
+        target = run / FOLDER if out is None else out
         if (target / "zones.json").exists() and not overwrite:
             raise InputError(
                 f"{target} holds zones already: choose another --out, or give --overwrite"
@@ -82,6 +88,7 @@ def cluster(
 
         say("comparing clients' functions", quiet=quiet)
         model = FederatedGP.load(run)
+        sent = read_log(run / FOLDER / LOG)
         with naming_options():
             found = discover(
                 model.model_,
@@ -92,9 +99,15 @@ def cluster(
                 size=size,
                 seed=seed,
                 rows=rows,
+                log=[*model.messages_, *sent],
             )
         kept = KeptZones(found, coordinates)
         write(kept, target, spec["sha256"])
+        if target.resolve() != (run / FOLDER).resolve():
+            try:  # what clients have sent, wherever groups went
+                add_to_log(run / FOLDER / LOG, found)
+            except (OSError, InputError) as error:
+                say(f"{run / FOLDER / LOG}: what was sent could not be noted there ({error})")
         shown = None if out is not None else add_to_report(run / "report.html", kept)
     if as_json:
         report = None if shown is None else str(shown)
@@ -112,15 +125,24 @@ def lines(zones: Zones) -> list[str]:
     said = [f"group {i + 1}: {', '.join(names)}" for i, names in enumerate(zones.members())]
     if zones.r2:
         values = list(zones.r2.values())
+        more = zones.numbers - zones.size - 2
+        under = f", {more} numbers where clients with few rows have theirs" if more > 0 else ""
         said.append(
-            f"each client sent a sketch of {zones.size} numbers; with the kernels and the global layer it "
-            f"reproduces the client's {zones.r2_of} with R² {sum(values) / len(values):.2f} on average, "
-            f"{max(values):.2f} at most"
+            f"each client sent a sketch of {zones.size} numbers{under}, its variance and its coverage; who "
+            f"knows all but its targets reproduces the client's {zones.r2_of} from "
+            f"{'this and earlier sketches' if zones.earlier else 'that'} with R² "
+            f"{sum(values) / len(values):.2f} on average, {max(values):.2f} at most"
         )
+        if max(values) > MUCH:
+            said.append(
+                "that is much of it: smaller sketches (--size) tell less, down to what the global layer says"
+            )
+    if zones.scores:
+        said.append(f"the number of groups, {zones.groups}, was chosen from the distances")
     if zones.stability:
         said.append(
-            f"agreement (ARI) over other sketches {zones.stability['sketches']:.2f}, "
-            f"over bootstraps {zones.stability['bootstraps']:.2f}"
+            f"agreement (ARI) over halves of the sketches {zones.stability['halves']:.2f}, "
+            f"over bootstraps {zones.stability['bootstraps']:.2f}; nothing more was sent for these"
         )
     if zones.sparse:
         said.append(f"few rows, compared where they are: {', '.join(zones.sparse)}")
@@ -155,11 +177,36 @@ def write(kept: KeptZones, folder: Path, model: str) -> None:
     with writing_to(folder):
         for name, text in pictures.items():
             atomic.write_bytes(folder / name, text.encode("utf-8", "replace"))
-        log = folder / "messages.jsonl"
-        before = log.read_bytes() if log.exists() else b""
-        sent = "".join(json.dumps(entry) + "\n" for entry in zones.messages)
-        atomic.write_bytes(log, before + sent.encode())
+        add_to_log(folder / LOG, zones)
         zone_files.write(folder, kept, model)  # last: it says that the folder holds zones
+
+
+def add_to_log(path: Path, zones: Zones) -> None:
+    """What was sent, after what was sent before."""
+    from pfedhgp import atomic
+    from pfedhgp.cli.targets import writing_to
+
+    with writing_to(path):
+        before = path.read_bytes() if path.exists() else b""
+        sent = "".join(json.dumps(entry) + "\n" for entry in zones.messages)
+        atomic.write_bytes(path, before + sent.encode())
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """Messages of earlier calls."""
+    from pfedhgp.errors import InputError
+
+    if not path.exists():
+        return []
+    try:
+        found = [json.loads(line) for line in path.read_bytes().splitlines()]
+        if not all(isinstance(entry, dict) for entry in found):
+            raise ValueError
+    except (OSError, ValueError):
+        raise InputError(
+            f"{path}: not a log of messages; move it away to go on without it"
+        ) from None
+    return found
 
 
 def add_to_report(path: Path, kept: KeptZones) -> Path | None:

@@ -149,7 +149,18 @@ def option_of(table: str, key: str) -> str:
     return special.get((table, key), f"--{key.replace('_', '-')}")
 
 
-_OTHERS = {"inference", "cycle", "device", "seed", "distance", "method", "choose", "groups", "size"}
+_OTHERS = {
+    "inference",
+    "cycle",
+    "device",
+    "seed",
+    "distance",
+    "method",
+    "choose",
+    "groups",
+    "size",
+    "data",
+}
 _NAMES = {*Model.model_fields, *Inference.model_fields, *_OTHERS}
 
 

@@ -334,8 +334,8 @@ def sent_for(zones: Zones) -> str:
     mean, most = sum(zones.r2.values()) / len(zones.r2), max(zones.r2.values())
     return (
         f"For them each station sent a sketch, {zones.size} numbers of its fitted function. Not its "
-        "readings, but much of them can be had from it: with the kernels and the global layer, the sketch "
-        f"reproduces them with R² {mean:.2f} on average, {most:.2f} at most."
+        "readings, but much of them can be had from it: who knows all but the readings (kernels, times, the "
+        f"global layer) reproduces them with R² {mean:.2f} on average, {most:.2f} at most."
     )
 
 

@@ -21,6 +21,7 @@ HEADER = (
     *("No", "year", "month", "day", "hour", "PM2.5", "PM10", "SO2", "NO2", "CO", "O3"),
     *("TEMP", "PRES", "DEWP", "RAIN", "wd", "WSPM", "station"),
 )
+CONCENTRATIONS = ("PM2.5", "PM10", "SO2", "NO2", "CO", "O3")
 NUMBERS = tuple(name for name in HEADER if name not in ("No", "wd", "station"))
 FILE = re.compile(r"PRSA_Data_([A-Za-z]+)_\d{8}-\d{8}\.csv")
 ZONES = {
@@ -81,7 +82,13 @@ def load_stations(
     unknown = [name for name in columns if name not in NUMBERS]
     if unknown:
         raise InputError(f"no column {unknown[0]!r} in the air-quality data: {', '.join(NUMBERS)}")
-    texts = dict(_files(Path(source)))
+    texts: dict[str, tuple[str, bytes]] = {}
+    for name, found in _files(Path(source)):
+        if name in texts:
+            raise InputError(
+                f"{source}: station {name!r} is there twice, in {texts[name][0]} and {found[0]}: keep one"
+            )
+        texts[name] = found
     missing = [name for name in stations if name not in texts]
     if missing:
         raise InputError(
@@ -107,6 +114,11 @@ def _station(
     hours: Sequence[int] | None,
 ) -> Station:
     frame = _read(where, text)
+    for column in CONCENTRATIONS:
+        below = frame[column] < 0
+        if column in columns and below.any():
+            line = below.arg_true()[0] + 2
+            raise InputError(f"{where}, line {line}: {column} is negative; NA is a missing value")
     there = sorted(frame["year"].unique().to_list())
     frame = frame.filter(pl.col("year").is_in([float(year) for year in years]))
     if hours is not None:

@@ -1,8 +1,10 @@
 """Imputing held-out days and a station's whole fortnight, against what one would do without the hierarchy.
 
 Every method gives a mean and an sd for each held-out cell. Own-station baselines see their station alone:
-an exact Matérn GP (a Kalman filter) and linear interpolation. `pooled-gp` is one GP on all stations' rows, as
-if they were one; `others-mean` is the mean of the other stations at that hour. These two need pooled rows.
+`station-gp`, an exact GP with a Matérn function and waves of the year, the week and the day,
+`station-gp-plain` without the waves (both by Kalman filter), and linear interpolation. `pooled-gp` is one GP
+on all stations' rows, as if they were one; `others-mean` is the mean of the other stations at that hour. Both
+need pooled rows.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from pfedhgp import state_space as ss
 from pfedhgp.errors import InputError
 from pfedhgp.kernels import Matern12
 from pfedhgp.runtime import with_numerics
+from pfedhgp.studies.station_gp import station_gps
 
-OWN = ("station-gp", "interpolation")
+OWN = ("station-gp", "station-gp-plain", "interpolation")
 FORTNIGHT = 14.0
 Series = tuple[np.ndarray, np.ndarray]  # days (n,), values (n,) without NaN
 
@@ -148,6 +151,21 @@ def _posterior(
     )
 
 
+def with_waves(
+    kept: Mapping[str, Series], held: Mapping[str, Series]
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Each station's own GP with seasonal, weekly and daily structure, on one clock for all."""
+    names = list(held)
+    parts = [*(kept[n][0] for n in names), *(held[n][0] for n in names)]
+    clock = np.unique(np.concatenate(parts))
+    Y = np.full((len(clock), len(names)), np.nan)
+    for i, name in enumerate(names):
+        Y[np.searchsorted(clock, kept[name][0]), i] = kept[name][1]
+    mean, sd = station_gps(clock, Y)
+    at = [np.searchsorted(clock, held[name][0]) for name in names]
+    return {name: (mean[at[i], i], sd[at[i], i]) for i, name in enumerate(names)}
+
+
 def interpolation(t: np.ndarray, y: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Between the neighbours in time; the sd is that of leaving out whole days of the rows themselves."""
     mean = np.interp(at, t, y)
@@ -191,7 +209,8 @@ def baselines(
     mean, sd = gaussian_process(pooled[0], pooled[1], every)
     parts = zip(np.split(mean, cuts), np.split(sd, cuts), strict=True)
     return {
-        "station-gp": {n: gaussian_process(*kept[n], held[n][0]) for n in held},
+        "station-gp": with_waves(kept, held),
+        "station-gp-plain": {n: gaussian_process(*kept[n], held[n][0]) for n in held},
         "interpolation": {n: interpolation(*kept[n], held[n][0]) for n in held},
         "pooled-gp": dict(zip(held, parts, strict=True)),
         "others-mean": {n: others_mean(kept, n, held[n][0]) for n in held},

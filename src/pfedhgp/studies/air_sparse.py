@@ -1,7 +1,8 @@
 """A station with few rows left: is it put in its zone, and what does it predict?
 
-All other stations keep their rows. Zones are found again from a new fit, and from pooled rows; the station's
-other rows are predicted by that fit and by its own GP.
+All other stations keep their rows. Zones are found again from a new fit of the zone model, and from pooled
+rows; the station's other rows are predicted by a new fit of the imputing model, whose global layer has the
+resolution of a day, by the zone model, and by the station's own GP.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ def sparse_part(
     stations: Sequence[str],
     *,
     model: Callable[[], FederatedGP],
+    predictor: Callable[[], FederatedGP],
     pooled: Pooled,
     seed: int,
     say: Callable[[str], None],
@@ -61,24 +63,34 @@ def sparse_part(
     count = len(set(zones.values()))
     for i, name in enumerate(stations):
         left, rest = thinned(sites, name, share=KEPT, seed=seed + i)
-        fitted = model().fit({n: (t[:, None], y) for n, (t, y) in left.items()})
+        data = {n: (t[:, None], y) for n, (t, y) in left.items()}
+        fitted = model().fit(data)
         groups = discover(fitted.model_, count, seed=seed, draws=0, measure=False).labels
         names, squared = pooled(left)
         labels = zone_groups.group(squared, count, "agglomerative")
         together = dict(zip(names, map(int, labels), strict=True))
-        p = fitted.predict(name, rest[0][:, None])
-        ours = imputing.scores({name: rest}, {name: (p.mean[:, 0], p.sd[:, 0])})
-        own = imputing.gaussian_process(*left[name], rest[0])
-        alone = imputing.scores({name: rest}, {name: own})
+        smooth, ours = (_scores(each, name, rest) for each in (fitted, predictor().fit(data)))
+        plain = {name: imputing.gaussian_process(*left[name], rest[0])}
+        waves = imputing.with_waves({name: left[name]}, {name: rest})
+        alone = imputing.scores({name: rest}, waves)
         for method, values in (
             ("pfedhgp", {"accuracy": float(in_its_zone(groups, zones, name)), **ours}),
+            ("pfedhgp-zone-model", smooth),
             ("pooled", {"accuracy": float(in_its_zone(together, zones, name))}),
             ("station-gp", alone),
+            ("station-gp-plain", imputing.scores({name: rest}, plain)),
         ):
             for metric, value in values.items():
                 found.setdefault(method, {}).setdefault(metric, []).append(value)
         say(
             f"{name} with {len(left[name][0])} rows: zone {bool(found['pfedhgp']['accuracy'][-1])}, pooled "
-            f"{bool(found['pooled']['accuracy'][-1])}; CRPS {ours['crps']:.3f}, alone {alone['crps']:.3f}"
+            f"{bool(found['pooled']['accuracy'][-1])}; CRPS {ours['crps']:.3f}, by the zone model "
+            f"{smooth['crps']:.3f}, alone {alone['crps']:.3f}, without waves "
+            f"{found['station-gp-plain']['crps'][-1]:.3f}"
         )
     return found
+
+
+def _scores(model: FederatedGP, name: str, rest: imputing.Series) -> dict[str, float]:
+    p = model.predict(name, rest[0][:, None])
+    return imputing.scores({name: rest}, {name: (p.mean[:, 0], p.sd[:, 0])})

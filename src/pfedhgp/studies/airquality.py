@@ -22,18 +22,20 @@ from pfedhgp.errors import InputError
 from pfedhgp.estimator import FederatedGP
 from pfedhgp.inference.structured_training import Structured
 from pfedhgp.kernels import RBF
+from pfedhgp.runtime import with_numerics
 from pfedhgp.studies import air_imputation as imputing
 from pfedhgp.studies.air_sparse import one_of_each, sparse_part
 from pfedhgp.studies.report import machine, write_results
 from pfedhgp.studies.summary import interval
-from pfedhgp.zones import GRID, SHARE, discover
+from pfedhgp.zone_compared import Compared
+from pfedhgp.zones import GRID, SHARE, Zones, discover, revealed
 
 ATTRIBUTION = (
     "Data: Beijing Multi-Site Air-Quality, Song Xi Chen, UCI Machine Learning Repository 501, CC BY 4.0. "
     "Station coordinates are approximate and are used for maps alone."
 )
 FEW = " (5% of a station)"
-SIZES = (25, 50, 100, 150, 200, 300, 400)
+SIZES = (25, 50, 100, 150, 200, 250, 300, 400)
 Say = Callable[[str], None]
 
 
@@ -89,6 +91,7 @@ def run(study: AirQuality, source: str | Path, folder: Path, say: Say) -> dict[s
             ZONES,
             one_of_each(ZONES, study.seed, few) if few else [],
             model=lambda: zone_model(study),
+            predictor=lambda: imputing_model(study),
             pooled=pooled_distances,
             seed=study.seed,
             say=say,
@@ -151,8 +154,8 @@ def zones_part(study: AirQuality, sites: dict[str, imputing.Series], say: Say) -
     fit_seconds = time.perf_counter() - began
     say(f"zones: fitted in {fit_seconds:.0f} s")
     stacked = {name: (X, y[:, None]) for name, (X, y) in data.items()}
-    first = None
-    own = own_functions(model)
+    own, attacks = own_functions(model), attacks_on(model, stacked)
+    by_seed: list[Zones] = []
     for method in ("agglomerative", "spectral"):
         for i in range(study.sketches):
             found = discover(
@@ -161,15 +164,23 @@ def zones_part(study: AirQuality, sites: dict[str, imputing.Series], say: Say) -
                 method=method,
                 seed=study.seed + i,
                 draws=20 if i == 0 and method == "agglomerative" else 0,
-                rows=stacked if i == 0 and method == "agglomerative" else None,
+                rows=stacked,
                 own=own,
-                measure=first is None,
+                attacks=attacks,
+                measure=method == "agglomerative",
             )
-            first = first or found
+            by_seed += [found] if method == "agglomerative" else []
             rows.setdefault(("pfedhgp", method), []).append(found.labels)
-    assert first is not None
-    curve = reveal(study, model, own, stacked)
+    first = by_seed[0]
+    counts = {
+        choice: zone_groups.how_many(first.between, first.method, choice)[0]
+        for choice in zone_groups.CHOICES
+    }
+    curve = reveal(study, own, attacks)
     say(f"zones: sketches compared after {time.perf_counter() - began:.0f} s")
+    say(
+        f"zones: groups left to the eigengap {counts['eigengap']}, silhouette {counts['silhouette']}"
+    )
     paper = paper_model(study).fit(data)
     whole = own_functions(paper)
     for method in ("agglomerative", "spectral"):
@@ -192,6 +203,17 @@ def zones_part(study: AirQuality, sites: dict[str, imputing.Series], say: Say) -
     return {
         "rows": rows,
         "zones": first,
+        "seeds": [
+            {
+                "seed": zones.seed,
+                "ari": ari(zones.labels),
+                "ari_spectral": ari(rows["pfedhgp", "spectral"][i]),
+                "r2": float(np.mean(list(zones.r2.values()))),
+                "r2_largest": max(zones.r2.values()),
+            }
+            for i, zones in enumerate(by_seed)
+        ],
+        "counts": counts,
         "curve": curve,
         "seconds": fit_seconds,
         "exchanges": model.exchanges_,
@@ -206,38 +228,39 @@ def own_functions(model: FederatedGP) -> dict[str, zone_sketches.OwnFunction]:
     return {n: zone_sketches.own_function(model.model_, n, grid) for n in model.clients_}
 
 
+def attacks_on(
+    model: FederatedGP, rows: dict[str, tuple[np.ndarray, np.ndarray]]
+) -> dict[str, zone_sketches.Attack]:
+    """What it takes to guess at every station's rows from sketches."""
+    grid = zone_sketches.public_grid(model.model_, GRID)
+    return {n: zone_sketches.Attack.on(model.model_, n, grid, rows[n]) for n in model.clients_}
+
+
+@with_numerics
 def reveal(
     study: AirQuality,
-    model: FederatedGP,
     own: dict[str, zone_sketches.OwnFunction],
-    rows: dict[str, tuple[np.ndarray, np.ndarray]],
+    attacks: dict[str, zone_sketches.Attack],
 ) -> list[dict[str, Any]]:
-    """ARI (Ward's) and R² by sketch size, means over seeds."""
-    fitted = model.model_
-    names = sorted(rows)
-    grid = zone_sketches.public_grid(fitted, GRID)
-    means = np.stack([own[n].mean.reshape(-1) for n in names])
-    attacks = [zone_sketches.Attack.on(fitted, name, grid, rows[name]) for name in names]
+    """ARI (Ward's) and R² by sketch size: means over seeds, and the largest R² of any station and seed."""
+    names = tuple(sorted(own))
     sizes = sorted({*SIZES, round(SHARE * GRID)})
     curve = []
     for size in sizes:
         found = []
         for i in range(study.sketches):
-            omega = zone_sketches.projection(GRID, size, (study.seed + i, 0))
-            sketches = means @ omega
-            squared = zone_groups.squared_distances(sketches, np.zeros(len(names)))
-            labels = zone_groups.group(squared, 3, "agglomerative")
-            r2 = [a.r2(omega, s) for a, s in zip(attacks, sketches, strict=True)] if i == 0 else []
-            score = ari(dict(zip(names, map(int, labels), strict=True)))
-            found.append((score, r2))
+            compared = Compared(own, names, size=size, seed=study.seed + i, grid="", least=3)
+            labels = compared.label(3, "agglomerative")
+            r2 = list(revealed(attacks, own, compared.sent).values())
+            found.append((ari(dict(zip(names, map(int, labels), strict=True))), r2))
         curve.append(
             {
                 "size": size,
                 "ari": float(np.mean([score for score, _ in found])),
                 "exact": sum(score == 1.0 for score, _ in found),
                 "seeds": study.sketches,
-                "r2": float(np.mean(found[0][1])),
-                "r2_largest": float(np.max(found[0][1])),
+                "r2": float(np.mean([r2 for _, r2 in found])),
+                "r2_largest": float(np.max([r2 for _, r2 in found])),
             }
         )
     return curve
@@ -284,7 +307,13 @@ def imputation_part(
                 scores["fortnight_crps"] = alone["crps"]
                 scores["fortnight_rmse"] = alone["rmse"]
             found.setdefault(method, []).append(scores)
-        say(f"imputation {i + 1}/{study.splits}: {time.perf_counter() - began:.0f} s")
+        said = ", ".join(
+            f"{name} {every_score[-1]['crps']:.3f} ({every_score[-1]['coverage']:.3f})"
+            for name, every_score in found.items()
+        )
+        say(
+            f"imputation {i + 1}/{study.splits}: {time.perf_counter() - began:.0f} s; CRPS (coverage) {said}"
+        )
     return found
 
 
@@ -312,6 +341,8 @@ def _write(
         name = model if method == "agglomerative" else f"{model} ({method})"
         add(name, "ari", [ari(each) for each in labels])
         add(name, "nmi", [nmi(each) for each in labels])
+    for metric in ("r2", "r2_largest"):
+        add("pfedhgp", metric, [each[metric] for each in found["seeds"]])
     for metric in ("seconds", "exchanges", "bytes"):
         add("pfedhgp", metric, [float(found[metric])])
     for model, scores in imputed.items():
@@ -324,8 +355,17 @@ def _write(
     results = {
         "records": records,
         "curves": {"ari against r2": found["curve"]},
-        "tables": {"zones": zones.to_json()},
-        "config": {"study": "airquality", **asdict(study), "machine": machine()},
+        "tables": {
+            "zones": zones.to_json(),
+            "sketch seeds": found["seeds"],
+            "number of groups": found["counts"],
+        },
+        "config": {
+            "study": "airquality",
+            **asdict(study),
+            "machine": machine(),
+            "cpu_seconds": time.process_time(),
+        },
     }
     pictures = {
         "map-paper.svg": zone_figures.site_map(ZONES, COORDINATES, "The paper's zones"),
@@ -347,8 +387,9 @@ def _notes(study: AirQuality) -> tuple[str, ...]:
     return (
         ATTRIBUTION,
         f"All in {unit}. Groups are Ward's unless the row says spectral; pfedhgp's figures are means over "
-        f"{study.sketches} sketch seeds. R² is that of the best linear guess at a station's rows from its "
-        "sketch by one who knows every kernel and the global layer.",
+        f"{study.sketches} sketch seeds. R² is that of the best linear guess at a station's rows from all "
+        "that it sent for zones, by one who knows everything but its readings: kernels, noise, hours and the "
+        "global layer.",
         "operator: the paper's operators, which see input times and kernels and never what a function looks "
         "like. paper: M = 30, M_i = 12, whole fitted functions compared. pooled: the rows themselves.",
     )
@@ -383,8 +424,15 @@ def _tables(results: dict[str, Any]) -> dict[str, tuple[list[str], list[list[str
         ]
         for p in results["curves"]["ari against r2"]
     ]
+    seeds = [
+        [str(s["seed"]), *(f"{s[c]:.3f}" for c in ("r2", "r2_largest", "ari", "ari_spectral"))]
+        for s in results["tables"]["sketch seeds"]
+    ]
+    counts = [[choice, str(n)] for choice, n in results["tables"]["number of groups"].items()]
     return {
         "Zones": (["row", "ARI", "NMI"], zones),
+        "Sketch seeds": (["seed", "R², mean", "R², largest", "ARI", "ARI, spectral"], seeds),
+        "Number of groups, were it not given": (["chosen by", "groups"], counts),
         "Sketch size, what it reproduces, what it finds": (
             ["numbers", "R², mean", "R², largest", "ARI", "exact"],
             curve,
