@@ -131,7 +131,10 @@ def _recovery(e: Evidence, counts: Sequence[int], *, said: bool) -> str:
 
     stable = split_is_stable(counts, e.heterogeneity, wanted=RECOVERED)
     expected = np.floor(100 * expected_recovery(counts, e.heterogeneity)) / 100
-    rule = f"y rule of thumb, the global layer correlates {expected:.2f} with what all share"
+    rule = (
+        "y rule of thumb, and on average over such federations, the global layer correlates "
+        f"{expected:.2f} with what all share"
+    )
     if stable:
         return f"B{rule}, if the fitted size of the deviations can be trusted." if said else ""
     if said:

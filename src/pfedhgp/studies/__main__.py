@@ -69,7 +69,8 @@ def _main(arguments: list[str] | None) -> int:
     def progress(done: int, total: int, record: dict[str, Any]) -> None:
         names = ("phase", "scenario", "model", "run")
         what = " ".join(str(record[name]) for name in names if name in record)
-        print(f"{time.perf_counter() - began:7.1f} s  {done}/{total}  {what}", flush=True)
+        line = f"{time.perf_counter() - began:7.1f} s  {done}/{total}  {what}"
+        print(line, file=sys.stderr, flush=True)
 
     with nullcontext() if given.join else resumable():
         store = run_study(

@@ -6,9 +6,11 @@ so nothing is asked of who writes the report.
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import time
 from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ def machine() -> dict[str, Any]:
     found: dict[str, Any] = {
         "date": today(),
         "pfedhgp": __version__,
+        "code": code(),
         "python": platform.python_version(),
     }
     for name in ("jax", "numpy", "scipy"):
@@ -37,6 +40,16 @@ def machine() -> dict[str, Any]:
         except PackageNotFoundError:
             found[name] = None
     return {**found, "machine": platform.machine(), "processor": _processor(), "cores": cores()}
+
+
+@cache
+def code() -> str:
+    """Which code trained: the first digits of the SHA-256 of the package's modules, names and texts."""
+    root, found = Path(__file__).parents[1], hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        found.update(f"{path.relative_to(root).as_posix()}\0".encode())
+        found.update(path.read_bytes())
+    return found.hexdigest()[:12]
 
 
 def made_here(device: str) -> dict[str, Any]:
@@ -111,4 +124,5 @@ def _line(one: Mapping[str, Any]) -> str:
     device = one["device"] + (f" ({one['accelerator']})" if one.get("accelerator") else "")
     about = ", ".join(str(one[name]) for name in ("machine", "processor") if one.get(name))
     versions = ", ".join(f"{name} {one.get(name)}" for name in VERSIONS)
+    versions += f", code {one['code']}" if one.get("code") else ""
     return f"{day}, {device}, {one['cores']} cores ({about}); {versions}."

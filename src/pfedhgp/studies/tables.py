@@ -56,13 +56,15 @@ def _cell(cells: dict, scenario: str, model: str, metric: str, form: str) -> str
     low, high = record["ci95"]
     if metric in COMPARED and low is not None:
         text += f" [{form.format(low)}, {form.format(high)}]"
+    if metric not in COMPARED or not competes(model):
+        return text
     rivals = [
-        _loss(metric, r["mean"])
+        r["mean"]
         for (s, m, name), r in cells.items()
         if (s, name) == (scenario, metric) and competes(m)
     ]
-    best = metric in COMPARED and competes(model) and _loss(metric, record["mean"]) == min(rivals)
-    return f"**{text}**" if best else text
+    best = min(rivals, key=lambda value: _loss(metric, value))
+    return f"**{text}**" if form.format(best) == form.format(record["mean"]) else text
 
 
 def competes(model: str) -> bool:
