@@ -68,7 +68,7 @@ def test_every_message_of_a_run_is_as_expected(case):
 
 
 def _check_rounds(chosen, down):
-    """Through restarts and to the delivery every round follows from its exchange, and another one does not."""
+    """Through restarts and to the delivery: every round follows from its exchange, and no other one does."""
     past, asked = None, list({(m.kind, m.round, m.block): m for m in down}.values())
     for number, message in enumerate(asked, 1):
         envelope = _envelope(number, message)

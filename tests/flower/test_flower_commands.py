@@ -23,9 +23,9 @@ from pfedhgp.federation.flower import certs  # noqa: E402
 from pfedhgp.federation.flower.certs import (  # noqa: E402
     make_certificates,
     read_sites,
-    site_hash,
 )
 from pfedhgp.federation.flower.coordinator import Coordinator  # noqa: E402
+from pfedhgp.federation.flower.homes import site_hash  # noqa: E402
 from pfedhgp.federation.flower.processes import private_folder  # noqa: E402
 
 pytestmark = pytest.mark.flower

@@ -57,8 +57,9 @@ def train(
     import tempfile
 
     from pfedhgp.atomic import write_bytes
-    from pfedhgp.federation.flower.certs import make_certificates, site_hash
+    from pfedhgp.federation.flower.certs import make_certificates
     from pfedhgp.federation.flower.federation import Federation, Member
+    from pfedhgp.federation.flower.homes import SITES, site_hash
 
     run, names = checkpoint.parent, [client.name for client in data.training]
     _remove_left_over(checkpoint / PRIVATE)
@@ -72,7 +73,7 @@ def train(
         for client in data.training:
             rows = private / f"{site_hash(client.name)}.parquet"
             _write_rows(rows, client, data)
-            home = run / "sites" / site_hash(client.name)
+            home = run / SITES / site_hash(client.name)
             members.append(Member(client.name, rows, keys[client.name], home))
         Federation(
             config=private / "run.toml",

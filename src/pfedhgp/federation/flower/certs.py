@@ -10,7 +10,6 @@ DIR/sites/<hash>.key            a site's private key; goes to that site alone
 from __future__ import annotations
 
 import datetime
-import hashlib
 import ipaddress
 import os
 import ssl
@@ -27,15 +26,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from pfedhgp.atomic import write_bytes
 from pfedhgp.data.table import short
 from pfedhgp.errors import InputError
+from pfedhgp.federation.flower.homes import SITES, site_hash
 from pfedhgp.federation.flower.processes import private_folder
 from pfedhgp.toml_text import quoted
 
 LONGEST_NAME = 200
-
-
-def site_hash(name: str) -> str:
-    """sha256(name)[:16]: names never reach a path."""
-    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def make_certificates(
@@ -51,12 +46,12 @@ def make_certificates(
     server_key, server = _server_certificate(ca_key, ca, hosts, days)
     keys = {name: ec.generate_private_key(ec.SECP384R1()) for name in sites}
     private_folder(folder, "--out")
-    private_folder(folder / "sites", "--out")
+    private_folder(folder / SITES, "--out")
     _write_secret(folder / "ca.key", _pem(ca_key))
     _write_secret(folder / "server.key", _pem(server_key))
     paths = {}
     for name, key in keys.items():
-        paths[name] = folder / "sites" / f"{site_hash(name)}.key"
+        paths[name] = folder / SITES / f"{site_hash(name)}.key"
         _write_secret(paths[name], private_text(key))
     write_bytes(folder / "ca.crt", ca.public_bytes(serialization.Encoding.PEM))
     write_bytes(folder / "server.crt", server.public_bytes(serialization.Encoding.PEM))
