@@ -115,7 +115,7 @@ def test_a_site_that_is_away_comes_back_and_one_joins_late(tmp_path):
     assert log[3]["missing"] == {"south": "no-answer", "east": "no-answer"}
     up, down = (8 * n for n in _numbers(link, "north", 4))
     assert line_of(log[3]).splitlines() == [
-        f"exchange 4, round 1: 1 site in 30.0 s, {up} bytes up, {down} down",
+        f"exchange 4, round 1: 1 site in 30.0 s, {up} bytes of arrays up, {down} down",
         "  without south: no answer in time",
         "  without east: no answer in time",
     ]

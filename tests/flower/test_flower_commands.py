@@ -43,6 +43,7 @@ def there(tmp_path, monkeypatch, run):
 
 
 SERVER = ["server", "--config", "run.toml", "--sites", "certs/sites.toml", "--out", "RUN"]
+ELSEWHERE = ["sites.toml" if word == "certs/sites.toml" else word for word in SERVER]
 CLIENT = [
     "client",
     "--data",
@@ -59,7 +60,11 @@ CLIENT = [
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([*SERVER], "--certs is missing"),
+        (
+            [*SERVER, "--listen", "127.0.0.2:9092"],
+            "server.crt is not for 127.0.0.2",
+        ),  # those beside sites.toml
+        ([*ELSEWHERE], "--certs is missing, and there is no ca.crt beside sites.toml"),
         ([*SERVER, "--insecure"], "--insecure is for this machine alone"),
         ([*SERVER, "--certs", "elsewhere"], "ca.crt: no such file"),
         ([*SERVER, "--certs", "certs", "--listen", "9092"], "--listen must be HOST:PORT"),
@@ -243,6 +248,10 @@ def test_a_home_is_one_sites_and_for_its_owner_alone(there, run):
     home.mkdir(mode=0o755)
     (home / "site.json").write_text('{"name": "b"}')
     assert "the home of another site" in run(*client).complaint
+    (home / "site.json").write_text('{"name": "a"}')
+    alone = run(*client)
+    assert alone.code == 1
+    assert "waiting for the server at 127.0.0.1:9: the connection is refused" in alone.err
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
     folder = there / "mine"
     folder.mkdir(mode=0o755)
