@@ -103,7 +103,7 @@ class Deployment:
             [
                 *(sys.executable, "-m", "pfedhgp.cli.main", "server", "--config", "run.toml"),
                 *("--sites", "certs/sites.toml", "--out", "RUN"),
-                *("--listen", f"127.0.0.1:{self.port}", *(more or ("--certs", "certs"))),
+                *("--listen", f"127.0.0.1:{self.port}", *more),
             ],
         )
 

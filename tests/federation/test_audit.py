@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 
 from pfedhgp.errors import InputError
 from pfedhgp.federation.flower.audit import HEAD, LOG, START, AuditLog, check, link
+from pfedhgp.federation.flower.homes import site_hash
 
 
 @pytest.fixture
@@ -134,3 +136,33 @@ def test_a_half_written_line_is_dropped_and_noted_and_others_are_not_touched(hom
 
 def test_a_folder_without_a_log_is_said_so(tmp_path, run):
     assert "no audit.jsonl here" in run("audit", tmp_path).complaint
+
+
+def test_the_logs_of_a_federate_runs_sites_are_checked_too(tmp_path, run):
+    """Each on its own chain and against the hashes of the server beside it; also one that was taken away."""
+    kept, logs = {}, {}
+    for name in ("RUN", "north", "south"):
+        folder = tmp_path if name == "RUN" else tmp_path / "sites" / site_hash(name)
+        logs[name], log = folder / LOG, AuditLog(folder)
+        log.append("received", run="r", exchange=1, kind="census")
+        kept[name] = log.append("sent", run="r", exchange=1, kind="census")
+    (tmp_path / "sites" / site_hash("never there")).mkdir()
+    entry = {"exchange": 1, "audit": {n: kept[n] for n in ("north", "south")}}
+    (tmp_path / "participation.jsonl").write_text(json.dumps(entry) + "\n")
+    whole = run("audit", tmp_path)
+    assert (whole.code, whole.out.count("2 lines, 1 messages sent")) == (0, 3)
+    before = logs["south"].read_text()
+    logs["south"].write_text(before.replace('"kind": "census"', '"kind": "extent"'))
+    changed = run("audit", tmp_path)
+    assert changed.code == 1
+    assert f"{logs['south']}: line 1: its hash does not follow" in changed.out
+    told = json.loads(run("audit", tmp_path, "--json").out)
+    assert {s["log"]: s["bad_line"] for s in told["sites"]} == {
+        str(logs["south"]): 1,
+        str(logs["north"]): None,
+    }
+    assert told["bad_line"] is None
+    shutil.rmtree(logs["south"].parent)  # without a trace, but for the hash that the server has
+    gone = run("audit", tmp_path)
+    assert gone.code == 1
+    assert f"{logs['south']}: line 1: the log is missing" in gone.out

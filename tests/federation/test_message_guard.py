@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from federation.test_messages import clients, plan, recorded
 from pfedhgp.data.tables import whole_cycles_of
 from pfedhgp.federation.flower import guard
-from pfedhgp.federation.flower.envelope import Envelope, Refused
+from pfedhgp.federation.flower.envelope import DELIVER, Envelope, Refused
 from pfedhgp.inference.meanfield_training import MeanField
 from pfedhgp.inference.structured_training import Structured
 from pfedhgp.model.cycles import CycleChoice
@@ -26,7 +28,11 @@ def _cycles():
 
 
 CASES = {
-    "structured": lambda: (Structured(rounds=2, averaging=None, frozen_rounds=0), clients(2), {}),
+    "structured": lambda: (
+        Structured(rounds=2, averaging=None, frozen_rounds=0),
+        clients(2),
+        {"restarts": 2},
+    ),
     "loadings": lambda: (
         Structured(rounds=2, averaging=None, frozen_rounds=0, learn_inducing=True),
         clients(2, outputs=2),
@@ -58,6 +64,36 @@ def test_every_message_of_a_run_is_as_expected(case):
     for message in up:
         request = asked[message.kind, message.round]
         guard.check_arrays(message.arrays, guard.reply_shapes(chosen, message.kind, request))
+    _check_rounds(chosen, down)
+
+
+def _check_rounds(chosen, down):
+    """Through restarts and to the delivery: every round follows from its exchange, and no other one does."""
+    past, asked = None, list({(m.kind, m.round, m.block): m for m in down}.values())
+    for number, message in enumerate(asked, 1):
+        envelope = _envelope(number, message)
+        guard.check_request(envelope, chosen, past)
+        for wrong in (message.round + 1, message.round + 77):
+            with pytest.raises(Refused):
+                guard.check_request(replace(envelope, round=wrong), chosen, past)
+        with pytest.raises(Refused):
+            guard.check_request(replace(envelope, block="0" * 64), chosen, past)
+        past = past if message.kind in guard.SETUP else (number, message.round)
+    assert asked[-1].kind == "finish"
+    answered = bool(guard.reply_shapes(chosen, "finish", {}))
+    population = {name: np.zeros(shape) for name, shape in guard._population(chosen).items()}
+    last = replace(asked[-1], arrays={**asked[-1].arrays, **population}, block="")
+    given = replace(_envelope(len(asked) + answered, last), kind=DELIVER)
+    guard.check_request(given, chosen, past)
+    with pytest.raises(Refused):
+        guard.check_request(replace(given, exchange=given.exchange + 1), chosen, past)
+
+
+def _envelope(number, message):
+    about = {"kind": message.kind, "round": message.round, "sender": "server"}
+    return Envelope(
+        run="0" * 32, exchange=number, arrays=message.arrays, block=message.block, **about
+    )
 
 
 def test_the_cap_on_a_request_is_four_times_the_largest_of_its_kind():

@@ -16,8 +16,9 @@ from pfedhgp.federation.checkpoint import Checkpoint
 from pfedhgp.federation.cohort import make_cohorts
 from pfedhgp.federation.flower import audit
 from pfedhgp.federation.flower.engine import Engine, Patience, QuorumError
-from pfedhgp.federation.flower.envelope import CODES, DELIVER
+from pfedhgp.federation.flower.envelope import CODES, DELIVER, Envelope
 from pfedhgp.federation.flower.roster import Roster
+from pfedhgp.federation.messages import hash_arrays
 from pfedhgp.federation.server import Server
 from pfedhgp.runtime import numerics
 from reference_federation import (
@@ -33,6 +34,7 @@ from reference_federation import (
 
 NAMES = ("north", "south", "east")
 ROWS = rows_of(NAMES)
+ZONES = {"kind": "zones"}
 MEAN_FIELD = {"name": "mean-field", "rounds": 2}
 
 
@@ -113,7 +115,7 @@ def test_a_site_that_is_away_comes_back_and_one_joins_late(tmp_path):
     assert log[3]["missing"] == {"south": "no-answer", "east": "no-answer"}
     up, down = (8 * n for n in _numbers(link, "north", 4))
     assert line_of(log[3]).splitlines() == [
-        f"exchange 4, round 1: 1 site in 30.0 s, {up} bytes up, {down} down",
+        f"exchange 4, round 1: 1 site in 30.0 s, {up} bytes of arrays up, {down} down",
         "  without south: no answer in time",
         "  without east: no answer in time",
     ]
@@ -352,10 +354,11 @@ def test_changed_rows_terms_and_old_requests_are_refused(tmp_path):
     site = site_of(tmp_path / "south", ROWS[1])
     before = sorted(p.name for p in (tmp_path / "south" / "runs").rglob("*"))
     assert site.answer(requests[2]).code == "stale"
-    assert site.answer(replace(requests[-2], block="1" * 64)).code == "stale"
+    assert site.answer(_asked_anew(requests[-2], jitter=np.ones(()))).code == "stale"
     assert site.answer(replace(requests[-2], agreement="{}")).code == "config"
     assert site.answer(replace(requests[-2], run="../../etc")).code == "malformed"
-    assert site.answer(replace(requests[-2], exchange=99, counted=1)).code == "forked"
+    later = replace(requests[-2], exchange=requests[-2].exchange + 9, round=requests[-2].round + 9)
+    assert site.answer(replace(later, counted=1)).code == "forked"
     assert sorted(p.name for p in (tmp_path / "south" / "runs").rglob("*")) == before
     again = site.answer(requests[-2])
     assert again.code == ""
@@ -363,6 +366,12 @@ def test_changed_rows_terms_and_old_requests_are_refused(tmp_path):
     other[3] += 1e-9
     changed = site_of(tmp_path / "south", replace(ROWS[1], Y=other))
     assert changed.answer(requests[-2]).code == "rows-changed"
+
+
+def _asked_anew(request, **arrays):
+    """A request with other numbers, and their hash."""
+    changed = {**request.arrays, **arrays}
+    return replace(request, arrays=changed, block=hash_arrays(changed))
 
 
 def test_requests_that_are_not_as_the_plan_says_are_refused(tmp_path):
@@ -385,7 +394,10 @@ def test_requests_that_are_not_as_the_plan_says_are_refused(tmp_path):
 
 
 def test_bad_broadcasts_change_nothing_at_a_site(tmp_path):
-    """Before every request a broken, an endless and an old one: the answers stay, number by number."""
+    """Before every request a broken, an endless and an old one, one of another round, hash and kind.
+
+    The answers stay, number by number.
+    """
     engine, link = federation(tmp_path, agreement())
     run(engine)
     south = [(request, reply) for name, request, reply in link.answered if name == "south"]
@@ -394,6 +406,8 @@ def test_bad_broadcasts_change_nothing_at_a_site(tmp_path):
         for name, array in list(request.arrays.items())[-1:]:  # the census has none
             codes.append(_code(site, request, {name: np.full_like(array, np.nan)}))
             codes.append(_code(site, request, {name: np.zeros(20_000)}))
+        for wrong in ({"round": 77}, {"round": request.round + 1}, {"block": "0" * 64}, ZONES):
+            assert site.answer(replace(request, **wrong)).code == "malformed", (request, wrong)
         if before is not None and before.exchange < request.exchange - 1:
             assert site.answer(before).code == "stale"
         reply = site.answer(request)
@@ -402,6 +416,18 @@ def test_bad_broadcasts_change_nothing_at_a_site(tmp_path):
             np.testing.assert_array_equal(reply.arrays[name], array)
         before = before or request
     assert codes == (len(south) - 1) * ["not-finite", "oversized"]
+
+
+def test_a_histogram_is_refused_where_the_terms_name_the_domain(tmp_path):
+    """The extent's answer has counts of rows by place; and a census is the first exchange and no other."""
+    terms = agreement(model={"domain": ["0..6"]})
+    site = site_of(tmp_path, ROWS[0])
+    asked = Envelope("ab" * 16, 2, "extent", 0, "server", agreement=terms.to_json())
+    sides = {"centre": np.full(1, 2.5), "spread": np.ones(1)}
+    census = replace(asked, kind="census", exchange=1, block=hash_arrays({}))
+    assert site.answer(_asked_anew(asked, **sides)).code == "malformed"
+    assert site.answer(replace(census, exchange=2)).code == "malformed"
+    assert site.answer(census).code == ""
 
 
 def _code(site, request, change):

@@ -1,4 +1,7 @@
-"""A site that misbehaves in training, by $FAULT: nan, replay, silent, slow, raise; `pfedhgp client` else."""
+"""A site that misbehaves, by $FAULT: nan, replay, slow and raise in training, silent from the beginning.
+
+All else is `pfedhgp client`.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ first = {}
 
 
 def answer(self, request):
+    if FAULT == "silent":
+        time.sleep(3600.0)
     if request.kind not in ("start", "round"):
         return honest(self, request)
-    if FAULT == "silent" and request.round >= 2:
-        time.sleep(3600.0)
     if FAULT == "slow" and request.kind == "round" and request.round < 3:
         self.audit.append("note", code=f"slow {request.round}")
         time.sleep(6.0)
@@ -28,7 +31,7 @@ def answer(self, request):
         self._runs.clear()
     reply = honest(self, request)
     kept = first.setdefault("reply", reply)
-    if request.kind == "round" and FAULT == "nan":
+    if FAULT == "nan":
         return with_nan(reply)
     if request.kind == "round" and FAULT == "replay":
         return kept

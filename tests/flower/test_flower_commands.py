@@ -7,11 +7,13 @@ import socket
 import stat
 import tomllib
 import warnings
+from types import SimpleNamespace
 
 import pytest
 
 from flower_processes import needs_flower, write_rows
 from pfedhgp.cli import config as configs
+from pfedhgp.cli import federate as federating
 from pfedhgp.cli.agreement import difference
 from pfedhgp.errors import InputError, PFedHGPWarning
 from pfedhgp.federation.flower.envelope import Envelope
@@ -23,9 +25,9 @@ from pfedhgp.federation.flower import certs  # noqa: E402
 from pfedhgp.federation.flower.certs import (  # noqa: E402
     make_certificates,
     read_sites,
-    site_hash,
 )
 from pfedhgp.federation.flower.coordinator import Coordinator  # noqa: E402
+from pfedhgp.federation.flower.homes import site_hash  # noqa: E402
 from pfedhgp.federation.flower.processes import private_folder  # noqa: E402
 
 pytestmark = pytest.mark.flower
@@ -43,6 +45,9 @@ def there(tmp_path, monkeypatch, run):
 
 
 SERVER = ["server", "--config", "run.toml", "--sites", "certs/sites.toml", "--out", "RUN"]
+RENEW = ["certs", "--renew", "--out", "certs"]
+NOBODY = SimpleNamespace(training=[])
+ELSEWHERE = ["sites.toml" if word == "certs/sites.toml" else word for word in SERVER]
 CLIENT = [
     "client",
     "--data",
@@ -59,7 +64,11 @@ CLIENT = [
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([*SERVER], "--certs is missing"),
+        (
+            [*SERVER, "--listen", "127.0.0.2:9092"],
+            "server.crt is not for 127.0.0.2",
+        ),  # those beside sites.toml
+        ([*ELSEWHERE], "--certs is missing, and there is no ca.crt beside sites.toml"),
         ([*SERVER, "--insecure"], "--insecure is for this machine alone"),
         ([*SERVER, "--certs", "elsewhere"], "ca.crt: no such file"),
         ([*SERVER, "--certs", "certs", "--listen", "9092"], "--listen must be HOST:PORT"),
@@ -227,6 +236,58 @@ def test_keys_are_their_owners_alone_and_names_are_in_no_path(there):
     assert list(read_sites(there / "certs" / "sites.toml")) == ["a", "b/ü"]
 
 
+def test_a_server_certificate_is_renewed_with_the_authoritys_key(there, run):
+    """For the names and the key that it had; the authority outlives it, and sites keep ca.crt."""
+    folder = there / "certs"
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    old, ca = (certs._certificate_in(folder / n) for n in ("server.crt", "ca.crt"))
+    assert (ca.not_valid_after_utc - old.not_valid_after_utc).days >= 3649
+    done = run("certs", "--renew", "--days", "730", "--out", "certs")
+    assert done.code == 0, done.err
+    new = certs._certificate_in(folder / "server.crt")
+    assert 364 <= (new.not_valid_after_utc - old.not_valid_after_utc).days <= 365
+    assert f"valid until {new.not_valid_after_utc:%Y-%m-%d}" in done.err
+    assert certs._names_of(new) == certs._names_of(old)
+    new.verify_directly_issued_by(ca)
+    certs.check_server_certificate(folder, "127.0.0.1")
+    for name, content in before.items():
+        assert ((folder / name).read_bytes() == content) == (name != "server.crt")
+    assert "ca.crt is valid until" in run(*RENEW, "--days", "9000").complaint
+    assert "without --site" in run(*RENEW, "--site", "a").complaint
+    (folder / "ca.key").write_bytes(before["server.key"])
+    assert "ca.key is not the key of ca.crt" in run(*RENEW).complaint
+    (folder / "ca.key").unlink()
+    assert "ca.key: cannot be read" in run(*RENEW).complaint
+    assert certs._certificate_in(folder / "server.crt") == new
+
+
+def test_the_authoritys_key_is_named_with_what_to_do(there, run):
+    made = run("certs", "--site", "a", "--out", "others")
+    assert "others/ca.key: keep it offline" in made.err
+
+
+def test_federate_refuses_a_gpu_and_says_that_one_by_one_is_what_it_is(there, run, monkeypatch):
+    table = ["rows.parquet", "--client", "y", "--input", "x", "--output", "y", "--out", "RUN"]
+    assert "compute on the CPU" in run("federate", *table, "--device", "gpu").complaint
+    assert not (there / "RUN").exists()
+
+    class Begun(Exception):
+        pass
+
+    def begin(note):
+        raise Begun
+
+    def start():
+        settings = {**tomllib.loads(SETTINGS), "inference": {"batch": False}}
+        where = (NOBODY, there / "RUN" / "checkpoint", None)
+        with pytest.raises(Begun):
+            federating.train(configs.check(settings), *where, resume=False, quiet=True)
+
+    monkeypatch.setattr(federating, "_remove_left_over", begin)
+    with pytest.warns(PFedHGPWarning, match="--one-by-one changes nothing here"):
+        start()
+
+
 def test_a_site_makes_its_own_key_and_prints_its_line(there, run):
     result = run("certs", "--key-only", "--site", "a", "--out", "own.key")
     (there / "own.toml").write_text("[sites]\n" + result.out)
@@ -243,6 +304,10 @@ def test_a_home_is_one_sites_and_for_its_owner_alone(there, run):
     home.mkdir(mode=0o755)
     (home / "site.json").write_text('{"name": "b"}')
     assert "the home of another site" in run(*client).complaint
+    (home / "site.json").write_text('{"name": "a"}')
+    alone = run(*client)
+    assert alone.code == 1
+    assert "waiting for the server at 127.0.0.1:9: the connection is refused" in alone.err
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
     folder = there / "mine"
     folder.mkdir(mode=0o755)
@@ -254,10 +319,12 @@ def test_a_home_is_one_sites_and_for_its_owner_alone(there, run):
     assert "nothing can be written there" in run(*elsewhere).complaint
 
 
-def test_a_home_without_a_model_is_said_so(there, run):
+@pytest.mark.parametrize("mark", ["site.json", "flower/supernode.log", "lock"])
+def test_a_home_without_a_model_is_said_so(there, run, mark):
+    """Also where no message ever reached it."""
     home = there / "home"
-    home.mkdir()
-    (home / "site.json").write_text('{"name": "a"}')
+    (home / mark).parent.mkdir(parents=True)
+    (home / mark).write_text('{"name": "a"}')
     words = run("predict", home, "rows.parquet", "--out", "p.csv").complaint
     assert "this site has no model yet" in words
 

@@ -70,7 +70,8 @@ def test_federate_is_fit_with_processes(tmp_path, cache, run):
     assert len(list((many / "sites").iterdir())) == 2
     assert not list(many.rglob("*.parquet"))
     assert not rows.exists(), "resuming takes away what the killed one left"
-    assert run("audit", many).code == 0
+    audited = run("audit", many)
+    assert (audited.code, audited.out.count("whole, ends in")) == (0, 3), "the sites' logs, too"
 
 
 def _exchanges(run) -> int:

@@ -77,6 +77,33 @@ def test_a_wrong_authority_is_found_as_soon_as_there_is_a_server(tmp_path, servi
     assert right.met
 
 
+def test_why_a_server_is_not_there_is_said_once(monkeypatch):
+    """Also without TLS; again where the reason is another, or the server was there in between."""
+    port, said = free_port(), []
+    meeting = Acquaintance(Server("127.0.0.1", port, None, None), said.append)
+    for _ in range(3):
+        assert not meeting.look(now=True)
+    start = f"waiting for the server at 127.0.0.1:{port}: "
+    assert said == [start + "the connection is refused: no server listens there"]
+    with socket.create_server(("127.0.0.1", port)):
+        assert meeting.look(now=True)
+    assert len(said) == 1
+    reasons = {
+        socket.gaierror(-2, "Name or service not known"): "its name is not known here (Name or",
+        TimeoutError("timed out"): "no answer within 10 s: a firewall, or",
+        OSError(113, "No route to host"): "No route to host",
+    }
+    for error, words in reasons.items():
+
+        def fail(to, timeout, error=error):
+            raise error
+
+        monkeypatch.setattr(socket, "create_connection", fail)
+        assert not meeting.look(now=True)
+        assert said[-1].startswith(start + words)
+    assert len(said) == 4
+
+
 def test_a_certificate_out_of_its_dates_is_said_so(tmp_path, serving):
     folder, port = _made(tmp_path / "old", days=-0.03), free_port()  # for 17 minutes, until 43 ago
     serving(folder, port)

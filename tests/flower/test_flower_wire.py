@@ -31,7 +31,7 @@ from pfedhgp.federation.flower.control import register  # noqa: E402
 from pfedhgp.federation.flower.envelope import HELLO, Envelope, Refused  # noqa: E402
 from pfedhgp.federation.flower.grid_link import TRAIN, GridLink  # noqa: E402
 from pfedhgp.federation.flower.superlink import FleetOnly  # noqa: E402
-from pfedhgp.federation.flower.supernode import forgetting  # noqa: E402
+from pfedhgp.federation.flower.supernode import answering, forgetting  # noqa: E402
 
 pytestmark = pytest.mark.flower
 ARRAYS = {
@@ -279,3 +279,20 @@ def test_a_message_that_came_in_part_leaves_no_task_behind(run_is_over):
     assert node.open == {f"task of {name}" for name in left}
     assert "create_task" not in vars(node)
     assert pulled(state=node, object_store=store_of, receive=lambda: None, get_run=None) is None
+
+
+def test_an_answer_to_a_forgotten_message_does_not_keep_the_next_one_back():
+    """The site answered "old" before its run was known to be over; "new" is answered while "old" is sent."""
+    waiting, sent, taken = [["old"], ["new"], ["another"]], [], []
+
+    def push(*, state, send):
+        for name in waiting.pop(0):
+            send(SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id=name)), None, 0.0)
+
+    letter = SimpleNamespace(metadata=SimpleNamespace(message_id="new"))
+    pulled = forgetting(lambda *, state, object_store, receive: receive() and 7, taken)
+    pulled(state=SimpleNamespace(), object_store=None, receive=lambda: (letter, None))
+    pushed = answering(push, taken)
+    pushed(state=None, send=lambda message, *rest: sent.append(message.metadata))
+    assert [each.reply_to_message_id for each in sent] == ["old", "new"]
+    assert waiting == [["another"]], "it does not wait for more"

@@ -20,8 +20,15 @@ def certs(
         typer.Option("--host", help="The server's name or address; may be repeated."),
     ] = None,
     days: Annotated[
-        int, typer.Option(min=1, max=36_500, help="How long certificates are valid.")
+        int,
+        typer.Option(
+            min=1, max=36_500, help="How long server.crt is valid; ca.crt is ten years more."
+        ),
     ] = 365,
+    renew: Annotated[
+        bool,
+        typer.Option("--renew", help="Make DIR/server.crt anew, with DIR/ca.key; all else stays."),
+    ] = False,
     key_only: Annotated[
         bool,
         typer.Option("--key-only", help="Make one site's key, where it stays, and print its line."),
@@ -39,6 +46,12 @@ def certs(
     from pfedhgp.errors import InputError
     from pfedhgp.federation.flower import certs as making
 
+    if renew:
+        if sites or key_only:
+            raise InputError("--renew makes server.crt anew and no key: give it without --site")
+        last = making.renew_certificate(out, hosts or [], days=days)
+        say(f"{out / 'server.crt'}: valid until {last:%Y-%m-%d}; start the server again")
+        return
     if key_only:
         if not sites or len(sites) != 1:
             raise InputError("--key-only makes the key of one site: give --site once")
@@ -50,6 +63,7 @@ def certs(
         raise InputError("--site is missing: the name of each site")
     paths = making.make_certificates(out, sites, hosts or ["localhost"], days=days)
     say(f"{out / 'ca.crt'}: for every site")
+    say(f"{out / 'ca.key'}: keep it offline: whoever has it can pass for the server")
     say(f"{out / 'sites.toml'}, server.crt and server.key: for the server")
     for name, path in paths.items():
         say(f"{path}: for {short(name)} alone")

@@ -10,4 +10,6 @@ from pfedhgp.errors import InputError
 def require_flower() -> None:
     """Refuses where Flower is not installed."""
     if find_spec("flwr") is None:
-        raise InputError("this command needs Flower: pip install 'pfedhgp[flower]'")
+        raise InputError(
+            "this command needs Flower: python3 -m pip install '.[flower]' in a checkout of pfedhgp"
+        )

@@ -37,6 +37,7 @@ def federate(**options: Any) -> None:
     from pfedhgp.cli.terminal import say
     from pfedhgp.federation.flower.processes import FlowerError
 
+    _check_device(options["device"])
     try:
         run_command(options, train=train)
     except FlowerError as error:
@@ -49,17 +50,33 @@ federate.__wrapped__ = fit  # type: ignore[attr-defined]
 federate.__annotations__ = dict(fit.__annotations__)
 
 
+def _check_device(device: str | None) -> None:
+    from pfedhgp.errors import InputError
+
+    if device == "gpu":
+        raise InputError(
+            "--device gpu: server and sites of `federate` compute on the CPU: leave it out"
+        )
+
+
 def train(
     config: Config, data: Ingested, checkpoint: Path, show: Any, *, resume: bool, quiet: bool
 ) -> FederatedGP:
     """Writes each client's rows where only its site reads them, and runs the federation."""
     import shutil
     import tempfile
+    import warnings
 
     from pfedhgp.atomic import write_bytes
-    from pfedhgp.federation.flower.certs import make_certificates, site_hash
+    from pfedhgp.errors import PFedHGPWarning
+    from pfedhgp.federation.flower.certs import make_certificates
     from pfedhgp.federation.flower.federation import Federation, Member
+    from pfedhgp.federation.flower.homes import SITES, site_hash
 
+    _check_device(config.run.device)
+    if not config.inference.batch:
+        text = "--one-by-one changes nothing here: every client is a process of its own"
+        warnings.warn(text, PFedHGPWarning, stacklevel=2)
     run, names = checkpoint.parent, [client.name for client in data.training]
     _remove_left_over(checkpoint / PRIVATE)
     # Rows: readable by the user alone, and not in RUN.
@@ -72,7 +89,7 @@ def train(
         for client in data.training:
             rows = private / f"{site_hash(client.name)}.parquet"
             _write_rows(rows, client, data)
-            home = run / "sites" / site_hash(client.name)
+            home = run / SITES / site_hash(client.name)
             members.append(Member(client.name, rows, keys[client.name], home))
         Federation(
             config=private / "run.toml",

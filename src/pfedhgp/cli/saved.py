@@ -14,7 +14,8 @@ from pfedhgp.model.run_folder import RunFolder
 def model_of(path: Path) -> Path:
     """The model's folder: RUN itself, or HOME/model where a site's home is given."""
     own = path / "model"
-    is_home = (path / "site.json").is_file() and not (path / "spec.json").exists()
+    marks = ("site.json", "flower", "lock")  # the last two are there before any message has come
+    is_home = any((path / n).exists() for n in marks) and not (path / "spec.json").exists()
     if is_home and not own.is_dir():
         raise InputError(f"{path}: this site has no model yet: it comes when the training is over")
     return own if is_home else path

@@ -19,7 +19,9 @@ def server(
     certificates: Annotated[
         Path | None,
         typer.Option(
-            "--certs", metavar="DIR", help="A folder with ca.crt, server.crt and server.key."
+            "--certs",
+            metavar="DIR",
+            help="A folder with ca.crt, server.crt and server.key; by default that of sites.toml.",
         ),
     ] = None,
     listen: Annotated[
@@ -56,19 +58,13 @@ def server(
     from pfedhgp.cli.terminal import result, say, use_compilation_cache, warnings_as_lines
 
     require_flower()
-    from pfedhgp.errors import InputError
     from pfedhgp.federation.flower.coordinator import Coordinator
     from pfedhgp.federation.flower.processes import FlowerError, require_loopback, split_address
 
     host, port = split_address(listen, "--listen")
     if insecure:
         require_loopback(host, "--listen")
-    elif certificates is None:
-        raise InputError("--certs is missing: `pfedhgp certs` makes the certificates for a trial")
-    else:
-        for name in ("ca.crt", "server.crt", "server.key"):
-            if not (certificates / name).is_file():
-                raise InputError(f"{certificates / name}: no such file")
+    folder = None if insecure else _certificates(certificates, sites)
     use_compilation_cache()  # before JAX is imported: it quietens XLA, too
     with warnings_as_lines() as told:
         coordinator = Coordinator.of(
@@ -92,8 +88,7 @@ def server(
         coordinator.tell = lambda entry: say(line_of(entry), quiet=quiet)
         try:
             summary = serve(
-                coordinator,
-                Listening(host, port, None if insecure else certificates.resolve()),  # type: ignore[union-attr]
+                coordinator, Listening(host, port, None if folder is None else folder.resolve())
             )
         except (QuorumError, FlowerError) as error:
             say(f"pfedhgp: error: {error}")
@@ -114,6 +109,22 @@ def server(
     )
 
 
+def _certificates(given: Path | None, sites: Path) -> Path:
+    """The folder with the server's certificate: as given, or that of sites.toml, as `certs` writes them."""
+    from pfedhgp.errors import InputError
+
+    folder = sites.parent if given is None else given
+    for name in ("ca.crt", "server.crt", "server.key"):
+        if not (folder / name).is_file():
+            if given is not None:
+                raise InputError(f"{folder / name}: no such file")
+            raise InputError(
+                f"--certs is missing, and there is no {name} beside {sites}: `pfedhgp certs` makes the "
+                "certificates for a trial"
+            )
+    return folder
+
+
 def line_of(entry: dict[str, object]) -> str:
     """An exchange for people."""
     from pfedhgp.cli.terminal import counted as plural
@@ -124,7 +135,7 @@ def line_of(entry: dict[str, object]) -> str:
     assert isinstance(counted, list)
     assert isinstance(missing, dict)
     about = f"exchange {entry['exchange']}, {entry['kind']} {entry['round']}"
-    sizes = f"{entry['bytes_up']} bytes up, {entry['bytes_down']} down"
+    sizes = f"{entry['bytes_up']} bytes of arrays up, {entry['bytes_down']} down"
     lines = [f"{about}: {plural(len(counted), 'site')} in {entry['seconds']} s, {sizes}"]
     lines += [f"  without {short(name)}: {CODES[code]}" for name, code in missing.items()]
     return "\n".join(lines)

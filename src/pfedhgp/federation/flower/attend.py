@@ -25,6 +25,8 @@ from pfedhgp.federation.flower.site import Site
 
 log = logging.getLogger("pfedhgp.site")
 PAUSE, LOOK = 0.2, 5.0
+PATIENCE = 10.0
+"""Seconds that one attempt to connect may take."""
 DATED, MISNAMED = (9, 10), (62, 64)
 """OpenSSL's verify codes: not yet valid, expired; another name, another address."""
 MISNOMER = "name"
@@ -66,20 +68,17 @@ class Server:
         return ["--superlink", self.address, *trust]
 
 
-def check_certificate(server: Server) -> bool:
-    """Refuses a server whose certificate is not the CA's; False where there is no server yet."""
-    if server.ca is None:
-        return True
+def check_certificate(server: Server) -> str:
+    """Refuses a server whose certificate is not the CA's; why there is no server yet, or nothing."""
     try:
-        context = ssl.create_default_context(cafile=str(server.ca))
+        context = None if server.ca is None else ssl.create_default_context(cafile=str(server.ca))
     except (OSError, ssl.SSLError):
         raise InputError(f"{server.ca}: not a certificate in PEM form") from None
     try:
-        with (
-            socket.create_connection((server.host, server.port), timeout=10.0) as plain,
-            context.wrap_socket(plain, server_hostname=server.host),
-        ):
-            return True
+        with socket.create_connection((server.host, server.port), timeout=PATIENCE) as plain:
+            if context is not None:
+                context.wrap_socket(plain, server_hostname=server.host).close()
+            return ""
     except ssl.SSLCertVerificationError as error:
         problem = {
             **dict.fromkeys(DATED, "is out of its dates, or this machine's clock is wrong"),
@@ -88,8 +87,20 @@ def check_certificate(server: Server) -> bool:
         raise InputError(
             f"the certificate of {server.address} {problem}: {error.verify_message}"
         ) from None
-    except (OSError, ssl.SSLError):
-        return False  # not there yet: it is tried again
+    except OSError as error:
+        return _unreachable(error)  # not there yet: it is tried again
+
+
+def _unreachable(error: OSError) -> str:
+    if isinstance(error, socket.gaierror):
+        return f"its name is not known here ({error.strerror})"
+    if isinstance(error, ssl.SSLError):
+        return f"what answers there does not speak TLS as it should ({error.reason})"
+    if isinstance(error, ConnectionRefusedError):
+        return "the connection is refused: no server listens there"
+    if isinstance(error, TimeoutError):
+        return f"no answer within {PATIENCE:g} s: a firewall, or a machine that is down"
+    return error.strerror or type(error).__name__
 
 
 @dataclass
@@ -100,15 +111,21 @@ class Acquaintance:
     """
 
     server: Server
+    say: Callable[[str], None] = lambda text: None
     met: bool = False
     looked: float = -LOOK
+    told: str = ""
+    """Why the server was not there, as it was last said."""
 
     def look(self, *, now: bool = False) -> bool:
         """Raises where the certificate is wrong; with `now`, whether the server is there at present."""
         if now or (not self.met and time.monotonic() - self.looked > LOOK):
-            there = check_certificate(self.server)
-            self.met, self.looked = self.met or there, time.monotonic()
-            return there
+            why = check_certificate(self.server)
+            self.met, self.looked = self.met or not why, time.monotonic()
+            if why and why != self.told:
+                self.say(f"waiting for the server at {self.server.address}: {why}")
+            self.told = why
+            return not why
         return self.met
 
 
@@ -146,7 +163,7 @@ def attend(
     server that is not there is waited for. `lock` is that of the site's home.
     """
     folder = site.home / "flower"
-    meeting = Acquaintance(server)
+    meeting = Acquaintance(server, say)
     os.environ.update(processes.QUIET)
     began, came, refusals = time.monotonic(), False, Refusals()
     known = any((site.home / "runs").glob("*"))

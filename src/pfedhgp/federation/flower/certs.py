@@ -1,7 +1,7 @@
 """A certificate authority, a server certificate and site keys: enough for a trial, made in a second.
 
 DIR/ca.crt                      goes to every site
-DIR/ca.key                      stays with whoever made it; signs further certificates
+DIR/ca.key                      stays with whoever made it, offline; signs the server's next certificate
 DIR/server.crt, server.key      the server's
 DIR/sites.toml                  each site's name and public key; goes to the server
 DIR/sites/<hash>.key            a site's private key; goes to that site alone
@@ -10,7 +10,6 @@ DIR/sites/<hash>.key            a site's private key; goes to that site alone
 from __future__ import annotations
 
 import datetime
-import hashlib
 import ipaddress
 import os
 import ssl
@@ -27,15 +26,13 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from pfedhgp.atomic import write_bytes
 from pfedhgp.data.table import short
 from pfedhgp.errors import InputError
+from pfedhgp.federation.flower.homes import SITES, site_hash
 from pfedhgp.federation.flower.processes import private_folder
 from pfedhgp.toml_text import quoted
 
 LONGEST_NAME = 200
-
-
-def site_hash(name: str) -> str:
-    """sha256(name)[:16]: names never reach a path."""
-    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+AUTHORITY_DAYS = 3650
+"""How much longer an authority is valid than its server certificate, which is renewed while ca.crt stays."""
 
 
 def make_certificates(
@@ -47,22 +44,63 @@ def make_certificates(
         raise InputError(f"{folder} is a file: choose a new folder for the certificates")
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} is not empty: choose a new folder for the certificates")
-    ca_key, ca = _authority(days)
-    server_key, server = _server_certificate(ca_key, ca, hosts, days)
+    ca_key, ca = _authority(days + AUTHORITY_DAYS)
+    server_key = ec.generate_private_key(ec.SECP384R1())
+    server = _server_certificate(ca_key, ca, server_key, hosts, days)
     keys = {name: ec.generate_private_key(ec.SECP384R1()) for name in sites}
     private_folder(folder, "--out")
-    private_folder(folder / "sites", "--out")
+    private_folder(folder / SITES, "--out")
     _write_secret(folder / "ca.key", _pem(ca_key))
     _write_secret(folder / "server.key", _pem(server_key))
     paths = {}
     for name, key in keys.items():
-        paths[name] = folder / "sites" / f"{site_hash(name)}.key"
+        paths[name] = folder / SITES / f"{site_hash(name)}.key"
         _write_secret(paths[name], private_text(key))
     write_bytes(folder / "ca.crt", ca.public_bytes(serialization.Encoding.PEM))
     write_bytes(folder / "server.crt", server.public_bytes(serialization.Encoding.PEM))
     known = {name: public_text(key.public_key()) for name, key in keys.items()}
     write_bytes(folder / "sites.toml", sites_text(known).encode("utf-8"))
     return paths
+
+
+def renew_certificate(folder: Path, hosts: Sequence[str], *, days: int = 365) -> datetime.datetime:
+    """Another server.crt for the same server.key, signed with ca.key; by default for the same names.
+
+    Returns its last day. Sites notice nothing: ca.crt stays.
+    """
+    ca, old = (_certificate_in(folder / name) for name in ("ca.crt", "server.crt"))
+    ca_key, key = (_key_in(folder / name) for name in ("ca.key", "server.key"))
+    if ca_key.public_key() != ca.public_key():
+        raise InputError(f"{folder}: ca.key is not the key of ca.crt")
+    new = _server_certificate(ca_key, ca, key, list(hosts) or _names_of(old), days)
+    if new.not_valid_after_utc > ca.not_valid_after_utc:
+        raise InputError(
+            f"--days {days}: ca.crt is valid until {ca.not_valid_after_utc:%Y-%m-%d}: give fewer, or make a "
+            "new authority, whose ca.crt has to reach all sites"
+        )
+    write_bytes(folder / "server.crt", new.public_bytes(serialization.Encoding.PEM))
+    return new.not_valid_after_utc
+
+
+def _certificate_in(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except ValueError:
+        raise InputError(f"{path}: not a certificate in PEM form") from None
+
+
+def _key_in(path: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), None)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise InputError(f"{path}: not a private key in PEM form, without a passphrase") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise InputError(f"{path}: not an ECDSA key, as `pfedhgp certs` makes them")
+    return key
 
 
 def make_site_key(path: Path) -> str:
@@ -236,9 +274,12 @@ def _authority(days: int) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]
 
 
 def _server_certificate(
-    ca_key: ec.EllipticCurvePrivateKey, ca: x509.Certificate, hosts: Sequence[str], days: int
-) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-    key = ec.generate_private_key(ec.SECP384R1())
+    ca_key: ec.EllipticCurvePrivateKey,
+    ca: x509.Certificate,
+    key: ec.EllipticCurvePrivateKey,
+    hosts: Sequence[str],
+    days: int,
+) -> x509.Certificate:
     # The server's own processes talk to it over loopback, whatever its name is.
     names = list(dict.fromkeys([*hosts, "localhost", "127.0.0.1", "::1"]))
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
@@ -252,7 +293,7 @@ def _server_certificate(
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(issuer_key, critical=False)
     )
-    return key, built.sign(ca_key, hashes.SHA384())
+    return built.sign(ca_key, hashes.SHA384())
 
 
 def _builder(

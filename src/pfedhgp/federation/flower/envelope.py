@@ -24,7 +24,7 @@ HASH = re.compile(r"|[0-9a-f]{64}")
 
 CODES = {
     "schema": "the two sides run different versions of pfedhgp",
-    "malformed": "the message is not one of ours: a name, a shape or a type is wrong",
+    "malformed": "the message is not one of ours: a kind, name, shape, type, round or hash is wrong",
     "oversized": "the message is more than four times the size that it should have",
     "not-finite": "a number in the message is NaN or infinite",
     "stale": "the message belongs to an exchange that is over",

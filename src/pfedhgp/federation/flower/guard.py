@@ -2,7 +2,8 @@
 
 Both sides ask before they use anything: schema, run, exchange and hash by equality, arrays by the lists here,
 numbers by finiteness, and the size: at most four times what is expected of a reply, and of a request at
-most four times the largest of its kind that the settings allow.
+most four times the largest of its kind that the settings allow. Of a request also its round, which its
+exchange implies, and its hash, which its arrays do.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import jax
 import numpy as np
 
 from pfedhgp.federation.flower.envelope import DELIVER, MISSED, Envelope, Refused
+from pfedhgp.federation.messages import hash_arrays
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import LARGEST_INDUCING
 from pfedhgp.inference import meanfield, meanfield_steps
@@ -30,6 +32,10 @@ SLACK = 4
 HEADER = 256
 """Bytes that an array takes beside its numbers, at most."""
 MOST_BASIS = 4096
+SETUP = ("census", "extent", "cycles")
+"""Requests before the first start, all of round 0."""
+ASKED = (*SETUP, "start", "round", "finish", DELIVER)
+"""Requests that a federation makes: sketches (`zones`) are asked for in one process alone."""
 OTHER_STARTS = 2
 """Starts that the first exchange of training compares with the usual one, at most."""
 
@@ -74,8 +80,12 @@ def _largest_arrays(plan: Plan) -> Arrays:
 # --------------------------------------------------------------------------------------- requests
 
 
-def check_request(request: Envelope, plan: Plan) -> None:
-    """At the site: what the server asks, and the requests that it says were missed."""
+def check_request(request: Envelope, plan: Plan, last: tuple[int, int] | None = None) -> None:
+    """At the site: what the server asks, and the requests that it says were missed.
+
+    `last` is exchange and round of the last request that the site has answered, if that was after the setup.
+    """
+    check_kind(request, plan)
     parts: dict[str, dict[str, np.ndarray]] = {}
     for name, array in request.arrays.items():
         words = name.split("/", 2)
@@ -86,6 +96,41 @@ def check_request(request: Envelope, plan: Plan) -> None:
         if kind not in ("", "cycles", "start"):
             raise Refused("malformed")
         check_arrays(arrays, request_shapes(plan, kind or request.kind, arrays))
+    # The delivery is no server's request and has no hash: nothing is answered to it.
+    own = "" if request.kind == DELIVER else hash_arrays(parts.get("", {}))
+    if request.block != own:
+        raise Refused("malformed")
+    _check_round(request, plan, last)
+
+
+def check_kind(request: Envelope, plan: Plan) -> None:
+    """Whether a federation on these terms asks such a thing at all."""
+    if request.kind not in ASKED or (request.kind == "extent" and plan.domain is not None):
+        raise Refused("malformed")
+
+
+def _check_round(request: Envelope, plan: Plan, last: tuple[int, int] | None) -> None:
+    """Rounds and exchanges go on together from the first start, the round 0, through all restarts.
+
+    So a round follows from its exchange; with a cycle layer, which may be asked for more than once, within a
+    bound, and from the last round that was answered.
+    """
+    cycles = plan.cycles is not None
+    setup = 1 + (plan.domain is None) + cycles
+    if request.kind in SETUP:
+        first = {"census": 1, "extent": 2, "cycles": setup}[request.kind]
+        again = request.kind == "cycles" and request.exchange > first
+        good = request.round == 0 and (request.exchange == first or again)
+    else:
+        # Where `finish` is answered, the delivery is an exchange more in the same round.
+        more = request.kind == DELIVER and bool(reply_shapes(plan, "finish", {}))
+        before = request.exchange - request.round - more
+        if cycles and last is not None:
+            good = before == last[0] - last[1]
+        else:
+            good = before == setup + 1 or (cycles and before > setup + 1)
+    if not good:
+        raise Refused("malformed")
 
 
 def request_shapes(plan: Plan, kind: str, arrays: Arrays) -> Shapes:

@@ -105,16 +105,19 @@ class Site:
         if request.kind == HELLO:
             return {}
         here = self._open(request)
+        guard.check_kind(request, here.terms.plan)
         if request.nbytes > guard.most_bytes(here.terms.plan, request.kind):
             raise Refused("oversized")
-        guard.check_request(request, here.terms.plan)
         last = here.last
+        begun = last is not None and last.kind not in guard.SETUP
+        past = (last.exchange, last.round) if begun else None  # type: ignore[union-attr]
+        guard.check_request(request, here.terms.plan, past)
         if request.kind == DELIVER:
             self._deliver(here, request)
             return {}
         if last is not None and request.exchange <= last.exchange:
-            same = (request.exchange, request.kind, request.block)
-            if same != (last.exchange, last.kind, last.block):
+            same = (request.exchange, request.kind, request.round, request.block)
+            if same != (last.exchange, last.kind, last.round, last.block):
                 raise Refused("stale")
             return last.reply
         self._agree_on_past(here, request)
@@ -122,9 +125,8 @@ class Site:
         arrays = dict(replies[0].arrays) if replies else {}
         if not all(np.all(np.isfinite(a)) for a in arrays.values()):
             raise Refused("numerics")
-        answered = Answered(
-            request.exchange, request.kind, request.block, here.cohort.state(), arrays
-        )
+        about = (request.exchange, request.kind, request.round, request.block)
+        answered = Answered(*about, here.cohort.state(), arrays)
         here.store.save(answered)
         here.last = answered
         return arrays

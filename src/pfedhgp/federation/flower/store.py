@@ -27,7 +27,7 @@ from pfedhgp.federation.checkpoint import decode, encode
 from pfedhgp.inference.state import State
 from pfedhgp.model.run_folder import naming, parse_json
 
-FORMAT, VERSION = "pfedhgp-site", 1
+FORMAT, VERSION = "pfedhgp-site", 2
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 INDEX, STATE, REPLY, AGREEMENT = (
     "index.json",
@@ -43,6 +43,7 @@ class Answered:
 
     exchange: int
     kind: str
+    round: int
     block: str
     state: State
     reply: Mapping[str, np.ndarray]
@@ -74,6 +75,7 @@ class Store:
             "version": VERSION,
             "exchange": answered.exchange,
             "kind": answered.kind,
+            "round": answered.round,
             "block": answered.block,
             "files": digests,
         }
@@ -119,6 +121,7 @@ def _read(folder: Path) -> Answered:
         return Answered(
             int(index["exchange"]),
             str(index["kind"]),
+            int(index["round"]),
             str(index["block"]),
             parts[STATE],
             parts[REPLY].arrays,

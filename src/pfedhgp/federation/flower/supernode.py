@@ -2,7 +2,8 @@
 
 As it comes it sleeps three seconds between two looks, which would be most of a round: here at most POLL. And
 where a server dies while a message is on its way, it leaves the task of that message open (1.41): whoever
-takes it waits for the rest for hours, and answers nobody else.
+takes it waits for the rest for hours, and answers nobody else. And it sends whatever answer there is after a
+message: where that is one to a message of the dead run, the answer to the new one would lie there for good.
 """
 
 from __future__ import annotations
@@ -24,8 +25,13 @@ class Brisk:
         time.sleep(min(seconds, POLL))
 
 
-def forgetting(pull: Callable[..., int | None]) -> Callable[..., int | None]:
-    """`pull`, which fetches a message and makes a task of it; what comes in part leaves no task behind."""
+def forgetting(
+    pull: Callable[..., int | None], taken: list[str] | None = None
+) -> Callable[..., int | None]:
+    """`pull`, which fetches a message and makes a task of it; what comes in part leaves no task behind.
+
+    `taken` gets the messages that came whole, and are to be answered.
+    """
 
     def pulled(*, state: Any, object_store: Any, receive: Callable[[], Any], **more: Any) -> Any:
         received, tasks = [], []
@@ -45,6 +51,8 @@ def forgetting(pull: Callable[..., int | None]) -> Callable[..., int | None]:
             run = pull(state=state, object_store=object_store, receive=remembered, **more)
         finally:
             del state.create_task
+        if run is not None and taken is not None:
+            taken[:] = received
         if run is None and received:
             state.delete_messages(message_ids=received)
             for message in received:
@@ -57,6 +65,23 @@ def forgetting(pull: Callable[..., int | None]) -> Callable[..., int | None]:
     return pulled
 
 
+def answering(push: Callable[..., None], taken: list[str]) -> Callable[..., None]:
+    """`push`, which waits for an answer and sends it: until those to `taken` are sent, not others alone."""
+
+    def pushed(*, send: Callable[..., Any], **more: Any) -> None:
+        answered = set()
+
+        def noted(message: Any, *rest: Any) -> Any:
+            answered.add(message.metadata.reply_to_message_id)
+            return send(message, *rest)
+
+        push(send=noted, **more)
+        while not answered.issuperset(taken):
+            push(send=noted, **more)
+
+    return pushed
+
+
 def main() -> None:
     """`flower-supernode`, as it is but for its naps and its memory."""
     from flwr.supernode import start_client_internal
@@ -65,9 +90,11 @@ def main() -> None:
     from pfedhgp.federation.flower.processes import follow_parent
 
     start_client_internal.time = Brisk()  # what it sleeps by; retries have their own
+    taken: list[str] = []
     start_client_internal._pull_and_store_message = forgetting(
-        start_client_internal._pull_and_store_message
+        start_client_internal._pull_and_store_message, taken
     )
+    start_client_internal._push_messages = answering(start_client_internal._push_messages, taken)
     follow_parent()
     flower_supernode()
 
