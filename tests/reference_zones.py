@@ -1,4 +1,4 @@
-"""The best linear guess at rows from a sketch, written out with dense matrices and inverses."""
+"""The best linear guess at rows from a sketch, and the paper's operators, by dense inverses."""
 
 from __future__ import annotations
 
@@ -56,3 +56,19 @@ def best_linear_guess(
     sent = step * np.round(omega.T @ mean / step)
     noisy = A @ C @ A.T + step**2 / 12.0 * np.eye(len(A))
     return mean, C @ A.T @ np.linalg.inv(noisy) @ sent
+
+
+def papers_operator(model: FittedModel, client: str, X: np.ndarray) -> np.ndarray:
+    """blockdiag(A_δ, A_loc)/trace, A = K(Z, X)(K(X, X) + σ²I)⁻¹K(X, Z); one input, one RBF latent a layer."""
+    shared, block = model.shared.block, model.clients[client].block
+    noise = float(np.asarray(block.noise.covariance(1))[0, 0])
+    t, parts = model.scaling.inputs(X)[:, 0], []
+    for layer in (shared, block):
+        length = float(np.asarray(layer.kernels.lengthscale)[0, 0])
+        variance = float(np.asarray(layer.loadings)[0, 0]) ** 2
+        cross = variance * rbf(np.asarray(layer.inputs)[:, 0], t, length)
+        K = variance * rbf(t, t, length) + noise * np.eye(len(t))
+        parts.append(cross @ np.linalg.inv(K) @ cross.T)
+    whole = np.zeros((sum(len(A) for A in parts),) * 2)
+    whole[: len(parts[0]), : len(parts[0])], whole[len(parts[0]) :, len(parts[0]) :] = parts
+    return whole / np.trace(whole)

@@ -12,11 +12,13 @@ import pytest
 
 from pfedhgp import FederatedGP, zone_groups, zone_sketches
 from pfedhgp.cli.main import main
+from pfedhgp.data.holdout import Holdout, ledger, split
+from pfedhgp.data.readers import Observations
 from pfedhgp.errors import InputError, PFedHGPWarning
 from pfedhgp.zone_compared import Compared, Talk
-from pfedhgp.zone_operators import operator
+from pfedhgp.zone_operators import operator, operator_distances
 from pfedhgp.zone_sketches import OwnFunction
-from reference_zones import best_linear_guess, own_covariance
+from reference_zones import best_linear_guess, own_covariance, papers_operator
 
 KIND = {"a": 0, "b": 1, "c": 0, "d": 1}
 
@@ -180,35 +182,45 @@ def test_own_function_is_the_two_layers_of_a_prediction(model: FederatedGP) -> N
     assert np.all(own.variance <= own.prior + 1e-9)
 
 
-def test_operators_are_the_papers(model: FederatedGP) -> None:
-    X, _ = made()["a"]
-    found = operator(model.model_, "a", X)
-    shared, block, scaling = (
-        model.model_.shared.block,
-        model.model_.clients["a"].block,
-        model.model_.scaling,
-    )
-    noise = float(np.asarray(block.noise.covariance(1))[0, 0])
-    parts = []
-    for kernels, Z, B in (
-        (shared.kernels, shared.inputs, shared.loadings),
-        (block.kernels, block.inputs, block.loadings),
-    ):
-        length, variance = (
-            float(np.asarray(kernels.lengthscale)[0, 0]),
-            float(np.asarray(B)[0, 0]) ** 2,
+def test_operators_and_their_distances_are_the_papers(model: FederatedGP) -> None:
+    inputs = {name: X[: 30 - 4 * i] for i, (name, (X, _)) in enumerate(made().items())}
+    expected = {name: papers_operator(model.model_, name, X) for name, X in inputs.items()}
+    for name, X in inputs.items():
+        np.testing.assert_allclose(
+            operator(model.model_, name, X), expected[name], rtol=1e-6, atol=1e-9
         )
-        t, z = scaling.inputs(X)[:, 0], np.asarray(Z)[:, 0]
-
-        def k(x: np.ndarray, y: np.ndarray, v: float = variance, l: float = length) -> np.ndarray:
-            return v * np.exp(-0.5 * ((x[:, None] - y[None, :]) / l) ** 2)
-
-        parts.append(k(z, t) @ np.linalg.inv(k(t, t) + noise * np.eye(len(t))) @ k(t, z))
-    whole = np.zeros_like(found)
-    whole[:8, :8], whole[8:, 8:] = parts
-    np.testing.assert_allclose(found, whole / np.trace(whole), rtol=1e-6, atol=1e-9)
+    apart = [[np.linalg.norm(A - B) ** 2 for B in expected.values()] for A in expected.values()]
+    assert np.min(np.array(apart)[~np.eye(4, dtype=bool)]) > 1e-6
+    np.testing.assert_allclose(operator_distances(model.model_, inputs), apart, rtol=1e-5)
     zones = model.cluster(2, distance="operator", data=made())
-    assert zones.distances.shape == (4, 4)
+    assert zones.method == "spectral"
+    assert model.cluster(2, distance="operator", method="average", data=made()).method == "average"
+
+
+def test_operators_do_not_see_what_a_function_looks_like(model: FederatedGP) -> None:
+    """The same times and parameters, other targets: functions differ as before, and ρ is nought."""
+    alike = fresh(model)
+    fitted = alike.model_
+    block = fitted.clients["a"].block
+    alike.model_ = replace(
+        fitted,
+        clients={name: replace(each, block=block) for name, each in fitted.clients.items()},
+        client_jitter=dict.fromkeys(fitted.clients, fitted.jitter_of("a")),
+    )
+    by_function = alike.cluster(2, grid=40, draws=0)
+    assert by_function.members() == [["a", "c"], ["b", "d"]]
+    with pytest.warns(PFedHGPWarning, match="2 groups were asked for and 1 found"):
+        found = alike.cluster(2, method="agglomerative", distance="operator", data=made())
+    assert np.all(found.distances == 0.0)
+
+
+def test_two_clients_are_one_group_unless_a_number_is_given(model: FederatedGP) -> None:
+    two = fresh(model)
+    two.model_ = replace(two.model_, clients={n: two.model_.clients[n] for n in "ab"})
+    with pytest.warns(PFedHGPWarning, match="cannot be chosen from the distance between two"):
+        found = two.cluster(grid=60, draws=0)
+    assert (found.groups, found.scores) == (1, {})
+    assert two.cluster(2, grid=60, draws=0).members() == [["a"], ["b"]]
 
 
 def test_sparse_clients_join_the_group_whose_function_they_share() -> None:
@@ -282,6 +294,11 @@ def test_the_command_writes_groups_figures_and_a_map(
     assert [entry["from"] for entry in log] == ["server", *sorted(KIND)]
     assert main(command) == 2
     assert "--overwrite" in capsys.readouterr().err
+    places.write_text("\ufeffclient,latitude,longitude\na,40,116\n", "utf-8")
+    assert main([*command, "--overwrite"]) == 2
+    told = capsys.readouterr().err
+    assert "places.csv: no row of client 'b'" in told
+    assert "comparing" not in told
     places.write_text("client,latitude,longitude\na,north,116\n")
     assert main([*command, "--overwrite"]) == 2
     assert "line 2" in capsys.readouterr().err
@@ -298,3 +315,41 @@ def test_the_command_writes_groups_figures_and_a_map(
     assert "give the rows with --data" in capsys.readouterr().err
     model.save(tmp_path / "run", overwrite=True)
     assert not written.exists()
+
+
+def test_r2_is_of_the_rows_that_were_fitted_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--data has all rows, held-out ones too; shapes of the fit are those of the other tests."""
+    rng = np.random.default_rng(5)
+    t = np.arange(40.0)
+    every = [
+        Observations(name, t[:, None], np.sin(t + kind)[:, None] + 0.3 * rng.normal(size=(40, 1)))
+        for name, kind in KIND.items()
+    ]
+    training, test = split(every, Holdout("random", 0.25, 3))
+    rows = {each.name: (each.X, each.Y) for each in training}
+    model = fit(rows)
+    model.model_ = replace(
+        model.model_,
+        metrics={
+            "holdout": Holdout("random", 0.25, 3).to_json(),
+            "data": ledger(every, training, test),
+        },
+    )
+    model.save(tmp_path / "run")
+    columns = "client," + ",".join([*model.model_.input_names, *model.model_.output_names])
+    lines = [f"{e.name},{x},{float(y)!r}" for e in every for x, y in zip(t, e.Y[:, 0], strict=True)]
+    data = tmp_path / "data.csv"
+    data.write_text("\n".join([columns, *lines]) + "\n")
+    command = ["cluster", str(tmp_path / "run"), "--groups", "2", "--size", "5", "--data"]
+    assert main([*command, str(data), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["r2_of"] == "rows"
+    expected = fresh(model).cluster(2, size=5, data=rows).r2
+    assert found["r2"] == pytest.approx(expected, abs=1e-9)
+    whole = fresh(model).cluster(2, size=5, data={e.name: (e.X, e.Y) for e in every}).r2
+    assert np.mean(list(whole.values())) < np.mean(list(expected.values())) - 0.02
+    data.write_text("\n".join([columns, *lines[1:]]) + "\n")
+    assert main([*command, str(data), "--overwrite"]) == 2
+    assert "client 'a' has not the rows of the fit" in capsys.readouterr().err

@@ -396,7 +396,7 @@ class FederatedGP:
         self,
         groups: int | None = None,
         *,
-        method: str = "agglomerative",
+        method: str | None = None,
         distance: str = "function",
         choose: str = "eigengap",
         size: int | None = None,
@@ -412,15 +412,16 @@ class FederatedGP:
 
         Args:
             groups: How many; None chooses by `choose`, "eigengap" or "silhouette".
-            method: "agglomerative" (Ward's), "average" (linkage) or "spectral".
+            method: "agglomerative" (Ward's, the default), "average" (linkage) or "spectral" (the default of
+                operators, as in the paper).
             distance: "function" (expected squared distance between posteriors), or "operator", the paper's:
                 it sees input times and kernels alone, and needs `data` and equal `local_inducing`.
             size: Numbers in a sketch; by default 0.3 of the grid's. More are more exact, and tell more.
             grid: Points of the public grid, or their number.
             seed: Of the sketch; public. Another one than before tells more of the rows, and is warned of.
             draws: Halves and bootstraps of the sketches for `stability`; nothing more is sent for them.
-            data: The rows again, as `fit` takes them, for the R² with which all that was sent for zones
-                reproduces them. Without them R² is that of the fitted functions.
+            data: The rows that were fitted to, and no others, as `fit` takes them, for the R² with which all
+                that was sent for zones reproduces them. Without them R² is that of the fitted functions.
             client: The client column of `data`, where it is a table.
         """
         from pfedhgp import zones

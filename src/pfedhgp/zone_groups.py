@@ -15,6 +15,8 @@ from pfedhgp.errors import InputError
 
 METHODS = ("agglomerative", "average", "spectral")
 CHOICES = ("eigengap", "silhouette")
+USUAL = {"function": "agglomerative", "operator": "spectral"}
+"""How clients are grouped unless it is said: Ward's on functions, and as in the paper on its operators."""
 
 
 def group(squared: np.ndarray, count: int, method: str) -> np.ndarray:
@@ -64,12 +66,15 @@ def _spectral(squared: np.ndarray, count: int) -> np.ndarray:
 
 
 def how_many(squared: np.ndarray, method: str, choice: str) -> tuple[int, dict[int, float]]:
-    """The number of groups by the largest eigengap or best mean silhouette, and every candidate's score."""
+    """The number of groups by the largest eigengap or best mean silhouette, and every candidate's score.
+
+    Of fewer than three clients there is nothing to choose by: one group, and no scores.
+    """
     n = len(squared)
     if choice not in CHOICES:
         raise InputError(f"`choose` must be one of {', '.join(CHOICES)}, got {choice!r}")
     if n < 3:
-        return 1, {1: 0.0}
+        return 1, {}
     candidates = range(2, min(n - 1, 10) + 1)
     if choice == "eigengap":
         A = affinity(squared)

@@ -148,7 +148,7 @@ def discover(
     model: FittedModel,
     groups: int | None = None,
     *,
-    method: str = "agglomerative",
+    method: str | None = None,
     distance: str = "function",
     choose: str = "eigengap",
     size: int | None = None,
@@ -169,6 +169,7 @@ def discover(
     """
     if distance not in DISTANCES:
         raise InputError(f"`distance` must be one of {', '.join(DISTANCES)}, got {distance!r}")
+    method = grouping.USUAL[distance] if method is None else method
     seed, draws = whole(0)(seed, "seed"), whole(0)(draws, "draws")
     names = tuple(sorted(model.clients))
     if len(names) < 2:
@@ -196,12 +197,9 @@ def discover(
         least=2 if groups is None else groups,
         talk=talk,
     )
-    if groups is None:
-        count, scores = grouping.how_many(
-            found.between[np.ix_(found.dense, found.dense)], method, choose
-        )
-    else:
-        count, scores = groups, {}
+    count, scores = _how_many(
+        found.between[np.ix_(found.dense, found.dense)], groups, method, choose
+    )
     labels = found.label(count, method)
     _check_found(labels, count)
     rng = np.random.default_rng((seed, 2))
@@ -275,6 +273,21 @@ def revealed(
     return {name: value for name, value in found.items() if np.isfinite(value)}
 
 
+def _how_many(
+    squared: np.ndarray, groups: int | None, method: str, choose: str
+) -> tuple[int, dict[int, float]]:
+    """The number that was asked for, or one chosen from distances, and a line where there are too few."""
+    if groups is not None:
+        return groups, {}
+    count, scores = grouping.how_many(squared, method, choose)
+    if not scores:
+        _warn(
+            "a number of groups cannot be chosen from the distance between two clients, and all are one "
+            "group: give the number of groups to have them apart"
+        )
+    return count, scores
+
+
 def _check_found(labels: np.ndarray, asked: int) -> None:
     """Clients that are all alike make fewer groups than were asked for; no group is empty."""
     found = int(labels.max()) + 1
@@ -309,7 +322,7 @@ def _by_operators(
     if rows is None:
         raise InputError("distance='operator' needs the clients' inputs: give the rows with `data`")
     squared = operator_distances(model, {name: rows[name][0] for name in names})
-    count, scores = grouping.how_many(squared, method, choose) if groups is None else (groups, {})
+    count, scores = _how_many(squared, groups, method, choose)
     labels = grouping.group(squared, count, method)
     _check_found(labels, count)
     size = int(np.shape(model.shared.block.inputs)[0]) + len(_own_inputs(model, names[0]))

@@ -10,6 +10,7 @@ import pytest
 
 from pfedhgp.cli.main import main
 from pfedhgp.data.beijing import HEADER, ZONES
+from pfedhgp.errors import InputError
 from pfedhgp.studies import air_imputation as imputing
 from pfedhgp.studies import airquality
 
@@ -99,7 +100,9 @@ def test_a_stations_gp_with_waves_beats_the_plain_one_on_waves() -> None:
     assert waves["rmse"] < 0.2
 
 
-@pytest.mark.parametrize("change", ["station", "header", "year", "negative", "twice"])
+@pytest.mark.parametrize(
+    "change", ["station", "header", "year", "hours", "negative", "twice", "short"]
+)
 def test_bad_data_is_one_line_and_code_2(
     tmp_path: Path, change: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,6 +131,7 @@ def test_bad_data_is_one_line_and_code_2(
         year,
         "--out",
         str(out),
+        *(["--hours", "2,9"] if change == "hours" else []),
     ]
     assert main(command) == 2
     lines = capsys.readouterr().err.strip().splitlines()
@@ -136,11 +140,40 @@ def test_bad_data_is_one_line_and_code_2(
         "station": "Shunyi",
         "header": "PM2.5",
         "year": "no rows of 2015",
+        "hours": "no rows of hour 9 in 2014; the file has hours 2, 14",
+        "short": "six weeks or less: too short for imputation",
         "negative": "line 3: PM2.5 is negative",
         "twice": "'Shunyi' is there twice",
     }
     assert words[change] in lines[0]
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    "option", [["--full"], ["--sparse", "0"], ["--sketches", "5"]], ids=lambda option: option[0]
+)
+def test_options_of_the_zone_study_are_refused_with_all_hours(
+    tmp_path: Path, option: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["reproduce", "airquality", "--data", str(tmp_path), "--out", str(tmp_path / "out")]
+    assert main([*command, "--hours", "all", *option]) == 2
+    assert f"{option[0]} is not for --hours all" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_rows_are_called_by_their_usual_grouping() -> None:
+    names = [
+        airquality.row_name(model, method)
+        for model in ("pfedhgp", "operator")
+        for method in ("agglomerative", "spectral")
+    ]
+    assert names == ["pfedhgp", "pfedhgp (spectral)", "operator (ward)", "operator"]
+
+
+def test_a_fortnight_without_values_is_refused() -> None:
+    t = np.array([0.0, 1.0, 99.0, 100.0])
+    with pytest.raises(InputError, match="'a' has no values in the fortnight"):
+        imputing.split({"a": (t, t)}, share=0.1, seed=0)
 
 
 @pytest.mark.slow
@@ -163,6 +196,11 @@ def test_the_study_writes_its_results(tmp_path: Path) -> None:
     assert found["pooled", "ari"] == 1.0
     for name in ("pfedhgp", "station-gp", "interpolation", "pooled-gp", "others-mean"):
         assert found[f"{name} (imputation)", "crps"] > 0
+        assert 0.0 <= found[f"{name} (imputation)", "fortnight_coverage"] <= 1.0
+        assert np.isfinite(found[f"{name} (imputation)", "fortnight_nll"])
+    tables = (tmp_path / "out" / "tables.md").read_text()
+    assert "The fortnight alone" in tables
+    assert "| operator (ward) |" in tables
     curve = written["curves"]["ari against r2"]
     assert [p["r2"] for p in curve] == sorted(p["r2"] for p in curve)
     assert all(p["r2"] <= p["r2_largest"] < 1.0 for p in curve)

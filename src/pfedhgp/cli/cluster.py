@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,8 +13,11 @@ from pfedhgp.cli.options import AsJson, Quiet, RunFolder
 from pfedhgp.cli.terminal import say
 
 if TYPE_CHECKING:
+    from pfedhgp.data.columns import Columns
+    from pfedhgp.data.readers import Observations
+    from pfedhgp.model.fitted import FittedModel
     from pfedhgp.zone_files import KeptZones
-    from pfedhgp.zones import Zones
+    from pfedhgp.zones import Rows, Zones
 
 FOLDER, LOG = "zones", "messages.jsonl"
 MUCH = 0.7
@@ -26,8 +30,11 @@ def cluster(
         int | None, typer.Option(help="How many groups; by default as many as --choose finds.")
     ] = None,
     method: Annotated[
-        str, typer.Option(help="agglomerative (Ward's), average or spectral.")
-    ] = "agglomerative",
+        str | None,
+        typer.Option(
+            help="agglomerative (Ward's), average or spectral; by default Ward's, of operators spectral."
+        ),
+    ] = None,
     distance: Annotated[
         str, typer.Option(help="function, or operator: the paper's, which needs --data.")
     ] = "function",
@@ -40,7 +47,11 @@ def cluster(
     ] = 0,
     data: Annotated[
         list[Path] | None,
-        typer.Option("--data", help="The rows again, to measure what sketches reproduce of them."),
+        typer.Option(
+            "--data",
+            help="The rows of the fit again, to measure what sketches reproduce of them; rows that it held "
+            "out are left out.",
+        ),
     ] = None,
     places: Annotated[
         Path | None,
@@ -63,7 +74,7 @@ def cluster(
     Without --out the groups also go into RUN/report.html, where there is one; all else in it stays.
     """
     from pfedhgp.cli.config import naming_options
-    from pfedhgp.cli.saved import columns_of, open_run
+    from pfedhgp.cli.saved import clients_of, columns_of, open_run
     from pfedhgp.cli.terminal import result, use_compilation_cache, warnings_as_lines
     from pfedhgp.errors import InputError
 
@@ -75,19 +86,20 @@ def cluster(
             raise InputError(
                 f"{target} holds zones already: choose another --out, or give --overwrite"
             )
-        coordinates = None if places is None else read_places(places)
-        rows = None
+        coordinates = None if places is None else read_places(places, clients_of(spec))
+        given = None
         if data:
-            from pfedhgp.data.readers import read_clients
+            from pfedhgp.data.readers import observations_of, read_tables, wanted_names
 
-            rows = {each.name: (each.X, each.Y) for each in read_clients(data, columns)}
+            given = observations_of(read_tables(data, wanted=wanted_names(columns)), columns)
         use_compilation_cache()
         from pfedhgp.estimator import FederatedGP
         from pfedhgp.zone_files import KeptZones
         from pfedhgp.zones import discover
 
-        say("comparing clients' functions", quiet=quiet)
         model = FederatedGP.load(run)
+        rows = None if given is None else fitted_rows(given, columns, model.model_)
+        say("comparing clients' functions", quiet=quiet)
         sent = read_log(run / FOLDER / LOG)
         with naming_options():
             found = discover(
@@ -160,7 +172,6 @@ def write(kept: KeptZones, folder: Path, model: str) -> None:
     """
     from pfedhgp import atomic, zone_figures, zone_files
     from pfedhgp.cli.targets import writing_to
-    from pfedhgp.errors import InputError
     from pfedhgp.report import zone_section
 
     zones, places = kept.zones, kept.places
@@ -169,9 +180,6 @@ def write(kept: KeptZones, folder: Path, model: str) -> None:
         "heat-map.svg": zone_figures.heat_map(zones),
     }
     if places is not None:
-        missing = [name for name in zones.clients if name not in places]
-        if missing:
-            raise InputError(f"--places has no row of client {missing[0]!r}")
         pictures["map.svg"] = zone_figures.site_map(zones.labels, places, "Zones")
     pictures["zones.html"] = zone_section.page(kept)
     with writing_to(folder):
@@ -224,14 +232,29 @@ def add_to_report(path: Path, kept: KeptZones) -> Path | None:
     return path
 
 
-def read_places(path: Path) -> dict[str, tuple[float, float]]:
-    """{client: (latitude, longitude)} of a CSV with these three columns."""
+def fitted_rows(given: Sequence[Observations], columns: Columns, model: FittedModel) -> Rows:
+    """{client: (X, Y)} of the rows that were fitted to: Cov(y, s) = K_xg Ω is of no others."""
+    from pfedhgp.cli.resplit import parts_of, warn_of
+    from pfedhgp.errors import InputError
+
+    parts = parts_of(given, columns, model)
+    warn_of(parts.strangers, "not in the model, and left out")
+    if parts.others:
+        raise InputError(
+            f"--data: client {parts.others[0].name!r} has not the rows of the fit: give those, held-out ones "
+            "too, or leave --data out"
+        )
+    return {each.name: (each.X, each.Y) for each in parts.rows}
+
+
+def read_places(path: Path, clients: Collection[str]) -> dict[str, tuple[float, float]]:
+    """{client: (latitude, longitude)} of a CSV with these three columns; every client must be there."""
     import csv
 
     from pfedhgp.errors import InputError
 
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             table = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read ({error})") from None
@@ -246,4 +269,7 @@ def read_places(path: Path) -> dict[str, tuple[float, float]]:
             ) from None
         if not (abs(place[0]) <= 90.0 and abs(place[1]) <= 360.0):
             raise InputError(f"{path}, line {number}: latitude or longitude out of range")
+    missing = sorted(name for name in clients if name not in found)
+    if missing:
+        raise InputError(f"{path}: no row of client {missing[0]!r}")
     return found

@@ -68,11 +68,16 @@ def report(
             )
             given = observations_of(tables, columns)
         use_compilation_cache()
-        from pfedhgp.cli.resplit import Shown, parts_of
+        from pfedhgp.cli.resplit import Shown, parts_of, warn_of
         from pfedhgp.estimator import FederatedGP
 
         model = FederatedGP.load(run)
         parts = Shown() if given is None else parts_of(given, columns, model.model_)
+        warn_of(parts.strangers, "not in the model, and not shown")
+        warn_of(
+            [each.name for each in parts.others],
+            "not the rows of the fit: drawn apart, as neither fitted nor held out",
+        )
         written = write_report(
             target,
             model,

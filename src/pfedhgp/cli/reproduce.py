@@ -162,7 +162,10 @@ def tonnage(
 @app.command(cls=PlainCommand)
 def airquality(
     data: Annotated[Path, typer.Option(help="UCI's files: a folder, a zip, or the zip in a zip.")],
-    out: Annotated[Path, OUT],
+    out: Annotated[
+        Path,
+        typer.Option("--out", help="Folder for results; those of an earlier run are replaced."),
+    ],
     year: Annotated[
         int | None, typer.Option(help="2013 begins in March. Not needed with --hours all.")
     ] = None,
@@ -171,10 +174,13 @@ def airquality(
     ] = "2,14",
     raw: Annotated[bool, typer.Option(help="PM2.5 as it is, instead of log(1 + PM2.5).")] = False,
     seed: Annotated[int, typer.Option(help="Of sketches and held-out days.")] = 0,
-    sketches: Annotated[int, typer.Option(help="Sketch seeds, from --seed on.")] = 5,
+    sketches: Annotated[
+        int | None, typer.Option(help="Sketch seeds, from --seed on; by default 5.")
+    ] = None,
     sparse: Annotated[
-        int, typer.Option(help="Stations of each zone to be left with 5% of their rows, in turn.")
-    ] = 0,
+        int | None,
+        typer.Option(help="Stations of each zone to be left with 5% of their rows, in turn."),
+    ] = None,
     full: Annotated[
         bool, typer.Option("--full", help="Imputation on three splits, and --sparse 4.")
     ] = False,
@@ -190,6 +196,12 @@ def airquality(
     if hours.strip() == "all":
         from pfedhgp.studies import air_hours
 
+        unused = {"--full": full or None, "--sparse": sparse, "--sketches": sketches}
+        given = [name for name, value in unused.items() if value is not None]
+        if given:
+            raise InputError(
+                f"{given[0]} is not for --hours all, which has neither zones nor splits"
+            )
         every = air_hours.AllHours(year=year, raw=raw, seed=seed)
         with naming(ARGUMENTS):
             found = air_hours.run(every, data, out, tell)
@@ -199,15 +211,15 @@ def airquality(
 
     if year is None:
         raise InputError("--year is needed, such as --year 2013 (but for --hours all)")
-    if sparse < 0:
+    if sparse is not None and sparse < 0:
         raise InputError(f"--sparse must be at least 0, got {sparse}")
     study = AirQuality(
         year=year,
         raw=raw,
         hours=_hours(hours),
         seed=seed,
-        sketches=sketches,
-        sparse=sparse,
+        sketches=5 if sketches is None else sketches,
+        sparse=sparse or 0,
         full=full,
     )
     with naming(ARGUMENTS):

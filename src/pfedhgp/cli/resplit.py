@@ -24,34 +24,29 @@ from pfedhgp.model.fitted import FittedModel
 
 @dataclass(frozen=True)
 class Shown:
-    """Rows to draw: fitted to, held out, and those of which neither is known."""
+    """Rows that were fitted to, held out, and of which neither is known; and whose rows are no client's."""
 
     rows: Sequence[ClientRows] = ()
     held_out: Sequence[ClientRows] = ()
     others: Sequence[ClientRows] = ()
+    strangers: tuple[str, ...] = ()
 
 
 def parts_of(given: Sequence[Observations], columns: Columns, model: FittedModel) -> Shown:
-    """Parts the rows as the fit did; warns of clients that the model does not have, and of other rows."""
+    """Parts the rows as the fit did."""
     known = [client for client in given if client.name in model.clients]
-    _warn(
-        [client.name for client in given if client.name not in model.clients],
-        "not in the model, and not shown",
-    )
+    strangers = tuple(client.name for client in given if client.name not in model.clients)
     ledger = model.metrics.get("data")
     holdout = model.metrics.get("holdout")
     if ledger is None and not holdout:  # saved by a program, which held out nothing that we know of
-        return Shown(rows=client_rows(known, columns))
+        return Shown(rows=client_rows(known, columns), strangers=strangers)
     entries = ledger or {}
     same = [client for client in known if is_the_same(client, entries.get(client.name))]
     found = {client.name for client in same}
     others = [client for client in known if client.name not in found]
-    _warn(
-        [client.name for client in others],
-        "not the rows of the fit: drawn apart, as neither fitted nor held out",
-    )
     training, test = _split(same, holdout, model)
-    return Shown(*(client_rows(part, columns) for part in (training, test, others)))
+    rows, held_out, apart = (client_rows(part, columns) for part in (training, test, others))
+    return Shown(rows, held_out, apart, strangers)
 
 
 def _split(
@@ -85,7 +80,8 @@ def _split_of_the_demo(
     return training, test
 
 
-def _warn(names: list[str], what: str) -> None:
+def warn_of(names: Sequence[str], what: str) -> None:
+    """One line about clients, where there are some."""
     if names:
         count = "client" if len(names) == 1 else f"{len(names)} clients:"
         warnings.warn(f"{count} {listed(names, 3)}: {what}", PFedHGPWarning, stacklevel=3)

@@ -121,12 +121,19 @@ def _station(
             raise InputError(f"{where}, line {line}: {column} is negative; NA is a missing value")
     there = sorted(frame["year"].unique().to_list())
     frame = frame.filter(pl.col("year").is_in([float(year) for year in years]))
-    if hours is not None:
-        frame = frame.filter(pl.col("hour").is_in([float(hour) for hour in hours]))
     if not len(frame):
         raise InputError(
             f"{where}: no rows of {_listed(years)}; the file has {there[0]:g} to {there[-1]:g}"
         )
+    if hours is not None:
+        there = sorted(frame["hour"].unique().to_list())
+        lost = [hour for hour in hours if float(hour) not in there]
+        if lost:
+            raise InputError(
+                f"{where}: no rows of hour {lost[0]} in {_listed(years)}; the file has hours "
+                f"{', '.join(f'{hour:g}' for hour in there)}"
+            )
+        frame = frame.filter(pl.col("hour").is_in([float(hour) for hour in hours]))
     values = frame.select(columns).to_numpy().astype(np.float64)
     empty = [column for q, column in enumerate(columns) if not np.isfinite(values[:, q]).any()]
     if empty:

@@ -68,6 +68,11 @@ def split(sites: Mapping[str, Series], *, share: float, seed: int) -> Split:
                 )
             first = float(rng.uniform(t[0] + FORTNIGHT, t[-1] - 2 * FORTNIGHT))
             block = (t >= first) & (t < first + FORTNIGHT)
+            if not block.any():
+                raise InputError(
+                    f"station {name!r} has no values in the fortnight to be held out: another `seed` takes "
+                    "another one"
+                )
             fortnight[name] = (t[block], y[block])
             out = out & ~block
         else:
