@@ -184,7 +184,7 @@ def test_who_is_withdrawn_is_not_waited_for_and_who_is_new_takes_part(tmp_path):
         ),
         (
             lambda first, request, reply: replace(
-                reply, arrays={**reply.arrays, "U": np.zeros(4_000)}
+                reply, arrays={**reply.arrays, "U": np.zeros(40_000)}
             ),
             "oversized",
         ),
