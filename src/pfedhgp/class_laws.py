@@ -225,7 +225,7 @@ def _from_factors(view: AtInputs) -> Law:
     columns = [half]
     for matrix, loadings in residuals:
         columns.append(np.kron(low_rank(matrix, tolerance), loadings))
-    return Law(means["total"], np.concatenate(columns, axis=1), _noise(view))
+    return Law(means["total"], np.concatenate(columns, axis=1), view.noise)
 
 
 def low_rank(matrix: FloatArray, tolerance: float) -> FloatArray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from pfedhgp.data.scaling import Scaling
+from pfedhgp.federation.server import Server
 from pfedhgp.inference.own_squares import population_of
 from pfedhgp.model.blocks import Structure
 from pfedhgp.model.files import load, save
@@ -101,6 +103,18 @@ def test_it_is_kept_in_files(case, tmp_path):
     _, divided = case
     save(divided, tmp_path / "run")
     np.testing.assert_array_equal(load(tmp_path / "run").population.division, DIVISION)
+
+
+def test_outputs_that_few_observed_have_the_sizes_of_those_who_did():
+    """Three clients of five see the second output; sums over them alone are what its sizes come from."""
+    spec = SimpleNamespace(structure=Structure())
+    server = SimpleNamespace(clients=5, spec=spec, census={"y_clients": np.array([5.0, 3.0])})
+    sums = np.array([[8.0, 0.0], [0.0, 6.0]])
+    made = population_of(Structure(), *(jnp.asarray(v) for v in (sums, sums, sums, 5.0)))
+    found = Server._of_those_who_saw(server, made)
+    np.testing.assert_allclose(np.diag(found.deviation_power), [8.0 / 4.0, 6.0 / 2.0])
+    np.testing.assert_allclose(np.diag(found.local_power), [8.0 / 5.0, 6.0 / 3.0])
+    np.testing.assert_allclose(np.diag(found.division), [2.0 / 5.0, 3.0 / 3.0])
 
 
 def test_population_of_sums():

@@ -32,7 +32,7 @@ from pfedhgp.inference.state import State
 from pfedhgp.model.codec import plain_json
 from pfedhgp.model.run_folder import naming, parse_json
 
-FORMAT, VERSION = "pfedhgp-checkpoint", 2
+FORMAT, VERSION = "pfedhgp-checkpoint", 3
 INDEX, SERVER, MESSAGES = "index.json", "server.safetensors", "messages.jsonl"
 
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from pfedhgp.errors import MessageError, NonFiniteMessageError
 
-SCHEMA = 1
+SCHEMA = 2
 KINDS = ("census", "extent", "cycles", "start", "round", "finish", "zones")
 
 

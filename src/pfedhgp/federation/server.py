@@ -344,16 +344,22 @@ class Server:
         return record
 
     def _of_those_who_saw(self, population: Population | None) -> Population | None:
-        """Means over the clients that observed an output: loadings of the others are zero, not small."""
+        """Means over the clients that observed an output: loadings of the others are zero, not small.
+
+        Of T clients T_q did: sums were divided by T, and for deviations by T − 1 (see `population_of`), where
+        T_q and T_q − 1 are right.
+        """
         if population is None:
             return None
-        up = np.sqrt(self.clients / np.maximum(self.census["y_clients"], 1.0))
-        outer = jnp.asarray(np.outer(up, up))
+        T, T_q = self.clients, np.maximum(self.census["y_clients"], 1.0)
+        up = np.sqrt(T / T_q)
+        own = up if self.spec.structure.tied else np.sqrt(max(T - 1, 1) / np.maximum(T_q - 1, 1))
+        local, deviation = (jnp.asarray(np.outer(v, v)) for v in (up, own))
         return replace(
             population,
-            deviation_power=population.deviation_power * outer,
-            local_power=population.local_power * outer,
-            division=population.division * outer**2,
+            deviation_power=population.deviation_power * deviation,
+            local_power=population.local_power * local,
+            division=population.division * deviation * local,
         )
 
     def _settled(self, bound: float | None, clients: int) -> bool:

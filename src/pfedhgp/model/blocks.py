@@ -42,8 +42,8 @@ class GlobalBlock(eqx.Module):
 
 
 class ClientBlock(eqx.Module):
-    """The client's own: loadings, local kernels and inputs, noise. Of it only the noise's variance and the
-    loadings' products BBᵀ leave, for predictions at clients never seen."""
+    """The client's own: loadings, local kernels and inputs, noise. Of it only the noise's variance, B̃B̃ᵀ and,
+    between outputs, the mean squares of its functions leave: for φ, and for clients never seen."""
 
     kernels: Kernel
     inputs: Float[Array, "Mi d"]

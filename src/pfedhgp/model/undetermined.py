@@ -5,9 +5,10 @@ population's. And how the smooth part of the signal divides into global and devi
 so a client's rows say nothing about it, and the mean of T clients' smooth parts is f_g plus an error e(x)
 with the covariance of a deviation, P, over T:
     f_g + e,  f_δ,i − e,  e ~ GP(0, P/T ⊗ k)
-What the posterior at fitted loadings says is much less, because at given loadings a deviation keeps to a few
-directions of the outputs. In the sum e cancels, but for a client (or an output of it) that was never
-observed. A model without loadings has e in its posterior already.
+What the posterior at fitted loadings says is much less where there are fewer latents than outputs, because at
+given loadings a deviation keeps to a few directions of the outputs. In the sum e cancels where a client has
+rows; not for a client (or an output of it) that was never observed. A model without loadings has e in its
+posterior already.
 """
 
 from __future__ import annotations
