@@ -38,7 +38,7 @@ STARTING = "Starting Flower SuperNode"
 REFUSALS = 3
 """Times in a row, some seconds apart, after which a refused key is the user's to mend."""
 MEMORY = 75.0
-"""Seconds, where the site took part before: Flower believes a killed client there for 60, and refuses it."""
+"""Seconds, where a client used the home before: Flower believes a killed one there for 60, and refuses it."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def attend(
     meeting = Acquaintance(server, say)
     os.environ.update(processes.QUIET)
     began, came, refusals = time.monotonic(), False, Refusals()
-    known = any((site.home / "runs").glob("*"))
+    known = folder.exists()  # a client was here, and may have been killed a moment ago
     delivered: float | None = None
     while True:
         meeting.look()
