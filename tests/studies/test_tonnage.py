@@ -10,6 +10,7 @@ import pytest
 
 from pfedhgp.data.cycles import CycleSet
 from pfedhgp.errors import InputError
+from pfedhgp.inference.meanfield_training import MeanField
 from pfedhgp.studies import press, tonnage_data
 from pfedhgp.studies.class_baselines import BASELINES, lda, nearest, thinned
 from pfedhgp.studies.store import Store
@@ -240,12 +241,26 @@ def test_our_row_and_none_of_these_run_on_the_small_press(tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
-def test_the_papers_row_runs_and_says_where_it_starts():
+def test_the_papers_row_runs_and_starts_at_the_papers_variances(monkeypatch):
+    starts = {}
+    server, clients = MeanField.server, MeanField.clients
+
+    def seen_server(self, spec, block):
+        starts["global"] = np.asarray(block.loadings) ** 2
+        return server(self, spec, block)
+
+    def seen_clients(self, spec, like, blocks, rows):
+        starts["local"] = np.asarray(blocks.loadings) ** 2
+        return clients(self, spec, like, blocks, rows)
+
+    monkeypatch.setattr(MeanField, "server", seen_server)
+    monkeypatch.setattr(MeanField, "clients", seen_clients)
     data = press.simulate(0, normal=6, faulty=6, samples=31)
     train = np.tile([True, False, True], len(data.cycles) // 3)
     record = run_model("paper", data, train, 0, paper_rounds=1)
     assert record["test"] == 10
-    assert set(record["starting_scales"]) >= {"shared_variance", "local_variance"}
+    np.testing.assert_allclose(starts["global"], 1.0)
+    np.testing.assert_allclose(starts["local"], 0.5)
     assert 0.0 <= record["metrics"]["accuracy"] <= 1.0
     assert np.isfinite(record["metrics"]["log_loss"])
 

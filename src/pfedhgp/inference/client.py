@@ -262,7 +262,7 @@ def search(
     return from_free(unravel(found.x)), found
 
 
-@together(static=1, order=1)
+@together(static=1, order=1, sooner="a little")
 def batched_step(
     options: StepOptions,
     broadcast: Broadcast,

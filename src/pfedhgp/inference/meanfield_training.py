@@ -18,6 +18,7 @@ import numpy as np
 from pfedhgp.arguments import Check, flag, number, one_of, optional, whole
 from pfedhgp.errors import NonFiniteError, NumericsError
 from pfedhgp.inference import meanfield, meanfield_steps
+from pfedhgp.inference.arrays import stack_trees
 from pfedhgp.inference.jitter import (
     LARGEST_JITTER,
     LOCAL,
@@ -33,9 +34,10 @@ from pfedhgp.inference.parties import Arrays
 from pfedhgp.inference.state import State, below, tree_from_arrays, tree_to_arrays
 from pfedhgp.inference.structured import design_of
 from pfedhgp.kernels import Kernel
-from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
+from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, Structure
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population
 from pfedhgp.model.spec import Spec
+from pfedhgp.together import together
 
 _SETTINGS: Mapping[str, Check] = {
     "rounds": whole(1),
@@ -304,18 +306,30 @@ class MeanFieldClients:
         self, shared: GlobalPosterior, found: list[ClientPosterior]
     ) -> list[dict[str, np.ndarray]]:
         """E[f_δ f_δᵀ], E[f_l f_lᵀ] and Σ of each client, for the population."""
-        structure, jitter = self.spec.structure, float(self.jitter.max())
-        basis = shared.block.basis(jitter)
-        replies = []
-        for client in found:
-            design = design_of(structure, shared.block, basis, client.block, jitter)
-            deviation, local = squares(structure, design, *client.marginal(shared))
-            replies.append(
-                {
-                    "deviation_square": np.asarray(deviation),
-                    "local_square": np.asarray(local),
-                    "noise": np.asarray(client.block.noise.covariance(self.spec.outputs)),
-                    "clients": np.ones(()),
-                }
-            )
-        return replies
+        found_squares = _batched_squares(
+            self.spec.structure, shared, stack_trees(found), jnp.asarray(self.jitter.max())
+        )
+        deviation, local = (np.asarray(square) for square in found_squares)
+        return [
+            {
+                "deviation_square": deviation[i],
+                "local_square": local[i],
+                "noise": np.asarray(client.block.noise.covariance(self.spec.outputs)),
+                "clients": np.ones(()),
+            }
+            for i, client in enumerate(found)
+        ]
+
+
+@together(static=1, sooner="much")
+def _batched_squares(
+    structure: Structure, shared: GlobalPosterior, clients: ClientPosterior, jitter: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """E[f_δ f_δᵀ] and E[f_l f_lᵀ] of each client."""
+    basis = shared.block.basis(jitter)
+
+    def one(client: ClientPosterior) -> tuple[jax.Array, jax.Array]:
+        design = design_of(structure, shared.block, basis, client.block, jitter)
+        return squares(structure, design, *client.marginal(shared))
+
+    return jax.vmap(one)(clients)

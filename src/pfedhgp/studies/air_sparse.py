@@ -1,8 +1,8 @@
 """A station with few rows left: is it put in its zone, and what does it predict?
 
 All other stations keep their rows. Zones are found again from a new fit of the zone model, and from pooled
-rows; the station's other rows are predicted by a new fit of the imputing model, whose global layer has the
-resolution of a day, by the zone model, and by the station's own GP.
+rows; the station's other rows are predicted by a new fit of the imputing model, whose global layer has
+their own resolution, by the zone model, and by the station's own GP.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from pfedhgp.studies.provenance import MADE, made_here, today
 from pfedhgp.studies.schedule import COMPILING, check_device, run_tasks
 from pfedhgp.studies.simulator import DOMAIN, Simulation, simulate
 from pfedhgp.studies.store import Store
-from pfedhgp.studies.summary import interval, measured
+from pfedhgp.studies.summary import interval, measured, possible
 
 CLIENTS = (2, 3, 6, 12, 24)
 BALANCE = (1.0, 5.0, 20.0)
@@ -232,7 +232,7 @@ def summarise(store: Store, study: Stability, runs: int) -> list[dict[str, Any]]
     for sweep, value in study.points():
         found = [store.records[sweep, value, run] for run in range(runs)]
         for name in measured(found):
-            mean, ci95 = interval([record["metrics"][name] for record in found])
+            mean, ci95 = interval([record["metrics"][name] for record in found], possible(name))
             records.append(_record(sweep, f"{value:g}", name, mean, ci95, runs))
         records.append(
             _record(sweep, f"{value:g} (rule)", "correlation", found[0]["rule"], [None, None], runs)

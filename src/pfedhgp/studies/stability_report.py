@@ -11,7 +11,8 @@ from pfedhgp.studies.store import Store
 
 NOTES = (
     "Scenario A of the numerical study; six clients of equal size and phi = 1.2 unless varied. Correlation "
-    "and CRPS of the fitted global layer with the true one, mean over runs with 95% confidence intervals.",
+    "and CRPS of the fitted global layer with the true one, mean over runs with 95% confidence "
+    "intervals, cut at 1.",
     "Rule: 1/sqrt(1 + phi/T), T the effective number of clients (sum n)^2/(sum n^2). Read the global layer "
     "as what all share where it is at least .9, that is with about four clients for each unit of phi.",
 )

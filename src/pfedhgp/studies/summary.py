@@ -18,16 +18,30 @@ BEHIND = "behind full, run by run"
 ONE_AFTER_ANOTHER = "exchanges one after another"
 PAIRED = ("nll", "crps", "coverr")
 Record = dict[str, Any]
+POSSIBLE = {"coverage": (0.0, 1.0), "correlation": (-1.0, 1.0)}
+"""Ranges of metrics that have ends: an interval does not reach beyond."""
 
 
-def interval(values: Sequence[float]) -> tuple[float, list[float | None]]:
-    """Mean and its 95% interval by Student's t over runs; one run has no interval."""
+def interval(
+    values: Sequence[float], within: tuple[float, float] = (-np.inf, np.inf)
+) -> tuple[float, list[float | None]]:
+    """Mean and its 95% interval by Student's t over runs, cut at what is possible; one run has none.
+
+    >>> interval([0.9, 1.0, 1.0], within=(0.0, 1.0))[1][1]
+    1.0
+    """
     array = np.asarray(values, np.float64)
     mean = float(array.mean())
     if len(array) < 2:
         return mean, [None, None]
     reach = float(student.ppf(0.975, len(array) - 1) * array.std(ddof=1) / np.sqrt(len(array)))
-    return mean, [mean - reach, mean + reach]
+    low, high = within
+    return mean, [max(mean - reach, low), min(mean + reach, high)]
+
+
+def possible(metric: str) -> tuple[float, float]:
+    """The range of a metric."""
+    return POSSIBLE.get(metric, (-np.inf, np.inf))
 
 
 def summarise(
@@ -42,7 +56,7 @@ def summarise(
         {"scenario": s, "model": m, "metric": name, "mean": mean, "ci95": ci95, "runs": len(found)}
         for (s, m), found in cells.items()
         for name in measured(found)
-        for mean, ci95 in (interval([run["metrics"][name] for run in found]),)
+        for mean, ci95 in (interval([run["metrics"][name] for run in found], possible(name)),)
     ]
     return {
         "records": [*records, *printed_records(list(scenarios))],
