@@ -7,6 +7,7 @@ import pytest
 
 from pfedhgp import FederatedGP, MeanField
 from pfedhgp.errors import NumericsError
+from pfedhgp.predict import predict
 
 X = np.linspace(0.0, 1.0, 20)
 WAVE = np.sin(6.0 * X)
@@ -55,3 +56,22 @@ def _spec():
         local_latents=None,
         noise="auto",
     )
+
+
+def test_what_an_unseen_client_is_to_look_like_is_the_mean_square_of_the_clients_own_functions():
+    """The population's local power against the local layers' own predictions at their inducing inputs."""
+    both = {
+        name: (x, np.stack([y, 0.5 * y[::-1] + 0.1 * np.sin(40.0 * x)], axis=1))
+        for name, (x, y) in SITES.items()
+    }
+    model = FederatedGP(**SMALL, inference="mean-field").fit(both).model_
+    low, extent = model.scaling.lower, model.scaling.extent
+    squares = []
+    for name, client in model.clients.items():
+        inputs = np.asarray(client.block.inputs)[np.asarray(client.block.active) > 0]
+        layer = predict(model, name, low + extent * inputs).layers["local"]
+        second = layer.covariance() + layer.mean[:, :, None] * layer.mean[:, None, :]
+        spread = np.asarray(model.scaling.spread)
+        squares.append(second.mean(0) / np.outer(spread, spread))
+    found = np.asarray(model.population.local_power)
+    np.testing.assert_allclose(found, np.mean(squares, axis=0), rtol=1e-4, atol=1e-7)
