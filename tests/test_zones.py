@@ -17,7 +17,7 @@ from pfedhgp.data.readers import Observations
 from pfedhgp.errors import InputError, PFedHGPWarning
 from pfedhgp.zone_compared import Compared, Talk
 from pfedhgp.zone_operators import operator, operator_distances
-from pfedhgp.zone_sketches import OwnFunction
+from pfedhgp.zone_sketches import OwnFunction, neighbours
 from reference_zones import best_linear_guess, own_covariance, papers_operator
 
 KIND = {"a": 0, "b": 1, "c": 0, "d": 1}
@@ -223,18 +223,22 @@ def test_two_clients_are_one_group_unless_a_number_is_given(model: FederatedGP) 
     assert two.cluster(2, grid=60, draws=0).members() == [["a"], ["b"]]
 
 
-def test_sparse_clients_join_the_group_whose_function_they_share() -> None:
-    """Where e was seen it is as b; elsewhere it is at its prior mean, which is nearer to a."""
+@pytest.mark.parametrize("sure_of_rows", [0.95, 0.3])
+def test_sparse_clients_join_the_group_whose_function_they_share(sure_of_rows: float) -> None:
+    """Where e was seen it is as b, as far as its rows say; elsewhere it is at its prior mean, nearer to a.
+
+    With 0.3 its own posterior is nearer to a there, too: 0.3 b is compared with 0.3 of the others.
+    """
     t = np.linspace(0.0, 6.0, 80)
     waves = (0.3 * np.sin(7 * t), 2.0 * np.cos(5 * t))
-    sure = np.full((80, 1), 0.05)
+    sure, near = np.full((80, 1), 0.05), neighbours(t[:, None])
     own = {
-        name: OwnFunction(waves[kind][:, None], sure, np.ones((80, 1)))
+        name: OwnFunction(waves[kind][:, None], sure, np.ones((80, 1)), near)
         for name, kind in KIND.items()
     }
     seen = np.zeros((80, 1))
-    seen[::10] = 0.95
-    own["e"] = OwnFunction(seen * waves[1][:, None], 1.0 - seen, np.ones((80, 1)))
+    seen[::10] = sure_of_rows
+    own["e"] = OwnFunction(seen * waves[1][:, None], 1.0 - seen, np.ones((80, 1)), near)
     names, talk = tuple(own), Talk(tuple(own))
     whole = np.array([np.mean((own["e"].mean - own[name].mean) ** 2) for name in "ab"])
     assert whole[0] < whole[1]
@@ -246,6 +250,8 @@ def test_sparse_clients_join_the_group_whose_function_they_share() -> None:
     under = [entry["public"].get("under") for entry in talk.log if entry["from"] == "server"]
     assert under == [None, "e"]
     assert [entry["arrays"]["sketch"] for entry in sent] == [[one.size] for one in found.sent]
+    assert np.flatnonzero(own["e"].peaks).tolist() == list(range(0, 80, 10))
+    assert found.sent[1].size == 8
     # three groups and one client with many rows too few: all on equal terms, and no group is empty
     few = {name: own[name] for name in "abe"} | {"f": replace(own["e"], mean=3.0 - own["e"].mean)}
     equal = Compared(few, tuple(few), size=30, seed=0, grid="", least=3)

@@ -1,8 +1,9 @@
 """What clients send so that they can be grouped, and groups from it: everything here is in the message log.
 
 Each client sends one sketch (`zone_sketches`), its mean variance and its coverage. A client with few rows
-makes its coverage public, and all send one more sketch under it. How stable groups are is seen from parts of
-what was sent, halves and bootstraps of its numbers, so that nothing more leaves a client.
+makes its coverage public, and all send one more sketch of their functions where it peaks: the others' times
+that coverage, which is what the few rows would have shown of them. How stable groups are is seen from parts
+of what was sent, halves and bootstraps of its numbers, so that nothing more leaves a client.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from pfedhgp.federation.messages import Message, hash_arrays
 
 COVERED = 0.5
 """A client whose mean coverage is below this is compared under its own coverage, and joins a group last."""
-MASKED_SHARE = 0.7
 Owns = Mapping[str, sketching.OwnFunction]
 
 
@@ -33,16 +33,17 @@ class Sketch(NamedTuple):
     under: str = ""
     """the client under whose coverage it was taken"""
 
-    def matrix(self, own: Owns) -> np.ndarray:
-        """Ω (NQ, size): s = Ωᵀm."""
+    def matrix(self, own: Owns, of: str) -> np.ndarray:
+        """Ω (NQ, size) of the client `of`: s = Ωᵀm."""
         if not self.under:
             cells = next(iter(own.values())).mean.size
             return sketching.projection(cells, self.size, (self.seed, 0))
-        weights, inside = _mask(own[self.under])
+        few = own[self.under]
+        inside = np.flatnonzero(few.peaks.reshape(-1))
         key = (self.seed, 1, zlib.crc32(self.under.encode("utf-8", "surrogatepass")))
-        omega = np.zeros((len(weights), self.size))
+        omega = np.zeros((few.mean.size, self.size))
         omega[inside] = sketching.projection(len(inside), self.size, key)
-        return weights[:, None] * omega
+        return omega if of == self.under else few.coverage.reshape(-1, 1) * omega
 
     def within(self, other: Sketch) -> bool:
         """Whether all its numbers are among the other's: fewer columns are the first of more."""
@@ -52,12 +53,6 @@ class Sketch(NamedTuple):
     def log_entry(self) -> dict[str, Any]:
         found = {"grid": self.grid, "size": self.size, "seed": self.seed}
         return found | ({"under": self.under} if self.under else {})
-
-
-def _mask(own: sketching.OwnFunction) -> tuple[np.ndarray, np.ndarray]:
-    """√coverage of a client, and the cells where it has any to speak of."""
-    weights = np.sqrt(own.coverage.reshape(-1))
-    return weights, np.flatnonzero(weights > 0.1)
 
 
 def grid_name(points: np.ndarray) -> str:
@@ -143,7 +138,7 @@ class Compared:
         self.dense = np.setdiff1d(np.arange(len(names)), self.sparse)
         first = Sketch(grid, size, seed)
         self.sent = [first]
-        self.sketches = sketching.rounded(means @ first.matrix(own))
+        self.sketches = sketching.rounded(means @ first.matrix(own, names[0]))
         self.masked: dict[int, np.ndarray] = {}
         if talk is not None:
             replies = [
@@ -153,14 +148,17 @@ class Compared:
             request = {"grid": means.shape[1], "size": size, "seed": seed}
             talk.exchange(request, replies, first.log_entry())
         for i in map(int, self.sparse):
-            weights, inside = _mask(own[names[i]])
-            count = max(2, round(MASKED_SHARE * float(np.sum(weights**2))))
-            one = Sketch(grid, min(count, len(inside)), seed, names[i])
+            few = own[names[i]]
+            one = Sketch(grid, int(few.peaks.sum()), seed, names[i])
             self.sent.append(one)
-            self.masked[i] = sketching.rounded(means @ one.matrix(own))
+            self.masked[i] = sketching.rounded(
+                np.stack(
+                    [mean @ one.matrix(own, name) for name, mean in zip(names, means, strict=True)]
+                )
+            )
             if talk is not None:
                 replies = [{"sketch": s} for s in self.masked[i]]
-                request = {"coverage": weights**2, "seed": seed}
+                request = {"coverage": few.coverage.reshape(-1), "seed": seed}
                 talk.exchange(request, replies, one.log_entry())
         self.squared = grouping.squared_distances(self.sketches, self.extra)
         self.between = grouping.squared_distances(self.sketches, np.zeros(len(names)))
@@ -205,6 +203,6 @@ def _some(size: int, part: np.random.Generator | None, again: bool) -> np.ndarra
     return part.integers(0, size, size) if again else part.permutation(size)[: -(-size // 2)]
 
 
-def all_sent(sketches: Sequence[Sketch], own: Owns) -> np.ndarray:
-    """Ω of several sketches side by side."""
-    return np.concatenate([one.matrix(own) for one in sketches], axis=1)
+def all_sent(sketches: Sequence[Sketch], own: Owns, of: str) -> np.ndarray:
+    """Ω of several sketches of one client, side by side."""
+    return np.concatenate([one.matrix(own, of) for one in sketches], axis=1)

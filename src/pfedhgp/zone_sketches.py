@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import solve
+from scipy.spatial import cKDTree
 
 from pfedhgp import predict as prediction
 from pfedhgp.features import Basis
@@ -40,17 +41,36 @@ class OwnFunction:
     variance: np.ndarray
     """given the global layer, which all clients share"""
     prior: np.ndarray
+    near: np.ndarray
+    """(N, 2d) `neighbours` on the grid"""
 
     @property
     def coverage(self) -> np.ndarray:
         """(N, Q) from 0 (nothing known beside the prior) to 1."""
         return np.clip(1.0 - self.variance / np.maximum(self.prior, 1e-300), 0.0, 1.0)
 
+    @property
+    def peaks(self) -> np.ndarray:
+        """(N, Q): grid points next to rows, where these are few.
+
+        Covered as well as their neighbours or better, and more than half as well as any.
+        """
+        coverage = self.coverage
+        high = coverage > 0.5 * coverage.max(axis=0)
+        return np.asarray(high & np.all(coverage[:, None] >= coverage[self.near], axis=1))
+
 
 def public_grid(model: FittedModel, points: int) -> np.ndarray:
     """`points` inputs that fill the agreed domain, in the data's units."""
     scaling = model.scaling
     return scaling.lower + box_points(points, model.inputs) * scaling.extent
+
+
+def neighbours(grid: np.ndarray) -> np.ndarray:
+    """(N, 2d) or as many as there are: the nearest other points of each."""
+    count = min(2 * grid.shape[1] + 1, len(grid))
+    found = cKDTree(grid).query(grid, np.arange(1, count + 1))[1]
+    return np.asarray(found[:, 1:])
 
 
 def projection(size: int, columns: int, seed: int | tuple[int, ...]) -> np.ndarray:
@@ -77,7 +97,8 @@ def own_function(model: FittedModel, client: str, grid: np.ndarray) -> OwnFuncti
         mean[rows] = m[:, g:] @ B.T
         cov = np.einsum("nak,nbk->nab", T_own, T_own)
         variance[rows] = np.einsum("qa,nab,qb->nq", B, cov, B) + spread[:, g:] @ (B**2).T
-    return OwnFunction(mean, variance, np.broadcast_to((B**2).sum(1), variance.shape))
+    prior = np.broadcast_to((B**2).sum(1), variance.shape)
+    return OwnFunction(mean, variance, prior, neighbours(model.scaling.inputs(grid)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -265,11 +265,14 @@ def revealed(
     sent: list[Sketch],
 ) -> dict[str, float]:
     """R² of the best linear guess at each client's rows, or fit, from all sketches that it has sent."""
-    omega = all_sent([one for one in sent if not one.under or one.under in own], own)
-    found = {
-        name: attack.r2(omega, sketching.rounded(own[name].mean.reshape(-1) @ omega))
-        for name, attack in attacks.items()
-    }
+    of_all = all_sent([one for one in sent if not one.under], own, "")
+    of_few = [one for one in sent if one.under in own]
+    found = {}
+    for name, attack in attacks.items():
+        more = [all_sent(of_few, own, name)] if of_few else []
+        omega = np.concatenate([of_all, *more], axis=1)
+        numbers = sketching.rounded(own[name].mean.reshape(-1) @ omega)
+        found[name] = attack.r2(omega, numbers)
     return {name: value for name, value in found.items() if np.isfinite(value)}
 
 
