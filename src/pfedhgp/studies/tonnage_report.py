@@ -198,7 +198,12 @@ def curve(points: list[dict[str, Any]], part: str) -> str:
     for model in dict.fromkeys(p["model"] for p in points):
         mine = sorted((p for p in points if p["model"] == model), key=lambda p: p[part])
         panel.plot([p[part] for p in mine], [p["accuracy"] for p in mine], "o-", ms=3, label=model)
+    places = sorted({p[part] for p in points})
     panel.set_xscale("log")
+    panel.set_xticks(
+        places, [f"{v:.4g}" if part == "subtlety" else f"{100 * v:.4g}%" for v in places]
+    )
+    panel.minorticks_off()
     panel.set_xlabel("share of cycles for training" if part == "share" else "subtlety")
     panel.set_ylabel("accuracy")
     panel.legend(fontsize=8)
