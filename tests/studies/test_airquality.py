@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,9 @@ from pfedhgp.cli.main import main
 from pfedhgp.data.beijing import HEADER, ZONES
 from pfedhgp.errors import InputError
 from pfedhgp.studies import air_imputation as imputing
-from pfedhgp.studies import airquality
+from pfedhgp.studies import air_sparse, airquality
+from pfedhgp.zone_compared import Compared
+from pfedhgp.zones import revealed
 
 
 def write_stations(folder: Path, days: int = 60) -> None:
@@ -231,3 +234,58 @@ def test_twelve_stations_have_the_same_groups_in_any_order(tmp_path: Path) -> No
     assert found[0].labels == found[1].labels
     assert set(found[0].labels.values()) == {0, 1, 2}
     np.testing.assert_allclose(found[0].distances, found[1].distances, rtol=1e-2, atol=1e-3)
+
+
+def beijing() -> Path | None:
+    """The stations' files, where this machine has them."""
+    given = os.environ.get("PFEDHGP_DATA")
+    places = [Path(given)] if given else []
+    places.append(Path(__file__).resolve().parents[2].parent / "shared" / "data")
+    return next((place / "beijing" for place in places if (place / "beijing").exists()), None)
+
+
+needs_beijing = pytest.mark.skipif(
+    beijing() is None, reason="the Beijing stations are not on this machine"
+)
+
+
+@pytest.mark.slow
+@needs_beijing
+@pytest.mark.parametrize("year", [2013, 2014])
+def test_the_zones_of_beijing_come_back_from_sketches(year: int) -> None:
+    study = airquality.AirQuality(year=year)
+    sites = airquality.sites_of(study, beijing())
+    model = airquality.zone_model(study).fit({n: (t[:, None], y) for n, (t, y) in sites.items()})
+    own = airquality.own_functions(model)
+    rows = {n: (t[:, None], y[:, None]) for n, (t, y) in sites.items()}
+    attacks, names = airquality.attacks_on(model, rows), tuple(sorted(own))
+    found, told = [], []
+    for seed in range(5):
+        compared = Compared(own, names, size=240, seed=seed, grid="", least=3)
+        labels = map(int, compared.label(3, "agglomerative"))
+        found.append(airquality.ari(dict(zip(names, labels, strict=True))))
+        told += revealed(attacks, own, compared.sent).values()
+    assert sum(score == 1.0 for score in found) >= 4
+    assert np.mean(found) >= 0.95
+    assert max(told) <= 0.7
+    assert len(told) == 60
+
+
+@pytest.mark.slow
+@needs_beijing
+def test_a_station_of_beijing_with_few_rows_comes_into_its_zone_and_is_predicted() -> None:
+    study = airquality.AirQuality(year=2013)
+    sites = airquality.sites_of(study, beijing())
+    found = air_sparse.sparse_part(
+        sites,
+        ZONES,
+        ["Wanliu"],
+        model=lambda: airquality.zone_model(study),
+        predictor=lambda: airquality.imputing_model(study, sites),
+        pooled=airquality.pooled_distances,
+        seed=5,
+        say=lambda line: None,
+    )
+    assert found["pfedhgp"]["accuracy"] == found["pooled"]["accuracy"] == [1.0]
+    assert found["pfedhgp"]["crps"][0] < 0.6 * found["station-gp"]["crps"][0]
+    assert 0.88 < found["pfedhgp"]["coverage"][0] < 0.98
