@@ -26,7 +26,7 @@ arrays of one shape and compile once; `inducing="auto"` chooses 20 or 32 run by 
 SHORT_INDUCING = 48
 """The same where no local layer is there to carry what is short."""
 CANDIDATE_INDUCING = 32
-"""The same for the other kernels of `full-kernels`, whose functions are rougher or repeat themselves."""
+"""The same for the kernels that `full-kernels` has beside RBF."""
 
 STRUCTURED: Mapping[str, Mapping[str, Any]] = {
     "full": {"inducing": INDUCING},
