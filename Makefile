@@ -50,7 +50,7 @@ docs: $(DOCS)/.stamp ## the API reference as HTML, in build/docs; a warning is a
 	$(DOCS)/bin/python -W error::UserWarning -m pdoc --docformat google --output-directory build/docs $(PUBLIC)
 	@echo "build/docs/index.html"
 
-# About three quarters of an hour on two cores by reckoning, algorithm1 not counted, and resumed where it was left; minutes
+# About 40 minutes on two cores by reckoning, and 11 more for algorithm1, resumed where it was left; minutes
 # on a GPU: ARGS="--device gpu".
 study: $(VENV)/.stamp ## the paper's numerical study in full, into build/study and docs/study.md
 	$(VENV)/bin/pfedhgp reproduce synthetic --out build/study/synthetic $(ARGS)

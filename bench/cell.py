@@ -46,7 +46,7 @@ def against_torch(seconds: float, *, evaluations: int = EVALUATIONS) -> dict[str
                 competitors[name] = timed(
                     search, lambda threads=threads: torch.set_num_threads(threads)
                 )
-        found = summarise(in_turns(competitors, seconds=seconds, least=1))
+        found = summarise(in_turns(competitors, seconds=seconds, least=3))
     for name, summary in found.items():
         print(f"    {name:28s}{summary.median:8.2f} s median, bound {reached[name]:.2f}")
     torches = [summary for name, summary in found.items() if name.startswith("torch")]

@@ -7,6 +7,7 @@ import pytest
 from pfedhgp.studies.models import MODELS
 from pfedhgp.studies.notes import synthetic_notes
 from pfedhgp.studies.printed import printed_records
+from pfedhgp.studies.stability import Stability
 from pfedhgp.studies.stability_report import _of_the_band
 
 PAPERS = {"clients": 6, "rows": 50, "rounds": None}
@@ -55,9 +56,38 @@ def test_rows_that_are_not_there_have_no_notes():
         assert other not in text
 
 
-def test_the_layers_band_is_called_too_narrow_where_it_was():
-    def at(*covered: float) -> str:
-        return _of_the_band([{"metric": "coverage", "mean": value} for value in covered])
+def at(*covered: float) -> str:
+    points = zip(Stability().points(), covered, strict=False)
+    return _of_the_band(
+        [
+            {"scenario": sweep, "model": f"{value:g}", "metric": "coverage", "mean": mean}
+            for (sweep, value), mean in points
+        ],
+        Stability(),
+    )
 
+
+def test_the_layers_band_is_called_too_narrow_where_it_was():
     assert "covered between 0.15 and 0.37 of f_g here: too narrow" in at(0.37, 0.15)
     assert "too narrow" not in at(0.37, 0.96)
+
+
+def test_points_where_the_layers_band_covered_less_than_it_should_are_named():
+    text = at(0.96, 0.89, 0.95, 0.95, 0.95, 0.9, 0.95, 0.82)
+    named = "less than 0.9 at 2 of 8 points (0.89 at clients 3, 0.82 at balance 95:5)."
+    assert named in text
+    assert "less than" not in at(0.96, 0.9)
+
+
+def test_how_many_runs_were_scored_after_each_round_is_said():
+    def near(*counts: int) -> str:
+        rows = [{"scenario": "A", "model": "full", "runs": count} for count in counts]
+        return said({**found(), "tables": {"within 0.2 nats of its own best": rows}})
+
+    assert "Within 0.2 nats (the first 5 runs): a run is scored" in near(5, 5)
+    assert "Within 0.2 nats (the first run): " in near(1)
+    assert "Within 0.2 nats" not in near()
+
+
+def test_the_candidates_budgets_are_named():
+    assert "RBF is full's own, with inducing=24; the other two have inducing=32." in said(found())

@@ -42,6 +42,8 @@ def test_sets_are_told_one_a_line_and_mixed_is_said():
     assert told[2] == "1 records: device, machine, versions and date not recorded."
     assert devices(found[:1]) == "gpu"
     assert len(lines(found[:1])) == 1
+    (alone,) = lines(sets([record(0, {**THERE, "cores": 1, "date": days[0]})]))
+    assert "gpu (Some GPU), 1 core (x86_64, " in alone
 
 
 def test_a_report_written_elsewhere_names_who_trained(tmp_path, monkeypatch):

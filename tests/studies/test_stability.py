@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 
 from pfedhgp.cli.main import main
 from pfedhgp.errors import InputError
+from pfedhgp.studies import stability
 from pfedhgp.studies.stability import (
     Stability,
     effective_clients,
     expected_recovery,
     recovery,
     run_point,
+    run_stability,
     runs_of,
     split_is_stable,
     summarise,
+    write_stability,
 )
 from pfedhgp.studies.stability_report import figure, table
 from pfedhgp.studies.store import Store
@@ -42,9 +46,16 @@ def test_the_rule_is_the_correlation_of_the_weighted_mean_of_clients(rows, phi):
 
 
 def test_the_rule_of_thumb():
-    assert split_is_stable([50] * 24, 4.0) == (expected_recovery([50] * 24, 4.0) >= 0.9)
-    assert not split_is_stable([50] * 3, 1.2)
+    """At .9 it asks for T ≥ φ/(1/.81 − 1) = 4.26 φ effective clients."""
+    assert expected_recovery([50] * 24, 4.0) == pytest.approx(np.sqrt(6 / 7))
+    assert expected_recovery([50] * 3, 1.2) == pytest.approx(np.sqrt(1 / 1.4))
     assert expected_recovery([50] * 6, 0.0) == 1.0
+    assert split_is_stable([50] * 24, 4.0)
+    assert not split_is_stable([50] * 3, 1.2)
+    assert split_is_stable([50] * 18, 4.2)
+    assert not split_is_stable([50] * 17, 4.0)
+    assert not split_is_stable([95, 95, 95, 5, 5, 5], 1.2)
+    assert split_is_stable([50] * 3, 1.2, wanted=0.84)
     with pytest.raises(InputError, match="`phi` must not be negative"):
         expected_recovery([1, 1], -0.1)
 
@@ -99,6 +110,82 @@ def test_runs_that_were_there_before_are_kept(tmp_path):
     assert runs_of(store, study, 1) == 3
     del store.records["phi", 4.0, 2]
     assert runs_of(store, study, 1) == 2
+
+
+def invented(calls):
+    """Stands for a fit: a record of the right form, and a note of what was asked for."""
+
+    def point(study, cell):
+        calls.append(cell)
+        sweep, value, run = cell
+        values = {"correlation": (0.9, 1.0, 1.0)[run], "crps": 0.01 + 0.3 * (run == 0)}
+        values["coverage"] = (0.8, 1.0, 1.0)[run]
+        rule = expected_recovery(study.sizes(sweep, value), study.phi(sweep, value))
+        named = {"sweep": sweep, "value": value, "run": run, "seed": study.seed + run}
+        return {**named, "metrics": values, "rule": rule}
+
+    return point
+
+
+def test_a_point_that_sweeps_have_in_common_is_fitted_once(tmp_path, monkeypatch):
+    calls, told = [], []
+    monkeypatch.setattr(stability, "run_point", invented(calls))
+    study = Stability()
+    store = run_stability(
+        study, runs=2, folder=tmp_path, progress=lambda *given: told.append(given[:2])
+    )
+    common = [("clients", 6.0), ("balance", 1.0), ("phi", 1.2)]
+    assert all(study.alike(*point) == common for point in common)
+    assert all(study.alike(*p) == [p] for p in study.points() if p not in common)
+    assert len(calls) == len(set(calls)) == 20
+    assert set(store.records) == {(*point, run) for point in study.points() for run in (0, 1)}
+    one, *others = [store.records[(*point, 1)] for point in common]
+    for other in others:
+        assert {**other, "sweep": "clients", "value": 6.0} == one
+    for point in common:  # they have the same truth
+        np.testing.assert_array_equal(study.truth(*point, 1).Y[5], study.truth(*common[0], 1).Y[5])
+    assert told[0] == (0, 24)
+    assert told[-1] == (24, 24)
+
+
+def test_an_interrupted_stability_study_resumes(tmp_path, monkeypatch):
+    """What is there is not fitted again, nor what has the data of something that is there."""
+    calls = []
+    monkeypatch.setattr(stability, "run_point", invented(calls))
+    study = Stability()
+    whole = run_stability(study, runs=1, folder=tmp_path / "whole").records
+    kept = [("balance", 1.0, 0), ("phi", 4.0, 0), ("clients", 2.0, 0)]
+    cut = Store(tmp_path / "cut", {"study": "stability", **asdict(study)}, key=stability.KEY)
+    for cell in kept:
+        cut.add(whole[cell])
+    before = (tmp_path / "cut" / "runs.jsonl").read_text()
+    (tmp_path / "cut" / "runs.jsonl").write_text(before + '{"sweep": "phi", "va')
+    calls.clear()
+    found = run_stability(study, runs=1, folder=tmp_path / "cut").records
+    skipped = {*kept, ("clients", 6.0, 0), ("phi", 1.2, 0)}
+    assert set(calls) == set(whole) - skipped
+    assert {cell: r["metrics"] for cell, r in found.items()} == {
+        cell: r["metrics"] for cell, r in whole.items()
+    }
+    assert (tmp_path / "cut" / "runs.jsonl").read_text().startswith(before)
+    calls.clear()
+    run_stability(study, runs=1, folder=tmp_path / "cut")
+    assert calls == []
+
+
+def test_intervals_end_where_metrics_do(tmp_path, monkeypatch):
+    """.9, 1, 1 has a mean of .967, and Student's interval reaches to 1.11."""
+    monkeypatch.setattr(stability, "run_point", invented([]))
+    study = Stability(quick=True)
+    store = run_stability(study, runs=3, folder=tmp_path)
+    write_stability(store, study, runs=3, device="cpu", figures=False)
+    records = json.loads((tmp_path / "results.json").read_text())["records"]
+    ends = {r["metric"]: r["ci95"] for r in records if r["model"] == "24"}
+    assert ends["correlation"] == [pytest.approx(0.8232, abs=1e-4), 1.0]
+    assert ends["coverage"][1] == 1.0
+    assert ends["crps"][0] == 0.0
+    assert ends["crps"][1] > 0.3
+    assert "0.967 [0.823, 1.000]" in (tmp_path / "tables.md").read_text()
 
 
 def test_bad_arguments_exit_2(tmp_path, capsys):

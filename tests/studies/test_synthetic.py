@@ -114,7 +114,7 @@ def test_a_finished_study_is_not_repeated(folder, capsys):
 
 
 def test_lockstep_gives_what_one_at_a_time_does(folder, tmp_path, monkeypatch):
-    """As on a GPU, all runs of a model in one batch; pfedgp's searches may drift by rounding."""
+    """As on a GPU, all runs of a model in one batch; rounding differs there, and searches may drift by it."""
     monkeypatch.setattr(schedule, "_gpu", lambda: jax.devices("cpu")[0])
     run_study(
         Study(**SIZES),
@@ -233,6 +233,25 @@ def test_every_row_of_the_table_runs_and_full_beats_its_ablations(tmp_path):
         assert nll["full"] < nll[name] - 0.5, name
     assert nll["oracle"] < nll["full"]
     assert (out / "prediction.svg").exists()
+
+
+@pytest.mark.slow
+def test_full_kernels_keeps_the_training_of_the_highest_bound(tmp_path):
+    """Three trainings, each a row on disk; the row of the table is one of them at the price of all."""
+    out = tmp_path / "out"
+    arguments = ["--scenarios", "B", "--models", "full-kernels", "--runs", "1", *TINY]
+    assert main(["reproduce", "synthetic", "--out", str(out), *arguments]) == 0
+    rows = [json.loads(line) for line in (out / "runs.jsonl").read_text().splitlines()]
+    found = {row["model"]: row for row in rows}
+    row = found.pop("full-kernels")
+    assert set(found) == set(synthetic.PARTS.values())
+    best = max(found.values(), key=lambda one: one["bound"])
+    assert synthetic.PARTS[row["chosen"]] == best["model"]
+    assert row["metrics"]["nll"] == best["metrics"]["nll"]
+    assert row["metrics"]["exchanges"] == 4.0  # census, start and two rounds
+    assert row["exchanges one after another"] == 12.0
+    assert row["metrics"]["bytes"] == sum(one["metrics"]["bytes"] for one in found.values())
+    assert "| B | full-kernels |" in (out / "tables.md").read_text()
 
 
 @pytest.mark.slow

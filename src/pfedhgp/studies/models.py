@@ -25,6 +25,8 @@ INDUCING = 24
 arrays of one shape and compile once; `inducing="auto"` chooses 20 or 32 run by run."""
 SHORT_INDUCING = 48
 """The same where no local layer is there to carry what is short."""
+CANDIDATE_INDUCING = 32
+"""The same for the kernels that `full-kernels` has beside RBF."""
 
 STRUCTURED: Mapping[str, Mapping[str, Any]] = {
     "full": {"inducing": INDUCING},
@@ -35,8 +37,12 @@ STRUCTURED: Mapping[str, Mapping[str, Any]] = {
     "pfedgp": {"layers": ("local",), "inference": Personal()},
 }
 CANDIDATES: Mapping[str, Mapping[str, Any]] = {
-    "matern52": {"kernel": "matern52", "local_kernel": "rbf", "inducing": 32},
-    "rbf+periodic": {"kernel": RBF() + Periodic(), "local_kernel": "rbf", "inducing": 32},
+    "matern52": {"kernel": "matern52", "local_kernel": "rbf", "inducing": CANDIDATE_INDUCING},
+    "rbf+periodic": {
+        "kernel": RBF() + Periodic(),
+        "local_kernel": "rbf",
+        "inducing": CANDIDATE_INDUCING,
+    },
 }
 """What `full-kernels` chooses among besides `full`; the period is open, and starts from the data."""
 KERNELS = "full-kernels"
@@ -63,7 +69,6 @@ class Outcome:
     costs: dict[str, float] = field(default_factory=dict)
     bound: float | None = None
     curve: list[Point] = field(default_factory=list)
-    notes: dict[str, Any] = field(default_factory=dict)
 
 
 def trainings_of(models: Sequence[str]) -> list[str]:
@@ -82,24 +87,18 @@ def outcome_of(
         settings = algorithm1.settings(rounds=rounds, seed=truth.seed)
         return _trained(algorithm1.Algorithm1(**settings), truth, curve)
     if model.startswith(f"{KERNELS}/"):
-        return candidate(model.split("/")[1], truth, rounds=rounds, curve=curve)
+        return _trained(_federation(CANDIDATES[model.split("/")[1]], rounds), truth, curve)
     if model in STRUCTURED:
         return _trained(_federation(STRUCTURED[model], rounds), truth, curve)
     raise InputError(f"no model {model!r} in the study; there are {', '.join(MODELS)}")
 
 
-def candidate(
-    name: str, truth: Simulation, *, rounds: int | None = None, curve: bool = False
-) -> Outcome:
-    """One of the kernels that `full-kernels` chooses among."""
-    return _trained(_federation(CANDIDATES[name], rounds), truth, curve)
-
-
 def chosen(found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """The record of `full-kernels`: the candidate of the highest bound, at the price of all of them.
 
-    Trainings do not depend on each other, so they travel side by side: an exchange carries the messages of
-    all candidates. Exchanges are then those of the longest training, bytes and seconds are the sum.
+    Trainings do not depend on each other. `exchanges` and `rounds` are those of the longest, which is what it
+    would take if an exchange carried the messages of all candidates; nothing sends them so. As they are
+    run, one after another, they take the sum, which is kept beside it; bytes and seconds are sums too.
     """
     bounds = {name: record["bound"] for name, record in found.items()}
     best = max(bounds, key=lambda name: bounds[name])

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pfedhgp.inference.structured_training import Structured
-from pfedhgp.studies.models import INDUCING, SHORT_INDUCING
+from pfedhgp.studies.models import CANDIDATE_INDUCING, INDUCING, SHORT_INDUCING
 from pfedhgp.studies.personal import Personal
 from pfedhgp.studies.printed import MARK
 
@@ -39,9 +39,10 @@ def synthetic_notes(
         "not Gaussian, it is also told the global function: then C is Gaussian, and since knowing more "
         "cannot worsen an expected log score, no method's expected NLL is below it.",
         "full-kernels": "full-kernels: three trainings apart (RBF, Matérn 5/2, RBF + periodic), the highest "
-        "bound kept. They do not depend on each other: exchanges are those of the longest, as if they "
-        "travelled side by side, and MB those of all three. Nothing here runs them side by side; one after "
-        "another they take the exchanges of the table below.",
+        f"bound kept. RBF is full's own, with inducing={INDUCING}; the other two have "
+        f"inducing={CANDIDATE_INDUCING}. They do not depend on each other: exchanges are those of the "
+        "longest, as if they travelled side by side, and MB those of all three. Nothing here runs them side "
+        "by side; one after another they take the exchanges of the table below.",
         "pfedgp": "pfedgp: clients predict with the averaged kernel, which the last round holds."
         f"{_last_round(results)}",
         "algorithm1": "algorithm1: the paper does not say where loadings start; here they start at "
@@ -55,15 +56,17 @@ def synthetic_notes(
 
 def _near(results: Mapping[str, Any]) -> list[str]:
     """How the points of the table of near rounds are taken."""
-    if not any(
-        rows for name, rows in results.get("tables", {}).items() if name.startswith("within")
-    ):
+    tables = results.get("tables", {}).items()
+    rows = [row for name, found in tables if name.startswith("within") for row in found]
+    if not rows:
         return []
+    counts = max(row["runs"] for row in rows)
+    which = "the first run" if counts == 1 else f"the first {counts} runs"
     return [
-        "Within 0.2 nats: a run is scored after each round, at its best parameters and not averaged over "
-        "them but for the last point, so the first figure that there can be is 3 exchanges (4 for pfedgp "
-        "and algorithm1, whose delivery is answered): read these as at most. Bytes of full-kernels are "
-        "those of the training that was kept, times what all three cost."
+        f"Within 0.2 nats ({which}): a run is scored after each round, at its best parameters and not "
+        "averaged over them but for the last point, so the first figure that there can be is 3 exchanges "
+        "(4 for pfedgp and algorithm1, whose delivery is answered): read these as at most. Bytes of "
+        "full-kernels are those of the training that was kept, times what all three cost."
     ]
 
 

@@ -125,4 +125,5 @@ def _line(one: Mapping[str, Any]) -> str:
     about = ", ".join(str(one[name]) for name in ("machine", "processor") if one.get(name))
     versions = ", ".join(f"{name} {one.get(name)}" for name in VERSIONS)
     versions += f", code {one['code']}" if one.get("code") else ""
-    return f"{day}, {device}, {one['cores']} cores ({about}); {versions}."
+    cores = f"{one['cores']} core{'' if one['cores'] == 1 else 's'}"
+    return f"{day}, {device}, {cores} ({about}); {versions}."

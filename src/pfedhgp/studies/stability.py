@@ -106,6 +106,19 @@ class Stability:
             return [small] * half + [2 * self.rows - small] * half
         return [self.rows] * USUAL_CLIENTS
 
+    def phi(self, sweep: str, value: float) -> float:
+        """The deviations' variance relative to the global layer's."""
+        return value if sweep == "phi" else USUAL_PHI
+
+    def alike(self, sweep: str, value: float) -> list[tuple[str, float]]:
+        """All points that have this one's data, itself among them: what is usual is on every sweep."""
+        return [
+            point
+            for point in self.points()
+            if (self.sizes(*point), self.phi(*point))
+            == (self.sizes(sweep, value), self.phi(sweep, value))
+        ]
+
     def label(self, sweep: str, value: float) -> str:
         """A point as tables and figures name it; balance by the rows that clients truly have."""
         if sweep != "balance":
@@ -121,7 +134,7 @@ class Stability:
             clients=len(sizes),
             n=sizes,
             n_test=self.grid,
-            phi=value if sweep == "phi" else USUAL_PHI,
+            phi=self.phi(sweep, value),
         )
 
 
@@ -137,7 +150,10 @@ def run_stability(
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> Store:
-    """Does what is not in `folder` yet, and returns all that is."""
+    """Does what is not in `folder` yet, and returns all that is.
+
+    A point that several sweeps have in common is fitted once a run, and its record stands under each of them.
+    """
     for name, least in (("seed", 0), ("rows", 4), ("grid", 2)):
         if getattr(study, name) < least:
             raise InputError(f"`{name}` must be at least {least}, got {getattr(study, name)}")
@@ -148,19 +164,30 @@ def run_stability(
     check_device(device)
     store = Store(folder, {"study": "stability", **asdict(study)}, key=KEY, needs=NEEDS)
     wanted = [(sweep, value, run) for sweep, value in study.points() for run in range(runs)]
-    left = [cell for cell in wanted if cell not in store.records]
-    done = len(wanted) - len(left)
+    done = sum(cell in store.records for cell in wanted)
+
+    def share(record: dict[str, Any]) -> None:
+        """The record under all points that have its data, but those that are there."""
+        nonlocal done
+        for sweep, value in study.alike(record["sweep"], record["value"]):
+            if (sweep, value, record["run"]) not in store.records:
+                one = {**record, "sweep": sweep, "value": value}
+                store.add(one)
+                done += 1
+                if progress is not None:
+                    progress(done, len(wanted), one)
+
+    for cell in wanted:
+        if cell in store.records:
+            share(store.records[cell])
+    missing = [cell for cell in wanted if cell not in store.records]
+    left = [cell for cell in missing if study.alike(*cell[:2])[0] == cell[:2]]
     made = made_here(device) if left else {}
     if left and progress is not None:
         progress(done, len(wanted), COMPILING)
 
     def work(cell: Cell) -> None:
-        nonlocal done
-        record = {**run_point(study, cell), MADE: {**made, "date": today()}}
-        store.add(record)
-        done += 1
-        if progress is not None:
-            progress(done, len(wanted), record)
+        share({**run_point(study, cell), MADE: {**made, "date": today()}})
 
     run_tasks(
         left, work, kind=lambda cell: tuple(sorted(set(study.sizes(*cell[:2])))), device=device
@@ -184,8 +211,6 @@ def run_point(study: Stability, cell: Cell) -> dict[str, Any]:
     ).fit(clients_of(truth))
     layer = predict(model.model_, "0", truth.X_test).layers["global"]
     f_g = truth.layers_test[0]["global"]
-    sizes = study.sizes(sweep, value)
-    phi = value if sweep == "phi" else USUAL_PHI
     return {
         "sweep": sweep,
         "value": value,
@@ -200,7 +225,7 @@ def run_point(study: Stability, cell: Cell) -> dict[str, Any]:
             "exchanges": float(model.exchanges_),
             "seconds": time.perf_counter() - began,
         },
-        "rule": expected_recovery(sizes, phi),
+        "rule": expected_recovery(study.sizes(sweep, value), study.phi(sweep, value)),
     }
 
 

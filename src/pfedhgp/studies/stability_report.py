@@ -12,7 +12,7 @@ from pfedhgp.studies.store import Store
 NOTES = (
     "Scenario A of the numerical study; six clients of equal size and phi = 1.2 unless varied. Correlation "
     "and CRPS of the fitted global layer with the true one, mean over runs with 95% confidence "
-    "intervals, cut at 1.",
+    "intervals, cut at what is possible.",
     "Rule: 1/sqrt(1 + phi/T), T the effective number of clients (sum n)^2/(sum n^2). Read the global layer "
     "as what all share where it is at least .9, that is with about four clients for each unit of phi.",
 )
@@ -20,6 +20,8 @@ BAND = (
     "The last but one column is of the global layer's own 95% band, {found}. That band has in it that the "
     "mean of T deviations may pass for something common; the band of the sum has no need to."
 )
+LEAST = 0.9
+"""Coverage of a 95% band below which a point is named."""
 TITLES = {
     "clients": "number of clients",
     "balance": "rows of large and small clients",
@@ -45,17 +47,25 @@ def write(
     }
     pictures = {"stability.svg": figure(records, study)} if figures else {}
     parts = {"Recovery of the global layer": (head, rows)}
-    notes = [*NOTES, _of_the_band(records)]
+    notes = [*NOTES, _of_the_band(records, study)]
     write_results(store.folder, results, "How stable is the split?", notes, parts, pictures)
     return results
 
 
-def _of_the_band(records: list[dict[str, Any]]) -> str:
-    """What the layer's own band covered here, point by point."""
-    covered = [r["mean"] for r in records if r["metric"] == "coverage"]
-    low, high = min(covered), max(covered)
-    found = f"which covered between {low:.2f} and {high:.2f} of f_g here"
-    return BAND.format(found=f"{found}: too narrow" if high < 0.95 else found)
+def _of_the_band(records: list[dict[str, Any]], study: Stability) -> str:
+    """What the layer's own band covered here; points where it held less than .9 are named."""
+    covered = [r for r in records if r["metric"] == "coverage"]
+    means = [r["mean"] for r in covered]
+    found = f"which covered between {min(means):.2f} and {max(means):.2f} of f_g here"
+    if max(means) < 0.95:
+        return BAND.format(found=f"{found}: too narrow")
+    low = [
+        f"{r['mean']:.2f} at {r['scenario']} {study.label(r['scenario'], float(r['model']))}"
+        for r in covered
+        if r["mean"] < LEAST
+    ]
+    named = f", less than {LEAST:g} at {len(low)} of {len(means)} points ({', '.join(low)})"
+    return BAND.format(found=found + (named if low else ""))
 
 
 def table(records: list[dict[str, Any]], study: Stability) -> tuple[list[str], list[list[str]]]:

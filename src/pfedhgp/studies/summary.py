@@ -19,6 +19,7 @@ ONE_AFTER_ANOTHER = "exchanges one after another"
 PAIRED = ("nll", "crps", "coverr")
 Record = dict[str, Any]
 POSSIBLE = {"coverage": (0.0, 1.0), "correlation": (-1.0, 1.0)}
+POSSIBLE |= dict.fromkeys(("rmse", "crps", "coverr", "width", "ece"), (0.0, np.inf))
 """Ranges of metrics that have ends: an interval does not reach beyond."""
 
 

@@ -200,7 +200,6 @@ def run_cell(study: Study, cell: Cell) -> dict[str, Any]:
         "coverage": [_coverage(cases, level) for level in metrics.ECE_LEVELS],
         "bound": outcome.bound,
         "curve": [list(point) for point in outcome.curve],
-        **outcome.notes,
     }
     if run == 0 and model == "full":
         record["example"] = _example(truth, outcome)
