@@ -53,7 +53,7 @@ def cycles_on(
     """
     X = inputs_of(model, grid)
     Y = on_outputs(as_cycles(cycles, len(X)), channels, model.output_names)
-    seen = np.isfinite(Y).any(axis=1)  # (C, n)
+    seen = np.asarray(np.isfinite(Y).any(axis=1))  # (C, n)
     inside = ~outside(model.scaling.inputs(X))
     astray = np.flatnonzero(seen.any(axis=1) & ~(seen & inside).any(axis=1))
     if len(astray):

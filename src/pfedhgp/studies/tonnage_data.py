@@ -8,7 +8,7 @@ cycles and labels.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -147,9 +147,3 @@ def first_normal(data: CycleSet, source: Source) -> CycleSet:
         if len(mine) > FIRST_NORMAL:
             kept[mine[FIRST_NORMAL:]] = False
     return data.take(kept)
-
-
-def renamed(data: CycleSet, names: dict[str, str]) -> CycleSet:
-    """The same cycles under other class names."""
-    assert data.label is not None
-    return replace(data, label=tuple(names.get(label, label) for label in data.label))
