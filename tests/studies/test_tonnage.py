@@ -90,11 +90,14 @@ def test_a_file_of_the_press_trains_on_the_first_and_another_on_its_share():
     train = tonnage_data.training_mask(flat, source, 3)
     assert np.flatnonzero(train).tolist()[:41] == [*range(40), 305]
     assert train.sum() == 40 + 4 * 10
+    assert tonnage_data.splits_once(flat, source, tonnage_data.SHARE)
+    assert not tonnage_data.splits_once(flat, source, 0.25)
     other = CycleSet(np.zeros((500, 1, 2)), np.arange(2.0), ("x",), ("a",) * 400 + ("b",) * 100)
     masks = [tonnage_data.training_mask(other, source, seed) for seed in range(2)]
     for mask in masks:
         assert (mask[:400].sum(), mask[400:].sum()) == (55, 14)
     assert (masks[0] != masks[1]).any(), "every seed has the same split"
+    assert not tonnage_data.splits_once(other, source, tonnage_data.SHARE)
     assert len(tonnage_data.first_normal(other, source).cycles) == 500
     more = CycleSet(np.zeros((307, 1, 2)), np.arange(2.0), ("x",), ("a",) * 307)
     assert len(tonnage_data.first_normal(more, source).cycles) == 307
@@ -175,6 +178,28 @@ def test_a_small_study_writes_what_the_contract_says_and_resumes(tmp_path):
     seen = []
     run_tonnage(study, runs=2, folder=tmp_path, models=["1-nn"], progress=lambda *a: seen.append(a))
     assert not seen, "a finished run was done again"
+
+
+def test_labels_alone_have_no_log_loss_and_one_split_is_said(tmp_path, monkeypatch):
+    """A file of the press's shape; 1-NN on its first cycles."""
+    rng = np.random.default_rng(0)
+    label = ("1",) * 305 + sum(((f"{k}",) * 69 for k in range(2, 6)), ())
+    shape = CycleSet(rng.normal(size=(581, 4, 1201)), np.arange(1201.0), tuple("abcd"), label)
+    (tmp_path / "press.npz").touch()
+    monkeypatch.setattr(tonnage_data, "load", lambda *_, **__: shape)
+    study = Tonnage(data=str(tmp_path / "press.npz"))
+    store = run_tonnage(study, runs=2, folder=tmp_path / "out", models=["1-nn", "pca+ridge"])
+    write_tonnage(store, study, runs=2, figures=False)
+    text = (tmp_path / "out" / "tables.md").read_text("utf-8")
+    nearest_row, ridge_row = (
+        next(line for line in text.splitlines() if line.startswith(f"| {name} "))
+        for name in ("1-nn", "pca+ridge")
+    )
+    assert nearest_row.count("| – ") == 2
+    assert " ± 0.0000" in nearest_row
+    assert "–" not in ridge_row
+    assert "1-nn gives no probabilities" in text
+    assert "has one split, as in the paper" in text
 
 
 def test_the_papers_row_is_left_out_of_long_cycles_unless_asked_for(tmp_path):
