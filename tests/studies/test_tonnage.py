@@ -15,7 +15,7 @@ from pfedhgp.studies import press, tonnage_data
 from pfedhgp.studies.class_baselines import BASELINES, lda, nearest, thinned
 from pfedhgp.studies.store import Store
 from pfedhgp.studies.tonnage import Tonnage, none_of_these, run_tonnage, summarise, usual_rows
-from pfedhgp.studies.tonnage_models import MODELS, run_model
+from pfedhgp.studies.tonnage_models import MODELS, OURS, run_model
 from pfedhgp.studies.tonnage_report import write_tonnage
 
 
@@ -266,7 +266,8 @@ def test_our_row_and_none_of_these_run_on_the_small_press(tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
-def test_the_papers_row_runs_and_starts_at_the_papers_variances(monkeypatch):
+def test_the_papers_row_starts_at_the_papers_variances_and_tells_two_levels_apart(monkeypatch):
+    """Cycles at +1 and at −1, which one round of its training is enough for."""
     starts = {}
     server, clients = MeanField.server, MeanField.clients
 
@@ -280,14 +281,17 @@ def test_the_papers_row_runs_and_starts_at_the_papers_variances(monkeypatch):
 
     monkeypatch.setattr(MeanField, "server", seen_server)
     monkeypatch.setattr(MeanField, "clients", seen_clients)
-    data = press.simulate(0, normal=6, faulty=6, samples=31)
-    train = np.tile([True, False, True], len(data.cycles) // 3)
+    level = np.repeat([-1.0, 1.0], 6)
+    cycles = level[:, None, None] + 0.1 * np.random.default_rng(0).normal(size=(12, 4, 31))
+    label = tuple("low" if v < 0 else "high" for v in level)
+    data = CycleSet(cycles, np.arange(31.0), tuple("abcd"), label)
+    train = np.tile([True, False, True], 4)
     record = run_model("paper", data, train, 0, paper_rounds=1)
-    assert record["test"] == 10
+    assert record["test"] == 4
     np.testing.assert_allclose(starts["global"], 1.0)
     np.testing.assert_allclose(starts["local"], 0.5)
-    assert 0.0 <= record["metrics"]["accuracy"] <= 1.0
-    assert np.isfinite(record["metrics"]["log_loss"])
+    assert record["metrics"]["accuracy"] == 1.0
+    assert record["metrics"]["log_loss"] < 0.2
 
 
 @pytest.mark.slow
@@ -301,3 +305,23 @@ def test_the_valve_is_found(tmp_path):
     )
     assert ours >= 0.995
     assert white < 0.8
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hydraulic_there(), reason="the hydraulic data are not on this machine")
+def test_the_cooler_is_found(tmp_path):
+    """All 17 channels, the first of the study's splits."""
+    store = run_tonnage(Tonnage(data="hydraulic:cooler"), runs=1, folder=tmp_path, models=[OURS])
+    assert store.records["main", OURS, "", 0]["metrics"]["accuracy"] >= 0.97
+
+
+@pytest.mark.slow
+def test_every_cycle_of_the_simulated_press_is_found(tmp_path):
+    """One of the study's own splits, 4 channels of 1,201 samples."""
+    study = Tonnage(data="simulated", seed=200)
+    store = run_tonnage(study, runs=1, folder=tmp_path, models=[OURS, "1-nn"])
+    ours, nearest_one = (
+        store.records["main", name, "", 0]["metrics"]["accuracy"] for name in (OURS, "1-nn")
+    )
+    assert ours == 1.0
+    assert nearest_one < 0.9
