@@ -325,3 +325,13 @@ def test_every_cycle_of_the_simulated_press_is_found(tmp_path):
     )
     assert ours == 1.0
     assert nearest_one < 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hydraulic_there(), reason="the hydraulic data are not on this machine")
+def test_a_valve_condition_never_seen_is_none_of_these():
+    source = tonnage_data.source_of("hydraulic:valve")
+    found = none_of_these(tonnage_data.load(source, 600), source, 600, "90")
+    assert found["stranger_cycles"] == 360
+    assert found["flagged"] >= 0.95
+    assert found["false_alarms"] <= 0.02
