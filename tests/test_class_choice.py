@@ -64,6 +64,19 @@ def test_where_no_candidate_errs_the_density_of_held_out_cycles_decides():
     assert form == "free"
 
 
+def test_candidates_that_a_block_misleads_by_any_number_of_nats_are_level():
+    """The second fold has its classes exchanged: how sure a candidate is of the wrong class says nothing."""
+    shape = 2.0 * np.exp(-0.5 * ((GRID - 0.42) / 0.07) ** 2)
+    cycles = classes(np.random.default_rng(5), shape, 400.0)
+    fold = np.arange(40) % 2
+    normal, worn = cycles["normal"].copy(), cycles["worn"].copy()
+    normal[fold == 1], worn[fold == 1] = cycles["worn"][fold == 1], cycles["normal"][fold == 1]
+    wrong = {"normal": normal, "worn": worn}
+    _, judged = choose(GRID, wrong, dict.fromkeys(wrong, fold), BASIS)
+    assert {each.accuracy for each in judged.values()} == {0.0}
+    np.testing.assert_allclose([each.log_loss for each in judged.values()], np.log(2), atol=1e-6)
+
+
 def test_with_strangers_in_mind_the_layer_that_sees_them_is_chosen():
     """Three classes far apart. Cycles vary in one narrow shape, so a stationary layer is blind beside it."""
     rng = np.random.default_rng(4)

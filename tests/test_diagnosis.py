@@ -120,6 +120,18 @@ def test_overconfident_evidence_is_tempered():
     assert tempered.log_loss < 0.75
 
 
+@pytest.mark.parametrize("nats", [1e2, 1e4, 1e7])
+def test_a_misleading_block_leaves_no_more_than_the_log_loss_of_not_knowing(nats):
+    """Most held-out cycles are sure of the wrong class, by any number of nats."""
+    gap = nats * np.linspace(-1.0, 0.5, 40)  # of class a, whose cycles they are
+    found = evidence_of(np.stack([gap, np.zeros(40)], axis=1))
+    known = calibrate(found, ["a"] * 40)
+    assert known.log_loss <= np.log(2) + 1e-6
+    shown = diagnose(found, calibration=known)
+    assert shown.best.tolist() == [int(g < 0) for g in gap]
+    assert scores(CLASSES, ["a"] * 40, shown.probability)["log_loss"] <= np.log(2) + 1e-6
+
+
 def test_no_probability_is_surer_than_the_held_out_cycles():
     """98 cycles without a mistake: 1 in 100 is left for the classes, in equal parts."""
     found = evidence_of([[0.0, 5e3], [5e3, 0.0]])
@@ -180,6 +192,9 @@ def test_why_finds_the_channel_and_the_stretch_and_sums_to_the_evidence():
     [
         (lambda e: diagnose(e, priors={"c": 1.0}), "no class 'c' in the model; it has a, b"),
         (lambda e: diagnose(e, priors={"a": 1.0}), "`priors` must give every class"),
+        (lambda e: diagnose(e, priors={"a": 1.0, "b": "much"}), "`priors` must give every class"),
+        (lambda e: diagnose(e, priors={"a": 1.0, "b": None}), "`priors` must give every class"),
+        (lambda e: diagnose(e, priors=[1.0, 2.0]), "`priors` must be {class: weight}, got list"),
         (lambda e: calibrate(e, ["a", "c"]), "no class 'c' in the model"),
         (lambda e: calibrate(e, ["a", "b"], false_alarms=0.0), "`false_alarms` must be between"),
         (lambda e: diagnose(e, calibration=Calibration(thresholds=(1.0, 2.0))), "calibrate again"),

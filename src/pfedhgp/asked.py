@@ -40,16 +40,29 @@ def inputs_of(model: FittedModel, X: Any) -> np.ndarray:
 
 
 def cycles_on(
-    model: FittedModel, cycles: Any, grid: Any, channels: Sequence[str] | None
+    model: FittedModel,
+    cycles: Any,
+    grid: Any,
+    channels: Sequence[str] | None,
+    *,
+    names: Sequence[str] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The grid (n, d), and cycles (C, n, Q) of the model's outputs; missing ones are NaN."""
+    """The grid (n, d), and cycles (C, n, Q) of the model's outputs; missing ones are NaN.
+
+    A cycle that has no value inside the training inputs is refused, by its name or its number.
+    """
     X = inputs_of(model, grid)
     Y = on_outputs(as_cycles(cycles, len(X)), channels, model.output_names)
-    if outside(model.scaling.inputs(X)).all():
-        low, high = model.scaling.lower, model.scaling.upper
+    seen = np.asarray(np.isfinite(Y).any(axis=1))  # (C, n)
+    inside = ~outside(model.scaling.inputs(X))
+    astray = np.flatnonzero(seen.any(axis=1) & ~(seen & inside).any(axis=1))
+    if len(astray):
+        c = int(astray[0])
+        own, low, high = X[seen[c]], model.scaling.lower, model.scaling.upper
+        which = str(c) if names is None else repr(names[c])
         raise InputError(
-            "the cycles overlap no training input: their grid is "
-            f"{X.min(axis=0)} to {X.max(axis=0)}, the data were {low} to {high}"
+            f"cycle {which} overlaps no training input: its samples are at {own.min(axis=0)} to "
+            f"{own.max(axis=0)}, the data were {low} to {high}"
         )
     return X, np.moveaxis(Y, 1, 2)
 

@@ -7,9 +7,10 @@
 There are four kinds of surprise: in the few directions from the class's mean towards the others' (where
 classes differ, a known cycle is with one of them), within the span of the functions that the class's cycles
 are made of, outside of it, and of one channel given the others within it.
-τ and the thresholds come from held-out cycles of known classes (`calibrate`): τ minimises their log-loss, and
-each threshold is passed, under a cycle's own class, by no more than a share of them. A channel that now and
-then runs wild in every class so gets a high threshold, and does not hide what the others say.
+τ and the thresholds come from held-out cycles of known classes (`calibrate`). τ minimises their log-loss,
+which is therefore at most log K (to a millionth). Each threshold is passed, under a cycle's own class, by no
+more than a share of them. A channel that now and then runs wild in every class so gets a high threshold, and
+does not hide what the others say.
 """
 
 from __future__ import annotations
@@ -30,7 +31,11 @@ __all__ = ["NONE", "Calibration", "Diagnosis", "Why", "calibrate", "diagnose", "
 
 FloatArray = npt.NDArray[np.float64]
 NONE = "none of these"
-TEMPERATURES = tuple(float(v) for v in np.geomspace(1.0, 1e4, 81))
+TEMPERATURES = tuple(float(v) for v in np.geomspace(1.0, 1e8, 161))
+FLAT = 1e6
+"""Times the largest difference of ℓ: a temperature at which all classes are as likely, to a millionth."""
+FALSE_ALARMS = 0.01
+"""The share of known cycles that may be called none of these, unless another is asked for."""
 BINS = 10
 """Of confidence, for ECE."""
 
@@ -115,8 +120,13 @@ def diagnose(
     )
 
 
-def calibrate(found: Evidence, labels: Sequence[str], *, false_alarms: float = 0.01) -> Calibration:
+def calibrate(
+    found: Evidence, labels: Sequence[str], *, false_alarms: float = FALSE_ALARMS
+) -> Calibration:
     """τ and the threshold from held-out cycles of known classes.
+
+    τ is the one of `TEMPERATURES`, or one that makes all classes as likely, with the least log-loss: where ℓ
+    misleads, however sure it is, the held-out log-loss is that of not knowing, log K, and no more.
 
     Half of `false_alarms` is for the directions towards other classes, the other half is shared out evenly
     between the others. A threshold is the surprise that at most its share of n + 1 such cycles passes. With
@@ -127,7 +137,11 @@ def calibrate(found: Evidence, labels: Sequence[str], *, false_alarms: float = 0
         raise InputError(f"`false_alarms` must be between 0 and 1, got {false_alarms!r}")
     truth = numbered(found.classes, labels)
     flat = np.zeros(len(found.classes))
-    losses = [_log_loss(_log_posterior(found.log_density, flat, t), truth) for t in TEMPERATURES]
+    tried = (
+        *TEMPERATURES,
+        max(TEMPERATURES[-1], FLAT * float(np.ptp(found.log_density, axis=1).max())),
+    )
+    losses = [_log_loss(_log_posterior(found.log_density, flat, t), truth) for t in tried]
     at = int(np.argmin(losses))
     own = found.surprise[np.arange(len(truth)), truth]
     shares = _shares(own, false_alarms)
@@ -136,7 +150,7 @@ def calibrate(found: Evidence, labels: Sequence[str], *, false_alarms: float = 0
         _quantile(view, share, shortest) for view, share in zip(own.T, shares, strict=True)
     )
     return Calibration(
-        temperature=TEMPERATURES[at],
+        temperature=tried[at],
         thresholds=limits,
         false_alarms=float(false_alarms),
         cycles=len(truth),
@@ -330,8 +344,13 @@ def why(
 def _log_priors(classes: Sequence[str], priors: Mapping[str, float] | None) -> FloatArray:
     if priors is None:
         return np.zeros(len(classes))
+    if not isinstance(priors, Mapping):
+        raise InputError(f"`priors` must be {{class: weight}}, got {type(priors).__name__}")
     numbered(classes, list(priors))
-    values = np.asarray([float(priors.get(name, 0.0)) for name in classes])
+    try:
+        values = np.asarray([float(priors.get(name, 0.0)) for name in classes])
+    except (TypeError, ValueError):
+        raise InputError("`priors` must give every class a number above 0") from None
     if not np.all(np.isfinite(values)) or np.any(values <= 0):
         raise InputError("`priors` must give every class a number above 0")
     return np.log(values / values.sum())

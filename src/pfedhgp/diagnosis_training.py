@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pfedhgp.class_choice import LEAST, Candidate, candidates_for, choose, complete, folds_of
-from pfedhgp.diagnosis import Calibration, calibrate
+from pfedhgp.data.tables import numeric
+from pfedhgp.diagnosis import FALSE_ALARMS, Calibration, calibrate
 from pfedhgp.errors import InputError, PFedHGPWarning
 from pfedhgp.estimator import FederatedGP
 from pfedhgp.evidence import evidence, stacked
@@ -28,6 +29,17 @@ KEY = "diagnosis"
 FALLBACK = Candidate("free")
 """Where cycles are too few to choose by: smooth in any way, one for all classes."""
 TOO_FEW = "not chosen: too few cycles"
+MOST, IN_ALL = 81, 340
+"""Basis functions of the cycle layer a channel, and of all channels together."""
+
+
+def usual_basis(samples: int, channels: int) -> int:
+    """Basis functions of the cycle layer a channel: one a sample, within what can be afforded.
+
+    >>> usual_basis(60, 4), usual_basis(1201, 4), usual_basis(60, 17)
+    (60, 81, 20)
+    """
+    return max(2, min(samples, MOST, IN_ALL // channels))
 
 
 def train_diagnosis(
@@ -38,7 +50,7 @@ def train_diagnosis(
     outputs: str | Sequence[str] | None = None,
     candidates: Sequence[Candidate] | None = None,
     folds: int = 3,
-    false_alarms: float = 0.01,
+    false_alarms: float = FALSE_ALARMS,
     thresholds: bool = True,
     cycle_basis: int = 40,
     seed: int = 0,
@@ -53,7 +65,7 @@ def train_diagnosis(
     cycles and 20 or more of each class also layers of a class's own and mixed ones. With fewer than 4
     complete cycles of a class nothing is chosen: the free layer is taken, and said to be. Without
     `thresholds` there is no "none of these", and the folds are not trained: the temperature is then that of
-    the choice. `settings` are those of `FederatedGP`.
+    the choice. `settings` are those of `FederatedGP`, but for `cycles` and `cycle_sharing`, which are chosen.
 
     Example:
         >>> import numpy as np
@@ -67,6 +79,11 @@ def train_diagnosis(
         >>> model.classify(cycles(0.6)[:2], grid=grid).labels
         ('worn', 'worn')
     """
+    if not 0.0 < false_alarms < 1.0:
+        raise InputError(f"`false_alarms` must be between 0 and 1, got {false_alarms!r}")
+    for name in ("cycles", "cycle_sharing"):
+        if name in settings:
+            raise InputError(f"the cycle layer is chosen: give `candidates` instead of `{name}`")
     grids, arrays = _checked(data)
     names = list(arrays)
     labels = [name for name in names for _ in arrays[name]]
@@ -76,8 +93,7 @@ def train_diagnosis(
     by_class = dict(zip(names, np.split(fold, cuts), strict=True))
     if candidates is None:
         candidates = candidates_for(arrays, len(grids[names[0]]))
-    if not candidates:
-        raise InputError("`candidates` is empty: name at least one cycle layer")
+    candidates = _candidates(candidates)
     chosen: Candidate = candidates[0]
     judged: dict[str, Calibration] = {}
     how = "chosen" if len(candidates) > 1 else "given"
@@ -165,28 +181,80 @@ def _choice(
     )
 
 
-def _checked(data: Mapping[str, tuple[Any, Any]]) -> tuple[dict, dict]:
-    grids, arrays = {}, {}
-    for name, pair in data.items():
-        grid, cycles = np.asarray(pair[0], np.float64), np.asarray(pair[1], np.float64)
-        grid = grid[:, None] if grid.ndim == 1 else grid
-        if cycles.ndim != 3 or cycles.shape[2] != len(grid):
+def _candidates(given: Sequence[Candidate]) -> Sequence[Candidate]:
+    if isinstance(given, str | Candidate) or not isinstance(given, Sequence):
+        raise InputError(f"`candidates` must be a list of `Candidate`, got {given!r:.60}")
+    if not given:
+        raise InputError("`candidates` is empty: name at least one cycle layer")
+    for each in given:
+        if not isinstance(each, Candidate):
             raise InputError(
-                f"class {name!r}: cycles must be (C, Q, {len(grid)}), got {cycles.shape}"
+                f"`candidates` must be a list of `Candidate`, such as Candidate('free'), got {each!r:.60}"
             )
-        grids[str(name)], arrays[str(name)] = grid, cycles
+    return given
+
+
+def _checked(data: Mapping[str, tuple[Any, Any]]) -> tuple[dict, dict]:
+    if not isinstance(data, Mapping):
+        raise InputError(
+            f"the data must be {{class: (grid, cycles)}}, got {type(data).__name__}: name the classes"
+        )
+    grids: dict[str, FloatArray] = {}
+    arrays: dict[str, FloatArray] = {}
+    for name, pair in data.items():
+        if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
+            raise InputError(f"class {name!r} must be a pair (grid, cycles)")
+        grid = numeric(pair[0], f"class {name!r}: the grid", missing=False)
+        arrays[str(name)] = _cycles_of_class(str(name), pair[1], len(grid))
+        grids[str(name)] = grid
     if len(arrays) < 2:
         raise InputError("a diagnosis needs at least two classes")
     first = next(iter(grids.values()))
+    channels = next(iter(arrays.values())).shape[1]
     for name, grid in grids.items():
         if not np.array_equal(grid, first):
             raise InputError(f"class {name!r} is on another grid than the first: train on one grid")
+        if arrays[name].shape[1] != channels:
+            raise InputError(
+                f"class {name!r} has {arrays[name].shape[1]} channels, the first class {channels}"
+            )
+    constant = np.flatnonzero(np.ptp(first, axis=0) == 0.0)
+    if len(constant):
+        raise InputError(
+            f"the grid is {first[0, constant[0]]:g} at every sample (input {constant[0] + 1}): cycles need "
+            "an axis"
+        )
     return grids, arrays
+
+
+def _cycles_of_class(name: str, given: Any, samples: int) -> FloatArray:
+    """(C, Q, n) of numbers, each cycle with a value at least."""
+    try:
+        cycles = np.asarray(given, np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"class {name!r}: cycles must be numbers, (C, Q, {samples})") from None
+    if cycles.ndim != 3 or cycles.shape[2] != samples or 0 in cycles.shape:
+        raise InputError(f"class {name!r}: cycles must be (C, Q, {samples}), got {cycles.shape}")
+    endless = np.flatnonzero(np.isinf(cycles).any(axis=(1, 2)))
+    if len(endless):
+        raise InputError(f"class {name!r}: cycle {endless[0]} has an infinite value")
+    empty = np.flatnonzero(np.isnan(cycles).all(axis=(1, 2)))
+    if len(empty) == len(cycles):
+        raise InputError(
+            f"class {name!r} has no value: every sample is missing, from cycle 0 to cycle {len(empty) - 1}"
+        )
+    if len(empty):
+        raise InputError(
+            f"class {name!r}: cycle {empty[0]} has no value: every sample of it is missing"
+        )
+    return cycles
 
 
 def _blocks_of(
     blocks: Mapping[str, Sequence[object]], arrays: Mapping[str, FloatArray]
 ) -> list[str]:
+    if not isinstance(blocks, Mapping):
+        raise InputError(f"`blocks` must be {{class: blocks}}, got {type(blocks).__name__}")
     out = []
     for name, Y in arrays.items():
         if name not in blocks or len(blocks[name]) != len(Y):

@@ -116,7 +116,7 @@ def test_held_out_cycles_give_thresholds_and_reasons_are_written(run, model_and_
 @pytest.mark.parametrize(
     ("change", "more", "words"),
     [
-        (lambda t: t.with_columns(x=pl.col("x") + 100), [], "the cycles overlap no training input"),
+        (lambda t: t.with_columns(x=pl.col("x") + 100), [], "'c0' overlaps no training input"),
         (lambda t: t.drop("p", "q"), [], "no column 'p'"),
         (lambda t: t.with_columns(p=pl.lit(None), q=pl.lit(None)), [], "cycle 'c0' has no value"),
         (lambda t: t, ["--prior", "nobody=2"], "no class 'nobody' in the model"),
@@ -142,12 +142,19 @@ def test_wrong_arrays_and_options_are_one_line(run, model_and_run, tmp_path):
     cycles, labels = new_cycles(1)
     as_table(tmp_path / "new.csv", cycles, labels)
     np.savez(tmp_path / "nose.npz", cycles=cycles, grid=X, channels=np.array(["p", "nose"]))
+    bogus = np.array(["channel 1", "bogus"])
+    np.savez(tmp_path / "bogus.npz", cycles=cycles, grid=X, channels=bogus)
+    wide, far = np.r_[X, X + 100], np.full((2, 2, 24), np.nan)
+    far[0, :, :12], far[1, :, 12:] = cycles  # the grid overlaps; the second cycle does not
+    np.savez(tmp_path / "far.npz", cycles=far, grid=wide)
     np.savez(tmp_path / "nan.npz", cycles=np.full_like(cycles, np.nan), grid=X)
     np.savez(tmp_path / "three.npz", cycles=np.repeat(cycles[:, :1], 3, axis=1), grid=X)
     held = ["--held-out", tmp_path / "new.csv", "--label", "truth", "--cycle", "run"]
     out = ["--out", tmp_path / "out.csv"]
     for arguments, words in (
         ([tmp_path / "nose.npz", *out], "no channel 'nose' in the model; it has p, q"),
+        ([tmp_path / "bogus.npz", *out], "no channel 'channel 1' in the model; it has p, q"),
+        ([tmp_path / "far.npz", *out], "cycle '1' overlaps no training input"),
         ([tmp_path / "nan.npz", *out], "NaN everywhere"),
         (
             [tmp_path / "three.npz", *out],

@@ -6,10 +6,12 @@ import numpy as np
 import polars as pl
 import pytest
 
+from pfedhgp import diagnosis_training
 from pfedhgp.cli import fitting
 from pfedhgp.cli.config import Config, Data, Model, Run
 from pfedhgp.cli.diagnosing import _cycles, check, hint
 from pfedhgp.data.readers import Observations
+from pfedhgp.diagnosis import FALSE_ALARMS
 from pfedhgp.errors import InputError
 
 GRID = np.array([[0.0], [1.0], [2.0]])
@@ -45,6 +47,8 @@ def test_a_cycle_in_two_blocks_or_with_two_rows_is_refused():
     [
         (["--diagnose"], "--diagnose needs --cycle"),
         (["--cycle", "c", "--block", "b"], "--block is for --diagnose"),
+        (["--cycle", "c", "--false-alarms", "0.1"], "--false-alarms is for --diagnose"),
+        (["--cycle", "c", "--diagnose", "--false-alarms", "2"], "--false-alarms: input should be"),
         (["--cycle", "c", "--diagnose", "--cycles", "free"], "leave --cycles and --cycle-sharing"),
         (["--cycle", "c", "--diagnose", "--block", "nose"], "no column 'nose'"),
         (["--cycle", "c", "--diagnose"], "it needs two at least, and there is one"),
@@ -56,6 +60,38 @@ def test_what_cannot_be_diagnosed_is_one_line(run, tmp_path, more, words):
     done = run("fit", tmp_path / "t.csv", *COLUMNS, *more, "--out", tmp_path / "RUN")
     assert words in done.complaint
     assert not (tmp_path / "RUN").exists()
+
+
+@pytest.mark.parametrize("where", ["option", "file", "neither"])
+def test_the_rate_of_false_alarms_is_that_of_the_option_or_the_file(
+    run, tmp_path, monkeypatch, where
+):
+    asked = {}
+
+    def stop(*_: object, **given: object) -> None:
+        asked.update(given)
+        raise InputError("far enough")
+
+    monkeypatch.setattr(diagnosis_training, "train_diagnosis", stop)
+    table = {"state": list("aabb"), "c": 1, "x": [0.0, 1.0] * 2, "y": [1.0, 2, 3, 4]}
+    pl.DataFrame(table).write_csv(tmp_path / "t.csv")
+    words = ["fit", tmp_path / "t.csv", *COLUMNS, "--cycle", "c", "--diagnose"]
+    if where != "neither":
+        words += ["--false-alarms", "0.05"]
+    if where == "file":
+        settings = tmp_path / "settings.toml"
+        assert run(*words, "--write-config", settings).code == 0
+        assert "false_alarms = 0.05" in settings.read_text()
+        words = ["fit", "--config", settings]
+    assert "far enough" in run(*words, "--quiet", "--out", tmp_path / "RUN").complaint
+    assert asked["false_alarms"] == (FALSE_ALARMS if where == "neither" else 0.05)
+
+
+def test_a_cycle_without_a_value_is_named():
+    empty = rows()
+    empty.Y[3:] = np.nan
+    with pytest.raises(InputError, match="client 'worn': cycle 'a' has no value"):
+        _cycles(empty, GRID, None)
 
 
 def test_a_federation_of_sites_does_not_diagnose():

@@ -87,7 +87,7 @@ def test_defaults_that_help_names_are_the_settings_own(command, capsys):
             else:
                 assert text == (",".join(value) if isinstance(value, list) else str(value))
             checked += 1
-    assert checked == 27
+    assert checked == 28
 
 
 @pytest.mark.parametrize(

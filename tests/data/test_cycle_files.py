@@ -37,6 +37,17 @@ def test_the_press_file_is_turned_round(tmp_path):
     found = read_cycles(tmp_path / "tonnage.mat")
     np.testing.assert_array_equal(found.cycles, CYCLES)
     assert found.label == ("0", "0", "3")
+    assert read_cycles(tmp_path / "tonnage.mat", label="y").label == found.label
+
+
+def test_names_in_a_file_are_known_from_numbers_given_in_their_place(tmp_path):
+    names = np.array(["channel 1", "bogus"])
+    np.savez(tmp_path / "named.npz", cycles=CYCLES, channels=names)
+    np.savez(tmp_path / "plain.npz", cycles=CYCLES)
+    named, plain = (read_cycles(tmp_path / name) for name in ("named.npz", "plain.npz"))
+    assert (named.channels, named.named) == (("channel 1", "bogus"), True)
+    assert (plain.channels, plain.named) == (("channel 1", "channel 2"), False)
+    assert not plain.take(np.array([0])).named
 
 
 def test_channels_one_after_another_on_one_axis():

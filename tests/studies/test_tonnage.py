@@ -15,7 +15,7 @@ from pfedhgp.studies import press, tonnage_data
 from pfedhgp.studies.class_baselines import BASELINES, lda, nearest, thinned
 from pfedhgp.studies.store import Store
 from pfedhgp.studies.tonnage import Tonnage, none_of_these, run_tonnage, summarise, usual_rows
-from pfedhgp.studies.tonnage_models import MODELS, run_model
+from pfedhgp.studies.tonnage_models import MODELS, OURS, run_model
 from pfedhgp.studies.tonnage_report import write_tonnage
 
 
@@ -90,11 +90,14 @@ def test_a_file_of_the_press_trains_on_the_first_and_another_on_its_share():
     train = tonnage_data.training_mask(flat, source, 3)
     assert np.flatnonzero(train).tolist()[:41] == [*range(40), 305]
     assert train.sum() == 40 + 4 * 10
+    assert tonnage_data.splits_once(flat, source, tonnage_data.SHARE)
+    assert not tonnage_data.splits_once(flat, source, 0.25)
     other = CycleSet(np.zeros((500, 1, 2)), np.arange(2.0), ("x",), ("a",) * 400 + ("b",) * 100)
     masks = [tonnage_data.training_mask(other, source, seed) for seed in range(2)]
     for mask in masks:
         assert (mask[:400].sum(), mask[400:].sum()) == (55, 14)
     assert (masks[0] != masks[1]).any(), "every seed has the same split"
+    assert not tonnage_data.splits_once(other, source, tonnage_data.SHARE)
     assert len(tonnage_data.first_normal(other, source).cycles) == 500
     more = CycleSet(np.zeros((307, 1, 2)), np.arange(2.0), ("x",), ("a",) * 307)
     assert len(tonnage_data.first_normal(more, source).cycles) == 307
@@ -177,6 +180,28 @@ def test_a_small_study_writes_what_the_contract_says_and_resumes(tmp_path):
     assert not seen, "a finished run was done again"
 
 
+def test_labels_alone_have_no_log_loss_and_one_split_is_said(tmp_path, monkeypatch):
+    """A file of the press's shape; 1-NN on its first cycles."""
+    rng = np.random.default_rng(0)
+    label = ("1",) * 305 + sum(((f"{k}",) * 69 for k in range(2, 6)), ())
+    shape = CycleSet(rng.normal(size=(581, 4, 1201)), np.arange(1201.0), tuple("abcd"), label)
+    (tmp_path / "press.npz").touch()
+    monkeypatch.setattr(tonnage_data, "load", lambda *_, **__: shape)
+    study = Tonnage(data=str(tmp_path / "press.npz"))
+    store = run_tonnage(study, runs=2, folder=tmp_path / "out", models=["1-nn", "pca+ridge"])
+    write_tonnage(store, study, runs=2, figures=False)
+    text = (tmp_path / "out" / "tables.md").read_text("utf-8")
+    nearest_row, ridge_row = (
+        next(line for line in text.splitlines() if line.startswith(f"| {name} "))
+        for name in ("1-nn", "pca+ridge")
+    )
+    assert nearest_row.count("| – ") == 2
+    assert " ± 0.0000" in nearest_row
+    assert "–" not in ridge_row
+    assert "1-nn gives no probabilities" in text
+    assert "has one split, as in the paper" in text
+
+
 def test_the_papers_row_is_left_out_of_long_cycles_unless_asked_for(tmp_path):
     assert usual_rows(4 * 60) == usual_rows(4 * 1201, full=True) == MODELS
     assert set(MODELS) - set(usual_rows(4 * 1201)) == {"paper"}
@@ -241,7 +266,8 @@ def test_our_row_and_none_of_these_run_on_the_small_press(tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
-def test_the_papers_row_runs_and_starts_at_the_papers_variances(monkeypatch):
+def test_the_papers_row_starts_at_the_papers_variances_and_tells_two_levels_apart(monkeypatch):
+    """Cycles at +1 and at −1, which one round of its training is enough for."""
     starts = {}
     server, clients = MeanField.server, MeanField.clients
 
@@ -255,14 +281,17 @@ def test_the_papers_row_runs_and_starts_at_the_papers_variances(monkeypatch):
 
     monkeypatch.setattr(MeanField, "server", seen_server)
     monkeypatch.setattr(MeanField, "clients", seen_clients)
-    data = press.simulate(0, normal=6, faulty=6, samples=31)
-    train = np.tile([True, False, True], len(data.cycles) // 3)
+    level = np.repeat([-1.0, 1.0], 6)
+    cycles = level[:, None, None] + 0.1 * np.random.default_rng(0).normal(size=(12, 4, 31))
+    label = tuple("low" if v < 0 else "high" for v in level)
+    data = CycleSet(cycles, np.arange(31.0), tuple("abcd"), label)
+    train = np.tile([True, False, True], 4)
     record = run_model("paper", data, train, 0, paper_rounds=1)
-    assert record["test"] == 10
+    assert record["test"] == 4
     np.testing.assert_allclose(starts["global"], 1.0)
     np.testing.assert_allclose(starts["local"], 0.5)
-    assert 0.0 <= record["metrics"]["accuracy"] <= 1.0
-    assert np.isfinite(record["metrics"]["log_loss"])
+    assert record["metrics"]["accuracy"] == 1.0
+    assert record["metrics"]["log_loss"] < 0.2
 
 
 @pytest.mark.slow
@@ -276,3 +305,33 @@ def test_the_valve_is_found(tmp_path):
     )
     assert ours >= 0.995
     assert white < 0.8
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hydraulic_there(), reason="the hydraulic data are not on this machine")
+def test_the_cooler_is_found(tmp_path):
+    """All 17 channels, the first of the study's splits."""
+    store = run_tonnage(Tonnage(data="hydraulic:cooler"), runs=1, folder=tmp_path, models=[OURS])
+    assert store.records["main", OURS, "", 0]["metrics"]["accuracy"] >= 0.97
+
+
+@pytest.mark.slow
+def test_every_cycle_of_the_simulated_press_is_found(tmp_path):
+    """One of the study's own splits, 4 channels of 1,201 samples."""
+    study = Tonnage(data="simulated", seed=200)
+    store = run_tonnage(study, runs=1, folder=tmp_path, models=[OURS, "1-nn"])
+    ours, nearest_one = (
+        store.records["main", name, "", 0]["metrics"]["accuracy"] for name in (OURS, "1-nn")
+    )
+    assert ours == 1.0
+    assert nearest_one < 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hydraulic_there(), reason="the hydraulic data are not on this machine")
+def test_a_valve_condition_never_seen_is_none_of_these():
+    source = tonnage_data.source_of("hydraulic:valve")
+    found = none_of_these(tonnage_data.load(source, 600), source, 600, "90")
+    assert found["stranger_cycles"] == 360
+    assert found["flagged"] >= 0.95
+    assert found["false_alarms"] <= 0.02

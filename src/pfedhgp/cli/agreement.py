@@ -46,7 +46,7 @@ UNUSED = {
     "inference": ("batch",),
     "run": ("out", "holdout", "device", "report"),
 }
-"""What is for `fit` alone; `block` and `diagnose` are refused."""
+"""What is for `fit` alone; `block`, `diagnose` and `false_alarms` are refused."""
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from pfedhgp.evidence import Evidence
 
 
-FALSE_ALARMS = 0.01
-
-
 def classify(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that fit wrote.")],
     data: Annotated[
@@ -198,14 +195,17 @@ def read_batches(
             raise InputError(f"{path}: no array {label!r}")
         names = [str(c) for c in range(len(found.cycles))]
         labels = list(found.label) if label is not None and found.label is not None else None
-        own = found.channels
-        if own[0] == "channel 1":  # not named in the file
-            own = columns.outputs
-            if len(own) != found.cycles.shape[1]:
-                raise InputError(
-                    f"{path}: {found.cycles.shape[1]} channels without names, and the model has "
-                    f"{len(own)} outputs ({', '.join(own)}): add an array `channels` that names them"
-                )
+        own = found.channels if found.named else columns.outputs
+        unknown = [name for name in own if name not in columns.outputs]
+        if unknown:
+            raise InputError(
+                f"{path}: no channel {unknown[0]!r} in the model; it has {', '.join(columns.outputs)}"
+            )
+        if not found.named and len(own) != found.cycles.shape[1]:
+            raise InputError(
+                f"{path}: {found.cycles.shape[1]} channels without names, and the model has "
+                f"{len(own)} outputs ({', '.join(own)}): add an array `channels` that names them"
+            )
         return [Batch(names, found.grid[:, None], found.cycles, own, labels)]
     return _from_table(path, columns, cycle, label, delimiter)
 
@@ -268,7 +268,7 @@ def _evidence(model: FederatedGP, batches: Sequence[Batch], *, novelty: bool) ->
 
     parts = []
     for batch in batches:
-        X, Y = cycles_on(model.model_, batch.cycles, batch.grid, batch.channels)
+        X, Y = cycles_on(model.model_, batch.cycles, batch.grid, batch.channels, names=batch.names)
         parts.append(evidence(model.model_, X, Y, novelty=novelty))
     return stacked(parts)
 
@@ -284,6 +284,8 @@ def _false_alarms(given: float | None, held_out: Path | None) -> float:
     from pfedhgp.errors import InputError
 
     if given is None:
+        from pfedhgp.diagnosis import FALSE_ALARMS
+
         return FALSE_ALARMS
     if held_out is None:
         raise InputError(

@@ -3,7 +3,7 @@
 [data]       files, client, inputs, outputs, cycle, block, delimiter, datetimes, datetime_format
 [model]      kernel, local_kernel, layers, latents, local_latents, local, noise, inducing, local_inducing,
              learn_inducing, largest_inducing, largest_local_inducing, cycles, cycle_sharing,
-             cycle_basis, diagnose, domain
+             cycle_basis, diagnose, false_alarms, domain
 [inference]  name, rounds, tolerance, restarts, batch, averaging
 [run]        out, holdout, seed, device, report
 """
@@ -69,6 +69,7 @@ class Model(_Part):
     cycle_sharing: Literal["shared", "client", "mixed"] = "shared"
     cycle_basis: Budget = "auto"
     diagnose: bool = False
+    false_alarms: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.01
     domain: list[str] | None = None
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pfedhgp.cli.config import Model
 from pfedhgp.cli.ingest import Ingested
 from pfedhgp.cli.signals import Heeding
 from pfedhgp.errors import InputError
@@ -15,15 +16,14 @@ if TYPE_CHECKING:
     from pfedhgp.data.readers import Observations
     from pfedhgp.estimator import FederatedGP
 
-MOST, IN_ALL = 81, 340
-"""Basis functions of the cycle layer a channel, and of all channels together."""
-
 
 def check(config: Config, *, federated: bool) -> None:
     """What can be said without the data."""
     if not config.model.diagnose:
         if config.data.block is not None:
             raise InputError("--block is for --diagnose: give both, or leave --block out")
+        if config.model.false_alarms != Model.model_fields["false_alarms"].default:
+            raise InputError("--false-alarms is for --diagnose: give both, or leave it out")
         return
     if federated:
         raise InputError("--diagnose chooses by cycles of all classes at once: use `pfedhgp fit`")
@@ -49,7 +49,7 @@ def hint(config: Config, *, clients: int, federated: bool) -> str | None:
 def train(config: Config, data: Ingested) -> FederatedGP:
     """The model of `train_diagnosis`: its clients are the classes."""
     from pfedhgp.cli.fitting import estimator
-    from pfedhgp.diagnosis_training import train_diagnosis
+    from pfedhgp.diagnosis_training import train_diagnosis, usual_basis
 
     grid = np.unique(np.concatenate([client.X for client in data.training]), axis=0)
     classes, blocks = {}, {}
@@ -64,13 +64,14 @@ def train(config: Config, data: Ingested) -> FederatedGP:
 
     basis: Any = config.model.cycle_basis
     if basis == "auto":
-        basis = max(2, min(len(grid), MOST, IN_ALL // len(data.columns.outputs)))
+        basis = usual_basis(len(grid), len(data.columns.outputs))
     given: dict[str, Any] = {} if data.domain is None else {"domain": data.domain}
     return train_diagnosis(
         classes,
         blocks=None if data.blocks is None else blocks,
         inputs=list(data.columns.input_names),
         outputs=list(data.columns.outputs),
+        false_alarms=config.model.false_alarms,
         cycle_basis=basis,
         seed=config.run.seed,
         make=make,
@@ -94,6 +95,10 @@ def _cycles(
         raise InputError(f"client {client.name!r}: a cycle has two rows at the same inputs")
     found = np.full((len(names), client.Y.shape[1], len(grid)), np.nan)
     found[which, :, at] = client.Y
+    empty = np.flatnonzero(np.isnan(found).all(axis=(1, 2)))
+    if len(empty):
+        name = str(client.cycle[first[empty[0]]])
+        raise InputError(f"client {client.name!r}: cycle {name!r} has no value")
     if blocks is None:
         return found, []
     own = blocks[client.order]

@@ -194,6 +194,15 @@ def fit(
             rich_help_panel=MODEL,
         ),
     ] = None,
+    false_alarms: Annotated[
+        float | None,
+        typer.Option(
+            metavar="RATE",
+            help="With --diagnose: share of known cycles that may be none of these.",
+            show_default="0.01",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
     domain: Annotated[
         list[str] | None,
         typer.Option(
@@ -352,6 +361,7 @@ def run_command(options: dict[str, Any], train: Any = None) -> None:
             "cycle_sharing": o["cycle_sharing"],
             "cycle_basis": _budget(o["cycle_basis"]),
             "diagnose": o["diagnose"],
+            "false_alarms": o["false_alarms"],
             "domain": o["domain"] or None,
         },
         "inference": {

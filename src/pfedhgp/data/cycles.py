@@ -2,14 +2,14 @@
 
     cycles (C, Q, n), grid (n), channels (Q names), label (C), and block (C) where cycles come in runs
 
-A .mat file may also be that of the press study (tonnage.mat): X (n, Q, C) and y (C).
+A .mat file may also be that of the press study (tonnage.mat): X (n, Q, C) and y (C), which is also `label`.
 """
 
 from __future__ import annotations
 
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ class CycleSet:
     channels: tuple[str, ...]
     label: tuple[str, ...] | None = None
     block: tuple[str, ...] | None = None
+    named: bool = True
+    """Whether `channels` were named by whoever made the cycles; else they are only numbered."""
 
     def take(self, which: npt.NDArray[Any]) -> CycleSet:
         """Some of the cycles, by number or by mask."""
@@ -39,7 +41,7 @@ class CycleSet:
             None if names is None else tuple(names[c] for c in index)
             for names in (self.label, self.block)
         )
-        return CycleSet(self.cycles[index], self.grid, self.channels, label, block)
+        return replace(self, cycles=self.cycles[index], label=label, block=block)
 
     def by_class(self) -> dict[str, tuple[FloatArray, FloatArray]]:
         """{label: (grid, its cycles)}, in the order in which labels first appear."""
@@ -132,7 +134,8 @@ def _mat(file: Path) -> dict[str, Any]:
     if "X" in arrays and "y" in arrays and "cycles" not in arrays:
         if np.ndim(arrays["X"]) != 3:
             raise InputError(f"{file}: `X` must be (samples, channels, cycles)")
-        arrays = {"cycles": np.transpose(arrays["X"], (2, 1, 0)), "label": arrays["y"]}
+        turned = np.transpose(arrays["X"], (2, 1, 0))
+        arrays = {"cycles": turned, "label": arrays["y"], "y": arrays["y"]}
     return arrays
 
 
@@ -156,13 +159,20 @@ def _settled(file: Path, arrays: Mapping[str, Any], label: str) -> CycleSet:
         raise InputError(
             f"{file}: `channels` has {len(channels)} names, the cycles' channels are {Q}"
         )
-    named = {}
+    owned = {}
     for name in (label, "block"):
         values = None if name not in arrays else _texts(arrays[name])
         if values is not None and len(values) != C:
             raise InputError(f"{file}: `{name}` has {len(values)} entries for {C} cycles")
-        named[name] = values
-    return CycleSet(as_cycles(cycles, n), grid, channels, named[label], named["block"])
+        owned[name] = values
+    return CycleSet(
+        as_cycles(cycles, n),
+        grid,
+        channels,
+        label=owned[label],
+        block=owned["block"],
+        named="channels" in arrays,
+    )
 
 
 def _texts(values: Any) -> tuple[str, ...]:

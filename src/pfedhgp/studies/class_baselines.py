@@ -79,6 +79,8 @@ BASELINES: dict[str, Callable[[FloatArray, FloatArray, FloatArray], FloatArray]]
     "1-nn": nearest,
     "minirocket-style": minirocket,
 }
+LABELS_ONLY = frozenset({"1-nn"})
+"""Which say a class and nothing of how sure they are: log-loss and ECE are not theirs."""
 
 
 def _rocket(train: FloatArray, new: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -8,7 +8,7 @@ cycles and labels.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,7 @@ def training_mask(
     rng = np.random.default_rng([seed, 7])
     train = np.zeros(len(labels), bool)
     as_paper = share == SHARE and is_press(data, source)
+    first = splits_once(data, source, share)
     for name in dict.fromkeys(data.label):
         mine = np.flatnonzero(labels == name)
         if data.block is not None:
@@ -112,9 +113,13 @@ def training_mask(
         count = min(max(2, round(share * len(mine))), len(mine) - 1)
         if as_paper:
             count = TRAINING_NORMAL if len(mine) >= FIRST_NORMAL else TRAINING_FAULTY
-        first = as_paper and source.kind == "file"
         train[mine[:count] if first else rng.choice(mine, count, replace=False)] = True
     return train
+
+
+def splits_once(data: CycleSet, source: Source, share: float) -> bool:
+    """Whether every seed has the same split: the first cycles of a file of the press's shape."""
+    return share == SHARE and source.kind == "file" and is_press(data, source)
 
 
 FAULTY_LEAST, CHANNELS, SAMPLES, MORE = 60, 4, 1201, 5
@@ -147,9 +152,3 @@ def first_normal(data: CycleSet, source: Source) -> CycleSet:
         if len(mine) > FIRST_NORMAL:
             kept[mine[FIRST_NORMAL:]] = False
     return data.take(kept)
-
-
-def renamed(data: CycleSet, names: dict[str, str]) -> CycleSet:
-    """The same cycles under other class names."""
-    assert data.label is not None
-    return replace(data, label=tuple(names.get(label, label) for label in data.label))

@@ -16,15 +16,15 @@ import numpy.typing as npt
 
 from pfedhgp.class_choice import USUAL, Candidate
 from pfedhgp.data.cycles import CycleSet
-from pfedhgp.diagnosis import Diagnosis, scores
-from pfedhgp.diagnosis_training import KEY, TOO_FEW, train_diagnosis
+from pfedhgp.diagnosis import FALSE_ALARMS, Diagnosis, scores
+from pfedhgp.diagnosis_training import KEY, TOO_FEW, train_diagnosis, usual_basis
 from pfedhgp.estimator import FederatedGP
 from pfedhgp.inference.meanfield_training import MeanField, MeanFieldClients, MeanFieldServer
 from pfedhgp.inference.structured_training import Structured
 from pfedhgp.kernels import RBF, Kernel
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
 from pfedhgp.model.spec import Spec
-from pfedhgp.studies.class_baselines import BASELINES, thinned
+from pfedhgp.studies.class_baselines import BASELINES, LABELS_ONLY, thinned
 
 FloatArray = npt.NDArray[np.float64]
 OURS, WHITE, PAPER = "pfedhgp", "pfedhgp-white", "paper"
@@ -46,7 +46,7 @@ def settings_of(data: CycleSet) -> dict[str, Any]:
     _, Q, n = data.cycles.shape
     found: dict[str, Any] = {
         "averaging": False,
-        "cycle_basis": max(2, min(n, 81, 340 // Q)),
+        "cycle_basis": usual_basis(n, Q),
         "rounds": 2,
     }
     if n > LONG:
@@ -110,6 +110,8 @@ def run_model(
     assert new.label is not None
     metrics = scores(classes, new.label, probability)
     by_class, confusion = metrics.pop("f1"), metrics.pop("confusion")
+    if model in LABELS_ONLY:
+        del metrics["log_loss"], metrics["ece"]
     metrics |= {"f1": float(np.mean(list(by_class.values())))}
     metrics |= {"seconds": time.perf_counter() - began}
     return {
@@ -148,7 +150,7 @@ def ours(
     *,
     candidates: tuple[Candidate, ...] = USUAL,
     thresholds: bool = False,
-    false_alarms: float = 0.01,
+    false_alarms: float = FALSE_ALARMS,
     folds: int = FOLDS,
 ) -> FederatedGP:
     """Our model of some cycles, by default settings."""

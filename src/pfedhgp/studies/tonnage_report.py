@@ -10,10 +10,18 @@ import numpy as np
 from pfedhgp.data.cycles import CycleSet
 from pfedhgp.studies import report, tonnage
 from pfedhgp.studies import tonnage_data as sources
+from pfedhgp.studies.class_baselines import LABELS_ONLY
 from pfedhgp.studies.store import Store
 from pfedhgp.studies.tonnage_models import OURS, PAPER, WHITE
 
 MARK = " (published)"
+ONE_SPLIT = (
+    "A file of the press's shape has one split, as in the paper: the first 40 normal cycles and the first 10 "
+    "of each fault are for training. Every run has the same cycles, so that ± is not of splits: it is 0 "
+    "wherever a model draws nothing at random."
+)
+NOT_SAID = "–"
+OF_PROBABILITIES = ("log_loss", "ece")
 METRICS = (("accuracy", "{:.4f}"), ("log_loss", "{:.3f}"), ("ece", "{:.3f}"), ("f1", "{:.4f}"))
 
 
@@ -47,6 +55,15 @@ def write_tonnage(
             "The row paper was not run: of long cycles it takes many minutes a split (--models paper, or "
             "--full, runs it)."
         )
+    silent = sorted(LABELS_ONLY & {record["model"] for record in results["records"]})
+    if silent:
+        notes.append(
+            f"{', '.join(silent)} gives no probabilities: no log-loss, no ECE ({NOT_SAID})."
+        )
+    if source.kind == "file" and sources.splits_once(
+        sources.load(source, study.seed), source, study.share
+    ):
+        notes.append(ONE_SPLIT)
     worth = worth_of_the_layer(results)
     if worth is not None:
         notes.append(worth)
@@ -103,6 +120,9 @@ def _accuracy(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     for model in dict.fromkeys(model for model, _ in cells):
         row = [model]
         for metric, form in METRICS:
+            if model in LABELS_ONLY and metric in OF_PROBABILITIES:
+                row.append(NOT_SAID)
+                continue
             record = cells[model, metric]
             sd = "" if record["sd"] is None else f" ± {form.format(record['sd'])}"
             row.append(form.format(record["mean"]) + sd)
