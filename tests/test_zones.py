@@ -252,6 +252,14 @@ def test_sparse_clients_join_the_group_whose_function_they_share(sure_of_rows: f
     assert [entry["arrays"]["sketch"] for entry in sent] == [[one.size] for one in found.sent]
     assert np.flatnonzero(own["e"].peaks).tolist() == list(range(0, 80, 10))
     assert found.sent[1].size == 8
+    told = [entry["arrays"] for entry in talk.log if entry["from"] == "e"]
+    assert told == [
+        {"sketch": [30], "variance": [], "coverage": []},
+        {"coverage": [80]},
+        {"sketch": [8]},
+    ]
+    nothing = {**own, "e": replace(own["e"], variance=own["e"].prior)}
+    assert Compared(nothing, names, size=30, seed=0, grid="").sparse.size == 0
     # three groups and one client with many rows too few: all on equal terms, and no group is empty
     few = {name: own[name] for name in "abe"} | {"f": replace(own["e"], mean=3.0 - own["e"].mean)}
     equal = Compared(few, tuple(few), size=30, seed=0, grid="", least=3)

@@ -19,7 +19,7 @@ from pfedhgp import zone_sketches as sketching
 from pfedhgp.federation.messages import Message, hash_arrays
 
 COVERED = 0.5
-"""A client whose mean coverage is below this is compared under its own coverage, and joins a group last."""
+"""A client whose mean coverage is below this is compared next to its rows, and joins a group last."""
 Owns = Mapping[str, sketching.OwnFunction]
 
 
@@ -31,7 +31,7 @@ class Sketch(NamedTuple):
     size: int
     seed: int
     under: str = ""
-    """the client under whose coverage it was taken"""
+    """the client with few rows next to whose rows it was taken"""
 
     def matrix(self, own: Owns, of: str) -> np.ndarray:
         """Ω (NQ, size) of the client `of`: s = Ωᵀm."""
@@ -93,6 +93,10 @@ class Talk:
         self.names, self.turn = names, 0
         self.log: list[dict[str, Any]] = []
 
+    def publish(self, name: str, arrays: dict[str, Any]) -> None:
+        """A client's word before the next request, which hands it on to all."""
+        self.log.append(self._message(name, arrays).log_entry("server"))
+
     def exchange(
         self,
         request: dict[str, Any],
@@ -100,18 +104,17 @@ class Talk:
         public: Mapping[str, Any] | None = None,
     ) -> None:
         """`public`: settings that all know, kept in the log; values are not."""
-
-        def message(sender: str, arrays: dict[str, Any]) -> Message:
-            whole = {name: np.asarray(a, np.float64) for name, a in arrays.items()}
-            found = Message("zones", self.turn, sender, whole)
-            found.check_finite()
-            return found
-
-        asked = message("server", request).log_entry("all")
+        asked = self._message("server", request).log_entry("all")
         self.log.append(asked | ({"public": dict(public)} if public else {}))
         for name, arrays in zip(self.names, replies, strict=True):
-            self.log.append(message(name, arrays).log_entry("server"))
+            self.log.append(self._message(name, arrays).log_entry("server"))
         self.turn += 1
+
+    def _message(self, sender: str, arrays: dict[str, Any]) -> Message:
+        whole = {name: np.asarray(a, np.float64) for name, a in arrays.items()}
+        found = Message("zones", self.turn, sender, whole)
+        found.check_finite()
+        return found
 
 
 class Compared:
@@ -132,7 +135,8 @@ class Compared:
         means = np.stack([own[name].mean.reshape(-1) for name in names])
         covered = np.array([own[name].coverage.mean() for name in names])
         self.extra = np.array([own[name].variance.mean() for name in names])
-        self.sparse = np.flatnonzero(covered < COVERED)
+        seen = np.array([own[name].peaks.any() for name in names])
+        self.sparse = np.flatnonzero((covered < COVERED) & seen)
         if len(names) - len(self.sparse) < max(2, least):
             self.sparse = self.sparse[:0]
         self.dense = np.setdiff1d(np.arange(len(names)), self.sparse)
@@ -158,7 +162,9 @@ class Compared:
             )
             if talk is not None:
                 replies = [{"sketch": s} for s in self.masked[i]]
-                request = {"coverage": few.coverage.reshape(-1), "seed": seed}
+                where = {"coverage": few.coverage.reshape(-1)}
+                talk.publish(names[i], where)
+                request = {**where, "seed": seed}
                 talk.exchange(request, replies, one.log_entry())
         self.squared = grouping.squared_distances(self.sketches, self.extra)
         self.between = grouping.squared_distances(self.sketches, np.zeros(len(names)))

@@ -58,7 +58,7 @@ class Zones:
     """"rows" or "fitted function": what r2 was measured on; "" with operators"""
     coverage: dict[str, float]
     sparse: tuple[str, ...]
-    """clients that were compared under their own coverage"""
+    """clients with few rows, which were compared next to these"""
     stability: dict[str, float]
     """mean adjusted Rand index with the labels, over random halves of the numbers sent and over bootstraps"""
     together: np.ndarray
@@ -187,6 +187,11 @@ def discover(
     if isinstance(size, bool) or not isinstance(size, int | np.integer) or not 1 <= size <= cells:
         raise InputError(f"`size` must be from 1 to {cells} (grid points × outputs), got {size!r}")
     own = own or {name: sketching.own_function(model, name, points) for name in names}
+    for name in names:
+        if not own[name].peaks.any():
+            _warn(
+                f"nothing is known of client {name!r} beyond what all share: its group means nothing"
+            )
     talk = Talk(names)
     found = Compared(
         own,

@@ -68,6 +68,15 @@ def test_a_folder_a_zip_and_a_zip_in_a_zip_are_the_same(tmp_path: Path) -> None:
     [
         ({"Shunyi": csv("Shunyi", header="No,year,month,day,hour,PM25")}, "no column 'PM2.5'"),
         ({"Shunyi": csv("Shunyi", values=("NA", "NA"))}, "all of PM2.5 is missing in 2014"),
+        ({"Shunyi": csv("Shunyi", values=())}, "a header and no rows"),
+        (
+            {"Shunyi": csv("Shunyi", header=",".join([*beijing.HEADER[:-1], "year"]))},
+            "no column 'station'",
+        ),
+        (
+            {"Shunyi": csv("Shunyi", header=",".join([*beijing.HEADER, "year"]))},
+            "column 'year' comes twice",
+        ),
         ({"Shunyi": csv("Shunyi", values=("7", "high"))}, "line 3: PM2.5 is not a number"),
     ],
 )
@@ -89,3 +98,22 @@ def test_a_missing_station_year_folder_and_zip_are_refused(tmp_path: Path) -> No
         load(tmp_path / "broken.zip")
     with pytest.raises(InputError, match="no column 'PM1'"):
         load(tmp_path, columns=("PM1",))
+
+
+def test_spaces_in_the_header_are_none_of_its_names(tmp_path: Path) -> None:
+    changed = csv("Shunyi", header=", ".join(beijing.HEADER))
+    found = load(folder(tmp_path, Shunyi=changed))
+    np.testing.assert_array_equal(found[1].values[:, 0], [7.0, np.nan, 9.0])
+
+
+def test_a_damaged_archive_is_one_line(tmp_path: Path) -> None:
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in NAMES:
+            archive.writestr(file_name(name), csv(name, values=("7", "8") * 6))
+    broken = bytearray(whole.getvalue())
+    start = 30 + len(file_name(NAMES[0]))
+    broken[start : start + 40] = bytes(40)
+    (tmp_path / "one.zip").write_bytes(bytes(broken))
+    with pytest.raises(InputError, match="not a zip file that can be read"):
+        load(tmp_path / "one.zip")

@@ -289,3 +289,16 @@ def test_a_station_of_beijing_with_few_rows_comes_into_its_zone_and_is_predicted
     assert found["pfedhgp"]["accuracy"] == found["pooled"]["accuracy"] == [1.0]
     assert found["pfedhgp"]["crps"][0] < 0.6 * found["station-gp"]["crps"][0]
     assert 0.88 < found["pfedhgp"]["coverage"][0] < 0.98
+
+
+@pytest.mark.slow
+@needs_beijing
+def test_held_out_days_of_beijing_are_imputed_better_than_by_a_station_alone() -> None:
+    study = airquality.AirQuality(year=2014)
+    sites = airquality.sites_of(study, beijing())
+    parts = imputing.split(sites, share=study.held_out, seed=study.seed)
+    found = airquality.imputation_part(study, [parts], lambda line: None)
+    (ours,) = found["pfedhgp"]
+    for name in imputing.OWN:
+        assert ours["crps"] < 0.8 * found[name][0]["crps"]
+    assert 0.93 <= ours["coverage"] <= 0.97

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import re
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,7 +138,8 @@ def _station(
     values = frame.select(columns).to_numpy().astype(np.float64)
     empty = [column for q, column in enumerate(columns) if not np.isfinite(values[:, q]).any()]
     if empty:
-        raise InputError(f"{where}: all of {empty[0]} is missing in {_listed(years)}")
+        when = "" if hours is None else f" at hours {', '.join(map(str, hours))}"
+        raise InputError(f"{where}: all of {empty[0]} is missing in {_listed(years)}{when}")
     parts = [frame[part].to_numpy().astype(np.int64) for part in ("year", "month", "day", "hour")]
     try:
         dates = np.array(
@@ -159,6 +161,9 @@ def _read(where: str, text: bytes) -> pl.DataFrame:
     lost = [name for name in HEADER if name not in columns]
     if lost:
         raise InputError(f"{where}: no column {lost[0]!r}; UCI's header is {', '.join(HEADER)}")
+    twice = [name for i, name in enumerate(columns) if name in columns[:i]]
+    if twice:
+        raise InputError(f"{where}: column {twice[0]!r} comes twice")
     try:
         frame = pl.read_csv(
             io.BytesIO(text),
@@ -168,6 +173,9 @@ def _read(where: str, text: bytes) -> pl.DataFrame:
         )
     except (pl.exceptions.PolarsError, UnicodeDecodeError) as error:
         raise InputError(f"{where}: not a CSV file ({str(error).splitlines()[0]})") from None
+    if not len(frame):
+        raise InputError(f"{where}: a header and no rows")
+    frame.columns = columns
     numbers = frame.select(pl.col(NUMBERS).cast(pl.Float64, strict=False))
     for name in NUMBERS:
         broken = frame[name].is_not_null() & numbers[name].is_null()
@@ -212,7 +220,7 @@ def _zipped(where: str, data: bytes, *, depth: int) -> Iterator[tuple[str, tuple
                     yield match[1], (f"{where}:{entry.filename}", content)
                 else:
                     yield from _zipped(f"{where}:{entry.filename}", content, depth=1)
-    except (zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, zlib.error, EOFError) as error:
         raise InputError(f"{where}: not a zip file that can be read ({error})") from None
 
 

@@ -2,7 +2,8 @@
 
 Two models, because the two questions want different ones. Zones: a smooth global layer (48 inputs a year)
 and exact state-space local layers, so that what crosses in training says little of single days. Imputation: a
-global layer at the resolution of a day, since it is the other stations that know a missing day.
+global layer at the rows' own resolution, since it is the other stations that know a missing day; its sums
+then determine the rows (docs/zones.md).
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ SIZES = (25, 50, 100, 150, 200, 250, 300, 400)
 MOST_INPUTS = 730
 """Of the imputing model: two a day over a year."""
 RESOLVED = 0.8
-"""Lengthscale of its global layer in spacings: of .4, .6, .8, .9, 1, 1.1 and 1.5 the one with the highest
-bound in 2014."""
+"""Lengthscale of its global layer in spacings: of .4, .6, .8, .9, 1, 1.1 and 1.5 and Matérn
+kernels the one with the highest bound in 2014."""
 Say = Callable[[str], None]
 
 
