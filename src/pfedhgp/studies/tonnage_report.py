@@ -52,8 +52,8 @@ def write_tonnage(
     ]
     if not any(record["model"] == PAPER for record in results["records"]):
         notes.append(
-            "The row paper was not run: of long cycles it takes many minutes a split (--models paper, or "
-            "--full, runs it)."
+            "The row paper was not run (--models paper, or --full, runs it); of long cycles it takes many "
+            "minutes a split."
         )
     silent = sorted(LABELS_ONLY & {record["model"] for record in results["records"]})
     if silent:
