@@ -50,8 +50,8 @@ docs: $(DOCS)/.stamp ## the API reference as HTML, in build/docs; a warning is a
 	$(DOCS)/bin/python -W error::UserWarning -m pdoc --docformat google --output-directory build/docs $(PUBLIC)
 	@echo "build/docs/index.html"
 
-# About 40 minutes on two cores by reckoning, and 11 more for algorithm1, resumed where it was left; minutes
-# on a GPU: ARGS="--device gpu".
+# On two cores, by reckoning: 40 minutes, 11 more for algorithm1 and some 20 for stability; resumed where it was
+# left. Minutes on a GPU: ARGS="--device gpu".
 study: $(VENV)/.stamp ## the paper's numerical study in full, into build/study and docs/study.md
 	$(VENV)/bin/pfedhgp reproduce synthetic --out build/study/synthetic $(ARGS)
 	$(VENV)/bin/pfedhgp reproduce stability --out build/study/stability $(ARGS)

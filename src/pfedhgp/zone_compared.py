@@ -41,8 +41,9 @@ class Sketch(NamedTuple):
         few = own[self.under]
         inside = np.flatnonzero(few.peaks.reshape(-1))
         key = (self.seed, 1, zlib.crc32(self.under.encode("utf-8", "surrogatepass")))
-        omega = np.zeros((few.mean.size, self.size))
-        omega[inside] = sketching.projection(len(inside), self.size, key)
+        count = min(self.size, len(inside))  # a log may have one of another fit, which knew more points
+        omega = np.zeros((few.mean.size, count))
+        omega[inside] = sketching.projection(len(inside), count, key)
         return omega if of == self.under else few.coverage.reshape(-1, 1) * omega
 
     def within(self, other: Sketch) -> bool:

@@ -73,10 +73,13 @@ class Zones:
 
     @property
     def numbers(self) -> int:
-        """How many numbers a client sent, at most: its sketches, variance and coverage."""
+        """How many numbers a client sent about its function, at most: its sketches, variance and coverage.
+
+        Where a client with few rows has these, its coverage over the grid, is in the log beside them.
+        """
         sent: dict[str, int] = {}
         for entry in self.messages:
-            if entry["to"] == "server":
+            if entry["to"] == "server" and set(entry["arrays"]) != {"coverage"}:
                 shapes = entry["arrays"].values()
                 count = sum(int(np.prod(shape)) for shape in shapes)
                 sent[entry["from"]] = sent.get(entry["from"], 0) + count

@@ -138,7 +138,8 @@ def lines(zones: Zones) -> list[str]:
     if zones.r2:
         values = list(zones.r2.values())
         more = zones.numbers - zones.size - 2
-        under = f", {more} numbers where clients with few rows have theirs" if more > 0 else ""
+        count = "1 number" if more == 1 else f"{more} numbers"
+        under = f", {count} where clients with few rows have theirs" if more > 0 else ""
         said.append(
             f"each client sent a sketch of {zones.size} numbers{under}, its variance and its coverage; who "
             f"knows all but its targets reproduces the client's {zones.r2_of} from "
@@ -157,7 +158,8 @@ def lines(zones: Zones) -> list[str]:
             f"over bootstraps {zones.stability['bootstraps']:.2f}; nothing more was sent for these"
         )
     if zones.sparse:
-        said.append(f"few rows, compared where they are: {', '.join(zones.sparse)}")
+        few = ", ".join(zones.sparse)
+        said.append(f"few rows, compared where they are, which was made known to all: {few}")
     if zones.distance == "operator":
         said.append(
             "operators see input times and kernels, never what a client's function looks like"
