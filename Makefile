@@ -29,7 +29,7 @@ test-slow: $(VENV)/.stamp ## the tests marked slow
 test-flower: $(FLOWER)/.stamp ## federations of real processes over Flower, on loopback
 	PFEDHGP_REQUIRE_FLOWER=1 JAX_COMPILATION_CACHE_DIR=$(CURDIR)/$(FLOWER)/compiled \
 	  JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
-	  $(FLOWER)/bin/python -m pytest -m '$(FLOWER_TESTS)' -n 2 --dist worksteal $(ARGS) tests/flower
+	  $(FLOWER)/bin/python -m pytest -m '$(FLOWER_TESTS)' -n 2 --dist worksteal $(ARGS) tests/federation/flower
 
 lint: $(VENV)/.stamp ## formatting, lint rules and types
 	$(VENV)/bin/ruff format --check .
@@ -55,7 +55,7 @@ docs: $(DOCS)/.stamp ## the API reference as HTML, in build/docs; a warning is a
 study: $(VENV)/.stamp ## the paper's numerical study in full, into build/study and docs/study.md
 	$(VENV)/bin/pfedhgp reproduce synthetic --out build/study/synthetic $(ARGS)
 	$(VENV)/bin/pfedhgp reproduce stability --out build/study/stability $(ARGS)
-	$(VENV)/bin/python -m pfedhgp.studies.document docs/study.md synthetic=build/study/synthetic stability=build/study/stability
+	$(VENV)/bin/python -m pfedhgp.studies.common.document docs/study.md synthetic=build/study/synthetic stability=build/study/stability
 
 clean: ## remove environments, caches and build outputs
 	rm -rf $(VENV) $(BENCH) $(DOCS) $(FLOWER) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -24,7 +24,7 @@ from bench import budgets, lapack, ours
 from bench.diagnosis import classifying
 from bench.problem import Sizes, make_problem
 from bench.timing import Summary, Timed, in_turns, ratio, slope, summarise, timed
-from pfedhgp.runtime import numerics
+from pfedhgp.base.numerics import numerics
 
 TOLERANCE = 1e-8
 THREADS = (1, 2)

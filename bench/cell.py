@@ -18,7 +18,7 @@ import torch
 from bench import ours, torch_peer
 from bench.problem import Sizes, make_problem
 from bench.timing import Summary, Timed, in_turns, ratio, summarise, timed
-from pfedhgp.runtime import numerics
+from pfedhgp.base.numerics import numerics
 
 EVALUATIONS = 2 * 60 + 8 * 40
 THREADS = (1, 2)

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from bench.timing import in_turns, summarise, timed
-from pfedhgp.class_choice import Candidate
-from pfedhgp.evidence import evidence
-from pfedhgp.studies import tonnage_data as sources
-from pfedhgp.studies.tonnage_models import ours
+from pfedhgp.diagnosis.evidence import evidence
+from pfedhgp.diagnosis.layer_choice import Candidate
+from pfedhgp.studies.tonnage import data as sources
+from pfedhgp.studies.tonnage.models import ours
 
 AIM = 5.0
 """Seconds, on two cores."""

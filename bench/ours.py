@@ -12,12 +12,12 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from bench.problem import JITTER, Problem
-from pfedhgp import kernels
+from pfedhgp.gp import kernels
+from pfedhgp.gp.noise import DiagonalNoise
 from pfedhgp.inference import lbfgs
 from pfedhgp.inference.grams import accumulate
-from pfedhgp.inference.structured import cavity_bound, design_of
+from pfedhgp.inference.structured.bound import cavity_bound, design_of
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, Structure
-from pfedhgp.model.noise import DiagonalNoise
 
 Gradient = dict[str, Any]
 

@@ -2,8 +2,8 @@
 
     python -m bench.rounds --seeds 6 --variants "default,never frozen"
 
-Scenario A of the paper (pfedhgp.studies.simulator), the domain known, 12 exchanges in all by default. The
-gap is to the best bound that any variant reached on that seed; Algorithm 1's server does not know the bound.
+Scenario A of the paper, the domain known, 12 exchanges in all by default. The gap is to the
+best bound that any variant reached on that seed; Algorithm 1's server does not know the bound.
 Every fit is made twice, and the second, which compiles nothing, is the one that is timed.
 """
 
@@ -18,10 +18,11 @@ from pathlib import Path
 import numpy as np
 from sklearn.base import clone
 
-from pfedhgp import FederatedGP, metrics
-from pfedhgp.inference.structured_training import Structured
-from pfedhgp.studies import algorithm1
-from pfedhgp.studies.simulator import simulate
+from pfedhgp import FederatedGP
+from pfedhgp.gp import metrics
+from pfedhgp.inference.structured.settings import Structured
+from pfedhgp.studies.synthetic import algorithm1
+from pfedhgp.studies.synthetic.simulator import simulate
 
 VARIANTS: dict[str, dict] = {
     "default": {},

@@ -18,7 +18,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 import jax
 import pytest
 
-from parts import require
+from support.parts import require
 
 # Float64 as the library works in it; and silent promotion of ranks or dtypes is a bug in our code.
 jax.config.update("jax_enable_x64", True)

@@ -20,8 +20,11 @@ import pytest
 import typer
 
 import pfedhgp
-import pfedhgp.progress
-from documents import (
+import pfedhgp.base.progress
+from pfedhgp import FederatedGP
+from pfedhgp.cli.main import app, main
+from pfedhgp.settings import config as configs
+from support.documents import (
     DOCUMENTS,
     ROOT,
     Block,
@@ -33,10 +36,7 @@ from documents import (
     links,
     prose,
 )
-from parts import require
-from pfedhgp import FederatedGP
-from pfedhgp.cli import config as configs
-from pfedhgp.cli.main import app, main
+from support.parts import require
 
 GUIDE = ROOT / "docs" / "guide.md"
 SLOW = {"README.md", "guide.md", "diagnosis.md"}  # they fit models
@@ -126,7 +126,7 @@ def stop_a_run(out: str) -> None:
     (first,) = next(b for b in blocks(GUIDE) if b.language == "sh").commands
     words = [out if word == "RUN" else word for word in first[1:]]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pfedhgp.progress, "progress", impatient)
+        patch.setattr(pfedhgp.base.progress, "progress", impatient)
         assert main(words) == 130
     assert Path(out, "checkpoint").is_dir()
 
@@ -312,7 +312,7 @@ def all_commands() -> dict[str, click.Command]:
 
 
 def test_commands_of_a_federation_are_understood():
-    """They take processes and machines, and are run by tests/flower; here, that their options exist."""
+    """They take processes and machines; tests/federation/flower runs them. Here: their options exist."""
     given = [words for path in DOCUMENTS for words in not_run(path) if words[0] == "pfedhgp"]
     commands, seen = all_commands(), set()
     for _, name, *options in given:
@@ -323,7 +323,7 @@ def test_commands_of_a_federation_are_understood():
 
 
 def test_settings_of_a_server_are_settings(tmp_path):
-    from pfedhgp.cli.agreement import Agreement
+    from pfedhgp.federation.agreement import Agreement
 
     (block,) = (b for b in blocks(ROOT / "docs" / "deploy.md") if b.language == "toml")
     (tmp_path / "run.toml").write_text(block.text, "utf-8")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import pfedhgp
-from parts import require
+from support.parts import require
 
 pytestmark = pytest.mark.slow
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from pfedhgp.version import __version__
 
 if TYPE_CHECKING:
     from pfedhgp.estimator import FederatedGP
-    from pfedhgp.inference.meanfield_training import MeanField
-    from pfedhgp.inference.structured_training import Structured
-    from pfedhgp.kernels import RBF, Matern12, Matern32, Matern52, Periodic, RationalQuadratic
+    from pfedhgp.gp.kernels import RBF, Matern12, Matern32, Matern52, Periodic, RationalQuadratic
+    from pfedhgp.inference.meanfield.training import MeanField
+    from pfedhgp.inference.structured.settings import Structured
 
 __all__ = [
     "RBF",
@@ -33,14 +33,14 @@ __all__ = [
 # A public name and the module that defines it; keep in step with the imports above.
 _MODULE_OF = {
     "FederatedGP": "pfedhgp.estimator",
-    "Matern12": "pfedhgp.kernels",
-    "Matern32": "pfedhgp.kernels",
-    "Matern52": "pfedhgp.kernels",
-    "MeanField": "pfedhgp.inference.meanfield_training",
-    "Periodic": "pfedhgp.kernels",
-    "RBF": "pfedhgp.kernels",
-    "RationalQuadratic": "pfedhgp.kernels",
-    "Structured": "pfedhgp.inference.structured_training",
+    "Matern12": "pfedhgp.gp.kernels",
+    "Matern32": "pfedhgp.gp.kernels",
+    "Matern52": "pfedhgp.gp.kernels",
+    "MeanField": "pfedhgp.inference.meanfield.training",
+    "Periodic": "pfedhgp.gp.kernels",
+    "RBF": "pfedhgp.gp.kernels",
+    "RationalQuadratic": "pfedhgp.gp.kernels",
+    "Structured": "pfedhgp.inference.structured.settings",
 }
 
 

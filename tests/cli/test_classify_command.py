@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from pfedhgp import FederatedGP
-from test_cycle_layer import GRID, SETTINGS, press
+from support.press import GRID, SETTINGS, press
 
 X = GRID[:, 0]
 

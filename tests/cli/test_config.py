@@ -8,12 +8,12 @@ import tomllib
 import numpy as np
 import pytest
 
-from pfedhgp import kernels
-from pfedhgp.cli import config as configs
-from pfedhgp.cli import kernel_words
 from pfedhgp.data.columns import InputColumn
 from pfedhgp.errors import InputError
-from pfedhgp.estimator import KERNELS, _parameters
+from pfedhgp.estimator import KERNELS
+from pfedhgp.estimator.federated_gp import _parameters
+from pfedhgp.gp import kernel_text, kernels
+from pfedhgp.settings import config as configs
 
 TIME, HEIGHT = InputColumn("time", "datetime"), InputColumn("height")
 DAY = 86400.0
@@ -98,7 +98,7 @@ def test_settings_are_the_estimators_parameters():
     }
     known = (known - {"name"}) | {"inference"}
     assert set(_parameters()) - {"callbacks"} <= known
-    assert set(kernel_words.PARAMETERS) == set(KERNELS)
+    assert set(kernel_text.PARAMETERS) == set(KERNELS)
 
 
 # ------------------------------------------------------------------------------------------ kernels
@@ -133,7 +133,7 @@ def _same(found: kernels.Kernel, expected: kernels.Kernel) -> None:
     ],
 )
 def test_kernels_in_words(text, expected):
-    _same(kernel_words.build(kernel_words.parse(text), [TIME, HEIGHT]), expected)
+    _same(kernel_text.build(kernel_text.parse(text), [TIME, HEIGHT]), expected)
 
 
 @pytest.mark.parametrize(
@@ -157,15 +157,15 @@ def test_kernels_in_words(text, expected):
 )
 def test_other_words_are_refused(text, said):
     with pytest.raises(InputError, match="--local-kernel") as caught:
-        kernel_words.parse(text, "--local-kernel")
+        kernel_text.parse(text, "--local-kernel")
     assert said in str(caught.value)
 
 
 def test_units_belong_to_datetimes_and_inputs_exist():
     for text, said in (("rbf(1d)", "'height'"), ("rbf(input=depth)", "no input 'depth'")):
         with pytest.raises(InputError, match=said):
-            kernel_words.check_inputs(kernel_words.parse(text), [TIME, HEIGHT], "--kernel")
-    kernel_words.check_inputs(kernel_words.parse("rbf(1d, input=time)"), [TIME, HEIGHT], "--kernel")
+            kernel_text.check_inputs(kernel_text.parse(text), [TIME, HEIGHT], "--kernel")
+    kernel_text.check_inputs(kernel_text.parse("rbf(1d, input=time)"), [TIME, HEIGHT], "--kernel")
 
 
 def test_the_file_has_every_setting_and_shows_those_not_set():

@@ -13,16 +13,16 @@ import shutil
 import numpy as np
 import pytest
 
-from browser import CHROMIUM, DESKTOP, PHONE, SCHEMES, check_readable, look, picture_of
-from grouped import zones_of
-from parts import require_part
 from pfedhgp.cli import demo
 from pfedhgp.cli.main import main
-from pfedhgp.data import demo as town
+from pfedhgp.data import demo_town as town
 from pfedhgp.errors import InputError
 from pfedhgp.estimator import FederatedGP
-from pfedhgp.zone_files import KeptZones
-from reported import Svg, case_of, estimator_of
+from pfedhgp.zones.files import KeptZones
+from support.browser import CHROMIUM, DESKTOP, PHONE, SCHEMES, check_readable, look, picture_of
+from support.grouped import zones_of
+from support.parts import require_part
+from support.reported import Svg, case_of, estimator_of
 
 SCORES = {"rmse": 3.0, "crps": 2.0, "nll": 2.5, "coverage": 0.93, "width": 14.0, "ece": 0.02}
 

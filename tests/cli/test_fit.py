@@ -15,7 +15,7 @@ from io import StringIO
 import numpy as np
 import pytest
 
-import pfedhgp.progress
+import pfedhgp.base.progress
 from pfedhgp import FederatedGP
 from pfedhgp.cli import fit as fit_command
 from pfedhgp.cli.main import main
@@ -264,7 +264,7 @@ def _interrupt(monkeypatch, *, after: int) -> None:
 
         yield callback
 
-    monkeypatch.setattr(pfedhgp.progress, "progress", progress)
+    monkeypatch.setattr(pfedhgp.base.progress, "progress", progress)
 
 
 @pytest.fixture
@@ -368,7 +368,7 @@ def test_a_write_that_fails_leaves_the_old_model(error, code, run, tmp_path, mon
 INTERRUPTED = """
 import os, signal, sys
 from contextlib import contextmanager
-import pfedhgp.progress
+import pfedhgp.base.progress
 from pfedhgp.cli.main import main
 
 @contextmanager
@@ -378,7 +378,7 @@ def progress(**settings):
             os.kill(os.getpid(), signal.SIGINT)
     yield callback
 
-pfedhgp.progress.progress = progress
+pfedhgp.base.progress.progress = progress
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -6,13 +6,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pfedhgp import diagnosis_training
 from pfedhgp.cli import fitting
-from pfedhgp.cli.config import Config, Data, Model, Run
 from pfedhgp.cli.diagnosing import _cycles, check, hint
 from pfedhgp.data.readers import Observations
-from pfedhgp.diagnosis import FALSE_ALARMS
+from pfedhgp.diagnosis.decision import FALSE_ALARMS
 from pfedhgp.errors import InputError
+from pfedhgp.estimator import diagnosis_training
+from pfedhgp.settings.config import Config, Data, Model, Run
 
 GRID = np.array([[0.0], [1.0], [2.0]])
 COLUMNS = ("--client", "state", "--input", "x", "--output", "y")

@@ -10,8 +10,8 @@ import pytest
 import typer
 
 from pfedhgp.cli import commands
-from pfedhgp.cli.config import UNSET, Config, in_options
 from pfedhgp.cli.main import app, main
+from pfedhgp.settings.config import UNSET, Config, in_options
 
 STUDIES = ("synthetic", "stability", "tonnage", "airquality")
 ALL = [[name] for name in commands.COMMANDS] + [["reproduce", name] for name in STUDIES]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from pfedhgp.data.cycles import CycleSet, as_cycles, on_outputs, read_cycles
+from pfedhgp.data.cycle_files import CycleSet, as_cycles, on_outputs, read_cycles
 from pfedhgp.errors import InputError
 
 CYCLES = np.arange(24.0).reshape(3, 2, 4)

@@ -7,22 +7,22 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from pfedhgp.data import demo
+from pfedhgp.data import demo_town
 from pfedhgp.data.columns import Columns, InputColumn
-from pfedhgp.data.demo import DAY, NEWCOMER, RUSH, START, ZONES, Town
+from pfedhgp.data.demo_town import DAY, NEWCOMER, RUSH, START, ZONES, Town
 from pfedhgp.data.readers import read_clients
 
 
 @pytest.fixture(scope="module")
 def rows():
-    return demo.simulate(seed=0)
+    return demo_town.simulate(seed=0)
 
 
 @pytest.fixture(scope="module")
 def dense():
     """A long, gapless town with a reading every hour, in which statistics are stable."""
     town = Town(days=400, every_hours=1, outages=0, newcomer_days=400.0)
-    return {r.name: r.Y[:, 0] for r in demo.simulate(seed=1, town=town)}
+    return {r.name: r.Y[:, 0] for r in demo_town.simulate(seed=1, town=town)}
 
 
 def daily(y: np.ndarray) -> np.ndarray:
@@ -32,7 +32,7 @@ def daily(y: np.ndarray) -> np.ndarray:
 
 
 def test_a_seed_is_a_town(rows):
-    again, other = demo.simulate(seed=0), demo.simulate(seed=1)
+    again, other = demo_town.simulate(seed=0), demo_town.simulate(seed=1)
     for a, b, c in zip(rows, again, other, strict=True):
         np.testing.assert_array_equal(a.Y, b.Y)
         assert a.name == c.name
@@ -80,12 +80,12 @@ def test_the_daily_wave_has_two_rushes_stronger_in_the_centre(dense):
     for zone, wave in profile.items():
         assert int(np.argmax(wave[:13])) in (7, 8, 9)
         assert 12 + int(np.argmax(wave[12:])) in (17, 18, 19)
-        expected = RUSH[zone] * demo.rush_hours(np.arange(24.0))
+        expected = RUSH[zone] * demo_town.rush_hours(np.arange(24.0))
         np.testing.assert_allclose(wave, expected - expected.mean(), atol=0.6)
 
 
 def test_the_season_rises_into_winter():
-    season = demo._season(np.array([0.0, 28.0, 56.0]))
+    season = demo_town._season(np.array([0.0, 28.0, 56.0]))
     assert season[0] < season[1] < season[2]
 
 
@@ -104,8 +104,8 @@ def test_stations_share_their_weather_and_zones_share_more(dense):
 
 
 def test_fewer_stations_come_from_all_zones():
-    assert {zone for zone, _ in demo.stations(3)} == set(ZONES)
-    assert (demo.stations(3)[-1][1], len(demo.stations(5))) == (NEWCOMER, 5)
+    assert {zone for zone, _ in demo_town.stations(3)} == set(ZONES)
+    assert (demo_town.stations(3)[-1][1], len(demo_town.stations(5))) == (NEWCOMER, 5)
 
 
 # ------------------------------------------------------------------------------------------- holdout
@@ -113,7 +113,7 @@ def test_fewer_stations_come_from_all_zones():
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_training_and_test_readings_are_all_and_apart(rows, seed):
-    split = demo.hold_out_blocks(rows, seed=seed)
+    split = demo_town.hold_out_blocks(rows, seed=seed)
     for whole, train, test in zip(rows, split.train, split.test, strict=True):
         assert whole.name == train.name == test.name
         kept = np.isfinite(train.Y[:, 0])
@@ -127,7 +127,7 @@ def test_training_and_test_readings_are_all_and_apart(rows, seed):
 
 
 def test_whole_stretches_are_held_out(rows):
-    split = demo.hold_out_blocks(rows, block_days=4.0)
+    split = demo_town.hold_out_blocks(rows, block_days=4.0)
     for train, test in zip(split.train, split.test, strict=True):
         if train.name == NEWCOMER:
             continue
@@ -141,7 +141,7 @@ def test_whole_stretches_are_held_out(rows):
 
 
 def test_the_split_follows_its_seed(rows):
-    a, b, c = (demo.hold_out_blocks(rows, seed=s) for s in (0, 0, 1))
+    a, b, c = (demo_town.hold_out_blocks(rows, seed=s) for s in (0, 0, 1))
     np.testing.assert_array_equal(a.test[0].X, b.test[0].X)
     assert not np.array_equal(a.test[0].X, c.test[0].X)
 
@@ -149,10 +149,10 @@ def test_the_split_follows_its_seed(rows):
 def test_the_table_holds_every_reading_exactly(rows, tmp_path):
     """Read back as a fit reads it: times to the second, readings to the digit, outages missing."""
     path = tmp_path / "s.csv"
-    path.write_bytes(demo.as_csv(rows, client="station", time="time", output="no2"))
+    path.write_bytes(demo_town.as_csv(rows, client="station", time="time", output="no2"))
     columns = Columns("station", (InputColumn("time", "datetime"),), ("no2",))
     found = read_clients([path], columns)
-    handed = demo.since_the_first_reading(rows)
+    handed = demo_town.since_the_first_reading(rows)
     for back, one, whole in zip(found, handed, rows, strict=True):
         assert back.name == one.name
         np.testing.assert_array_equal(back.X, one.X)

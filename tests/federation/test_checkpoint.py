@@ -8,15 +8,16 @@ import jax
 import numpy as np
 import pytest
 
-from pfedhgp import FederatedGP, kernels
+from pfedhgp import FederatedGP
+from pfedhgp.base.numerics import numerics, on_device
 from pfedhgp.errors import InputError, ModelFileError
 from pfedhgp.federation import checkpoint as checkpoints
 from pfedhgp.federation import inprocess
-from pfedhgp.federation.cohort import make_cohorts
+from pfedhgp.federation.clients import make_cohorts
 from pfedhgp.federation.server import Server
+from pfedhgp.gp import kernels
 from pfedhgp.inference.registry import INFERENCES
 from pfedhgp.inference.state import State
-from pfedhgp.runtime import numerics, on_device
 
 RNG = np.random.default_rng(3)
 GRID = np.linspace(0.0, 1.0, 14)[:, None]
@@ -148,7 +149,7 @@ def test_parts_are_apart_and_hold_neither_rows_nor_names_in_paths(tmp_path):
 
 
 def test_a_write_that_fails_leaves_the_last_checkpoint(tmp_path, monkeypatch):
-    import pfedhgp.atomic as atomic
+    import pfedhgp.base.atomic_files as atomic
 
     real, calls = atomic.sync, []
 

@@ -11,9 +11,9 @@ from federation.test_messages import clients, plan, recorded
 from pfedhgp.data.tables import whole_cycles_of
 from pfedhgp.federation.flower import guard
 from pfedhgp.federation.flower.envelope import DELIVER, Envelope, Refused
-from pfedhgp.inference.meanfield_training import MeanField
-from pfedhgp.inference.structured_training import Structured
-from pfedhgp.model.cycles import CycleChoice
+from pfedhgp.inference.meanfield.training import MeanField
+from pfedhgp.inference.structured.settings import Structured
+from pfedhgp.model.cycle_layer import CycleChoice
 
 DOMAIN = (np.zeros(1), np.full(1, 5.0))
 

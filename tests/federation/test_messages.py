@@ -11,14 +11,14 @@ from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.tables import whole_cycles_of
 from pfedhgp.errors import MessageError
 from pfedhgp.federation import inprocess
-from pfedhgp.federation.cohort import make_cohorts
+from pfedhgp.federation.clients import make_cohorts
 from pfedhgp.federation.messages import Message, hash_arrays
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
-from pfedhgp.inference.meanfield_training import MeanField
-from pfedhgp.inference.structured_training import Structured
-from pfedhgp.kernels import RBF
-from pfedhgp.model.cycles import CycleChoice
+from pfedhgp.gp.kernels import RBF
+from pfedhgp.inference.meanfield.training import MeanField
+from pfedhgp.inference.structured.settings import Structured
+from pfedhgp.model.cycle_layer import CycleChoice
 from pfedhgp.model.spec import build_spec
 
 BLOCK = {"kernel", "inputs", "loadings", "phi"}

@@ -9,19 +9,19 @@ import jax
 import numpy as np
 import pytest
 
+from pfedhgp.base.numerics import numerics
 from pfedhgp.cli.server import line_of
 from pfedhgp.errors import InputError
 from pfedhgp.federation import inprocess
 from pfedhgp.federation.checkpoint import Checkpoint
-from pfedhgp.federation.cohort import make_cohorts
+from pfedhgp.federation.clients import make_cohorts
 from pfedhgp.federation.flower import audit
 from pfedhgp.federation.flower.engine import Engine, Patience, QuorumError
 from pfedhgp.federation.flower.envelope import CODES, DELIVER, Envelope
 from pfedhgp.federation.flower.roster import Roster
 from pfedhgp.federation.messages import hash_arrays
 from pfedhgp.federation.server import Server
-from pfedhgp.runtime import numerics
-from reference_federation import (
+from support.reference_federation import (
     Clock,
     LocalLink,
     agreement,

@@ -11,12 +11,12 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import reference as ref
-import twins
-from pfedhgp import linalg
+from pfedhgp.gp import linalg
 from pfedhgp.inference.grams import accumulate
-from pfedhgp.inference.structured import cavity_bound, design_of
-from pfedhgp.inference.surrogate import Surrogate
+from pfedhgp.inference.structured.bound import cavity_bound, design_of
+from pfedhgp.inference.structured.surrogate import Surrogate
 from pfedhgp.model.blocks import Rows, from_free, to_free
+from support import twins
 
 CASES = {
     "scalar": {"tied": True},

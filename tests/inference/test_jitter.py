@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pfedhgp import RBF, FederatedGP, Periodic, kernels
+from pfedhgp import RBF, FederatedGP, Periodic
 from pfedhgp.errors import (
     InputError,
     MessageError,
@@ -18,12 +18,13 @@ from pfedhgp.errors import (
     NumericsError,
     NumericsWarning,
 )
+from pfedhgp.gp import kernels
+from pfedhgp.gp.noise import DiagonalNoise
 from pfedhgp.inference import jitter as jitters
 from pfedhgp.inference.arrays import stack_trees
-from pfedhgp.inference.meanfield_training import MeanField
-from pfedhgp.inference.structured_training import Structured, StructuredClients
+from pfedhgp.inference.meanfield.training import MeanField
+from pfedhgp.inference.structured.settings import Structured, StructuredClients
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock
-from pfedhgp.model.noise import DiagonalNoise
 
 T = np.linspace(0.0, 1.0, 8)
 SITES = {"a": (T, np.sin(6 * T)), "b": (T, np.cos(6 * T))}

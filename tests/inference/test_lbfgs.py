@@ -10,8 +10,8 @@ import scipy.optimize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import twins
 from pfedhgp.inference.lbfgs import minimize
+from support import twins
 
 
 def rosenbrock(x):

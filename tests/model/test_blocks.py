@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-import twins
 from pfedhgp.model.blocks import Structure, deviation_loadings, from_free, to_free
+from support import twins
 
 
 @pytest.mark.parametrize("make", [twins.rbf, twins.wave])

@@ -17,17 +17,17 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from pfedhgp import atomic
-from pfedhgp import kernels as kn
+from pfedhgp.base import atomic_files
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import InputError, ModelFileError
+from pfedhgp.gp import kernels as kn
 from pfedhgp.model import run_folder
 from pfedhgp.model.codec import kernel_from_json, kernel_to_json
 from pfedhgp.model.files import load, load_client, save
 from pfedhgp.model.fitted import FittedModel
+from pfedhgp.model.prediction import predict
 from pfedhgp.model.run_folder import client_file, seal
-from pfedhgp.predict import predict
-from posteriors import make
+from support.posteriors import make
 
 X = np.linspace(-0.1, 1.1, 5)[:, None]
 TREES = {
@@ -519,7 +519,7 @@ def test_a_failure_leaves_the_old_model(step, run, model, monkeypatch):
 
     target = (os, "rename") if step == "rename" else (run_folder, step)
     if step == "rename":  # where folders cannot change places in one step
-        monkeypatch.setattr(atomic, "_swapped", lambda one, two: False)
+        monkeypatch.setattr(atomic_files, "_swapped", lambda one, two: False)
     monkeypatch.setattr(*target, fail_late(getattr(*target)))
     with pytest.raises(OSError, match="No space left"):
         save(dataclasses.replace(model, history=[]), run, overwrite=True)
@@ -536,7 +536,7 @@ def test_what_a_federation_keeps_stays_when_its_model_is_replaced(
 ):
     """And while it is replaced there is always a whole model with its logs at its place."""
     if not in_one_step:
-        monkeypatch.setattr(atomic, "_swapped", lambda one, two: False)
+        monkeypatch.setattr(atomic_files, "_swapped", lambda one, two: False)
     for name in ("audit.jsonl", "checkpoint/private", "sites/ab/audit.jsonl", "report.html"):
         (run / name).parent.mkdir(parents=True, exist_ok=True)
         (run / name).write_text(name)

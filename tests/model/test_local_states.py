@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import reference_states as twin
 from pfedhgp import FederatedGP
 from pfedhgp.errors import InputError
+from support import reference_states as twin
 
 
 def sites(outputs: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:

@@ -12,11 +12,11 @@ import pytest
 
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.federation.server import Server
-from pfedhgp.inference.own_squares import population_of
+from pfedhgp.inference.function_sizes import population_of
 from pfedhgp.model.blocks import Structure
 from pfedhgp.model.files import load, save
-from pfedhgp.predict import predict
-from posteriors import make
+from pfedhgp.model.prediction import predict
+from support.posteriors import make
 
 Q = 3
 DIVISION = np.array([[0.5, 0.1, 0.0], [0.1, 0.3, -0.1], [0.0, -0.1, 0.2]])

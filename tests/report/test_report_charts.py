@@ -10,7 +10,7 @@ import pytest
 
 from pfedhgp.report import charts
 from pfedhgp.report.theme import NARROW, WIDE
-from reported import HISTORY, METRICS, Svg, pixels_of
+from support.reported import HISTORY, METRICS, Svg, pixels_of
 
 
 def sides(points: np.ndarray) -> tuple[float, float, float, float]:

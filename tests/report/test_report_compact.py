@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pfedhgp.report.compact import SEEN, compact, fewer_points, shorter_names
-from reported import points_of
+from support.reported import points_of
 
 
 def distance(points: np.ndarray, line: np.ndarray) -> np.ndarray:

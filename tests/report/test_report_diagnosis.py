@@ -8,12 +8,13 @@ import re
 import numpy as np
 import pytest
 
-from pfedhgp import classified, report
-from pfedhgp.diagnosis import NONE, Calibration, Diagnosis, Why
+from pfedhgp import report
+from pfedhgp.diagnosis import files
+from pfedhgp.diagnosis.decision import NONE, Calibration, Diagnosis, Why
 from pfedhgp.errors import InputError
 from pfedhgp.report.diagnosis_section import section
 from pfedhgp.report.words import InputAxis
-from reported import case_of, estimator_of
+from support.reported import case_of, estimator_of
 
 CLASSES = ("normal", "worn")
 GRID = np.arange(24.0)[:, None]
@@ -41,7 +42,7 @@ def explain(cycle: int, one: str, two: str) -> Why:
 def content():
     scores = {"accuracy": 0.8, "log_loss": 0.5, "ece": 0.1, "confusion": []}
     names = [f"stroke {c}" for c in range(5)]
-    return classified.made_of(diagnosis(), names, model="abc", explain=explain, scores=scores)
+    return files.made_of(diagnosis(), names, model="abc", explain=explain, scores=scores)
 
 
 def text_of(page: str) -> str:
@@ -50,7 +51,7 @@ def text_of(page: str) -> str:
 
 
 def test_the_closest_calls_come_first_one_of_each_class():
-    assert classified.close_calls(diagnosis(), 3) == [3, 2, 4]
+    assert files.close_calls(diagnosis(), 3) == [3, 2, 4]
 
 
 def test_what_is_kept_has_counts_and_the_stretch_that_decided(content):
@@ -65,13 +66,13 @@ def test_what_is_kept_has_counts_and_the_stretch_that_decided(content):
 
 
 def test_it_is_read_back_for_its_own_model_only(content, tmp_path):
-    assert classified.read(tmp_path, "abc") is None
-    classified.write(tmp_path, content)
-    assert classified.read(tmp_path, "abc") == json.loads(json.dumps(content))
-    assert classified.read(tmp_path, "another") is None
-    (tmp_path / classified.FILE).write_text('{"format": "else"}')
+    assert files.read(tmp_path, "abc") is None
+    files.write(tmp_path, content)
+    assert files.read(tmp_path, "abc") == json.loads(json.dumps(content))
+    assert files.read(tmp_path, "another") is None
+    (tmp_path / files.FILE).write_text('{"format": "else"}')
     with pytest.raises(InputError, match="not what `pfedhgp classify` writes"):
-        classified.read(tmp_path, "abc")
+        files.read(tmp_path, "abc")
 
 
 def test_the_section_says_which_channel_and_which_stretch(content):

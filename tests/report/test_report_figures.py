@@ -12,7 +12,7 @@ from pfedhgp.report import carpet, figures
 from pfedhgp.report.theme import NARROW, ROLES, WIDE, drawing, new_figure, to_svg
 from pfedhgp.report.views import choose, finest_scale, grid_size, view_client
 from pfedhgp.report.words import InputAxis, axes_of
-from reported import Svg, case_of, estimator_of, pixels_of, rows_of
+from support.reported import Svg, case_of, estimator_of, pixels_of, rows_of
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from browser import (
+from pfedhgp import report
+from pfedhgp.cli.main import main
+from pfedhgp.data.scaling import Scaling
+from support.browser import (
     CHROMIUM,
     DESKTOP,
     PHONE,
@@ -20,13 +23,10 @@ from browser import (
     look,
     picture_of,
 )
-from grouped import kept_of
-from parts import require_part
-from pfedhgp import report
-from pfedhgp.cli.main import main
-from pfedhgp.data.scaling import Scaling
-from posteriors import make
-from reported import METRICS, TIED, case_of, estimator_of, rows_of
+from support.grouped import kept_of
+from support.parts import require_part
+from support.posteriors import make
+from support.reported import METRICS, TIED, case_of, estimator_of, rows_of
 
 require_part("Chromium", found=CHROMIUM is not None)
 

@@ -15,7 +15,7 @@ from pfedhgp.errors import InputError, NotFittedError
 from pfedhgp.estimator import FederatedGP
 from pfedhgp.report import gathered
 from pfedhgp.report.words import number
-from reported import METRICS, case_of, estimator_of, rows_of
+from support.reported import METRICS, case_of, estimator_of, rows_of
 
 EVIL = '<img src=x onerror="alert(1)">&amp; ${7*7} {{7*7}}'
 
@@ -181,8 +181,8 @@ def test_scores_are_by_output_and_say_what_they_are_averaged_over(full):
 
 def test_scores_of_several_outputs_are_apart():
     case = case_of(outputs=2, tied=False, latents=1, local_latents=2, noise="output")
-    from pfedhgp.evaluation import summarise
-    from pfedhgp.metrics import Scored
+    from pfedhgp.estimator.evaluation import summarise
+    from pfedhgp.gp.metrics import Scored
 
     model, scored = estimator_of(case), {}
     for r in rows_of(case):

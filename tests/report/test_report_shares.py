@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pfedhgp.report.shares import Evidence, evidence, shares, signs_of_shakiness
-from reported import case_of, estimator_of
+from support.reported import case_of, estimator_of
 
 SOUND = Evidence(
     clients=8,

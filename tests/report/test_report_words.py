@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pfedhgp.kernels import RBF, Matern32, Periodic, RationalQuadratic
+from pfedhgp.gp.kernels import RBF, Matern32, Periodic, RationalQuadratic
 from pfedhgp.report import facts
 from pfedhgp.report.words import InputAxis, byte_size, duration, number, percent, shown
-from reported import MESSAGES, case_of
+from support.reported import MESSAGES, case_of
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,15 @@ import re
 import numpy as np
 import pytest
 
-from grouped import kept_of, zones_of
-from pfedhgp import report, zone_files
+from pfedhgp import report
 from pfedhgp.cli import cluster as cluster_command
 from pfedhgp.cli import report as report_command
 from pfedhgp.cli.main import main
 from pfedhgp.errors import InputError, PFedHGPWarning
 from pfedhgp.report import zone_charts, zone_section
-from reported import Svg, case_of, estimator_of, rows_of
+from pfedhgp.zones import files
+from support.grouped import kept_of, zones_of
+from support.reported import Svg, case_of, estimator_of, rows_of
 
 NAMES, GROUPS = ["a", "b", "c", "d", "e", "f"], [0, 1, 0, 1, 0, 1]
 
@@ -110,7 +111,7 @@ def test_the_section_says_what_was_found_sent_and_is_true(kept):
 
 def test_many_clients_are_listed_and_not_drawn():
     names = [f"site {i:03d}" for i in range(zone_section.MOST_DRAWN + 2)]
-    many = zone_files.KeptZones(zones_of(names, [i % 2 for i in range(len(names))]))
+    many = files.KeptZones(zones_of(names, [i % 2 for i in range(len(names))]))
     section = zone_section.section(many)
     assert "<svg" not in section
     assert all(name in section for name in names)
@@ -145,14 +146,14 @@ def test_a_report_with_zones_is_the_same_as_one_that_got_them_later(without, kep
 
 
 def test_zones_are_read_back_and_another_models_are_refused(kept, tmp_path):
-    zone_files.write(tmp_path, kept, "abc")
-    again = zone_files.read(tmp_path, "abc")
+    files.write(tmp_path, kept, "abc")
+    again = files.read(tmp_path, "abc")
     np.testing.assert_array_equal(again.zones.between, kept.zones.between)
     assert again.zones.to_json() == kept.zones.to_json()
     assert (again.places, again.truth) == (kept.places, kept.truth)
-    assert zone_files.read(tmp_path / "nowhere", "abc") is None
+    assert files.read(tmp_path / "nowhere", "abc") is None
     with pytest.raises(InputError, match="another model's: run `pfedhgp cluster` again"):
-        zone_files.read(tmp_path, "other")
+        files.read(tmp_path, "other")
 
 
 @pytest.mark.parametrize(
@@ -169,11 +170,11 @@ def test_zones_are_read_back_and_another_models_are_refused(kept, tmp_path):
     ],
 )
 def test_a_spoilt_file_is_named(kept, tmp_path, change):
-    zone_files.write(tmp_path, kept, "abc")
-    path = tmp_path / zone_files.FILE
+    files.write(tmp_path, kept, "abc")
+    path = tmp_path / files.FILE
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(InputError, match=r"zones\.json: not zones"):
-        zone_files.read(tmp_path, "abc")
+        files.read(tmp_path, "abc")
 
 
 def test_the_commands_put_them_into_the_report(tmp_path, capsys):
@@ -201,7 +202,7 @@ def test_the_commands_put_them_into_the_report(tmp_path, capsys):
 
 
 def test_zones_of_another_model_are_left_out_and_a_line_says_so(kept, tmp_path):
-    zone_files.write(tmp_path / "zones", kept, "another")
+    files.write(tmp_path / "zones", kept, "another")
     with pytest.warns(PFedHGPWarning, match="zones are left out: .* another model's"):
         assert report_command._zones(tmp_path, "this one") is None
     assert report_command._zones(tmp_path, "another") is not None

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     import polars as pl
 
     from pfedhgp.data.columns import Columns
-    from pfedhgp.diagnosis import Calibration, Diagnosis, Why
+    from pfedhgp.diagnosis.decision import Calibration, Diagnosis, Why
+    from pfedhgp.diagnosis.evidence import Evidence
     from pfedhgp.estimator import FederatedGP
-    from pfedhgp.evidence import Evidence
 
 
 def classify(
@@ -95,7 +95,7 @@ def classify(
             else None
         )
         use_compilation_cache()
-        from pfedhgp import diagnosis
+        from pfedhgp.diagnosis import decision
         from pfedhgp.estimator import FederatedGP
 
         model = FederatedGP.load(run)
@@ -103,12 +103,12 @@ def classify(
         if kept is not None:
             known = _calibrated(model, kept, rate)
         found = _evidence(model, batches, novelty=known.thresholds is not None)
-        told_of = diagnosis.diagnose(found, priors=priors, calibration=known)
+        told_of = decision.diagnose(found, priors=priors, calibration=known)
         names = [name for batch in batches for name in batch.names]
         truth = [each for batch in batches for each in batch.labels or ()]
         scored = None  # before anything is written: a label may name a class that is not there
         if truth:
-            scored = diagnosis.scores(told_of.classes, truth, told_of.probability)
+            scored = decision.scores(told_of.classes, truth, told_of.probability)
         write_table(table_of(told_of, names), out)
         if why is not None:
             write_table(_reasons(model, batches, told_of), str(why))
@@ -145,7 +145,7 @@ def _leave_for_report(
     """Counts and reasons into RUN; a folder that cannot be written is no reason to fail."""
     import warnings
 
-    from pfedhgp import classified
+    from pfedhgp.diagnosis import files as classified
     from pfedhgp.errors import PFedHGPWarning
 
     places = [(batch, c) for batch in batches for c in range(len(batch.names))]
@@ -186,7 +186,7 @@ def read_batches(
     path: Path, columns: Columns, *, cycle: str | None, label: str | None, delimiter: str | None
 ) -> list[Batch]:
     """The cycles of a file; those of a table are grouped by the inputs that they have."""
-    from pfedhgp.data.cycles import SUFFIXES, read_cycles
+    from pfedhgp.data.cycle_files import SUFFIXES, read_cycles
     from pfedhgp.errors import InputError
 
     if path.suffix.lower() in SUFFIXES:
@@ -218,10 +218,10 @@ def _from_table(
     import numpy as np
     import polars as pl
 
-    from pfedhgp.cli.config import Data
-    from pfedhgp.cli.ingest import delimiter_of
+    from pfedhgp.data.ingest import delimiter_of
     from pfedhgp.data.readers import observations_of, read_tables
     from pfedhgp.errors import InputError
+    from pfedhgp.settings.config import Data
 
     if cycle is None:
         raise InputError(f"{path}: a table needs --cycle: the column that numbers the cycles")
@@ -263,8 +263,8 @@ def _from_table(
 
 
 def _evidence(model: FederatedGP, batches: Sequence[Batch], *, novelty: bool) -> Evidence:
-    from pfedhgp.asked import cycles_on
-    from pfedhgp.evidence import evidence, stacked
+    from pfedhgp.diagnosis.evidence import evidence, stacked
+    from pfedhgp.estimator.inputs import cycles_on
 
     parts = []
     for batch in batches:
@@ -274,7 +274,7 @@ def _evidence(model: FederatedGP, batches: Sequence[Batch], *, novelty: bool) ->
 
 
 def _calibrated(model: FederatedGP, batches: Sequence[Batch], share: float) -> Calibration:
-    from pfedhgp.diagnosis import calibrate
+    from pfedhgp.diagnosis.decision import calibrate
 
     truth = [each for batch in batches for each in batch.labels or ()]
     return calibrate(_evidence(model, batches, novelty=True), truth, false_alarms=share)
@@ -284,7 +284,7 @@ def _false_alarms(given: float | None, held_out: Path | None) -> float:
     from pfedhgp.errors import InputError
 
     if given is None:
-        from pfedhgp.diagnosis import FALSE_ALARMS
+        from pfedhgp.diagnosis.decision import FALSE_ALARMS
 
         return FALSE_ALARMS
     if held_out is None:

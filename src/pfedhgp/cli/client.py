@@ -59,8 +59,8 @@ def client(
 
     After a stop or a crash the same command goes on.
     """
+    from pfedhgp.base.signals import heed
     from pfedhgp.cli.extra import require_flower
-    from pfedhgp.cli.signals import heed
     from pfedhgp.cli.terminal import say, use_compilation_cache, warnings_as_lines
 
     require_flower()
@@ -95,8 +95,8 @@ def client(
     expected = None
     with warnings_as_lines():
         if config is not None:
-            from pfedhgp.cli import config as configs
-            from pfedhgp.cli.agreement import Agreement
+            from pfedhgp.federation.agreement import Agreement
+            from pfedhgp.settings import config as configs
 
             checked = configs.check(configs.read_config(config), file=config)
             expected = Agreement.of(checked).to_json()

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pfedhgp.data.columns import Columns
     from pfedhgp.data.readers import Observations
     from pfedhgp.model.fitted import FittedModel
-    from pfedhgp.zone_files import KeptZones
-    from pfedhgp.zones import Rows, Zones
+    from pfedhgp.zones.clustering import Rows, Zones
+    from pfedhgp.zones.files import KeptZones
 
 FOLDER, LOG = "zones", "messages.jsonl"
 MUCH = 0.7
@@ -73,10 +73,10 @@ def cluster(
 
     Without --out the groups also go into RUN/report.html, where there is one; all else in it stays.
     """
-    from pfedhgp.cli.config import naming_options
     from pfedhgp.cli.saved import clients_of, columns_of, open_run
     from pfedhgp.cli.terminal import result, use_compilation_cache, warnings_as_lines
     from pfedhgp.errors import InputError
+    from pfedhgp.settings.config import naming_options
 
     with warnings_as_lines():
         spec = open_run(run)
@@ -94,8 +94,8 @@ def cluster(
             given = observations_of(read_tables(data, wanted=wanted_names(columns)), columns)
         use_compilation_cache()
         from pfedhgp.estimator import FederatedGP
-        from pfedhgp.zone_files import KeptZones
-        from pfedhgp.zones import discover
+        from pfedhgp.zones.clustering import discover
+        from pfedhgp.zones.files import KeptZones
 
         model = FederatedGP.load(run)
         rows = None if given is None else fitted_rows(given, columns, model.model_)
@@ -172,9 +172,10 @@ def write(kept: KeptZones, folder: Path, model: str) -> None:
 
     `model` is the SHA-256 of the spec that was clustered.
     """
-    from pfedhgp import atomic, zone_figures, zone_files
+    from pfedhgp.base import atomic_files
     from pfedhgp.cli.targets import writing_to
-    from pfedhgp.report import zone_section
+    from pfedhgp.report import zone_figures, zone_section
+    from pfedhgp.zones import files
 
     zones, places = kept.zones, kept.places
     pictures = {
@@ -186,20 +187,20 @@ def write(kept: KeptZones, folder: Path, model: str) -> None:
     pictures["zones.html"] = zone_section.page(kept)
     with writing_to(folder):
         for name, text in pictures.items():
-            atomic.write_bytes(folder / name, text.encode("utf-8", "replace"))
+            atomic_files.write_bytes(folder / name, text.encode("utf-8", "replace"))
         add_to_log(folder / LOG, zones)
-        zone_files.write(folder, kept, model)  # last: it says that the folder holds zones
+        files.write(folder, kept, model)  # last: it says that the folder holds zones
 
 
 def add_to_log(path: Path, zones: Zones) -> None:
     """What was sent, after what was sent before."""
-    from pfedhgp import atomic
+    from pfedhgp.base import atomic_files
     from pfedhgp.cli.targets import writing_to
 
     with writing_to(path):
         before = path.read_bytes() if path.exists() else b""
         sent = "".join(json.dumps(entry) + "\n" for entry in zones.messages)
-        atomic.write_bytes(path, before + sent.encode())
+        atomic_files.write_bytes(path, before + sent.encode())
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
@@ -221,7 +222,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
 def add_to_report(path: Path, kept: KeptZones) -> Path | None:
     """Puts the groups into a report that is there; the rest of it, rows too, stays as it is."""
-    from pfedhgp import atomic
+    from pfedhgp.base import atomic_files
     from pfedhgp.report import zone_section
 
     if not path.is_file():
@@ -230,7 +231,7 @@ def add_to_report(path: Path, kept: KeptZones) -> Path | None:
     if text is None:
         say(f"{path} has no place for zones: `pfedhgp report` with --overwrite writes a new one")
         return None
-    atomic.write_bytes(path, text.encode("utf-8"))
+    atomic_files.write_bytes(path, text.encode("utf-8"))
     return path
 
 

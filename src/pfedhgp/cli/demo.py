@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pfedhgp.base.signals import Heeding, heed
 from pfedhgp.cli.options import AsJson, Quiet
-from pfedhgp.cli.signals import Heeding, heed
 from pfedhgp.cli.terminal import say
 
 if TYPE_CHECKING:
-    from pfedhgp.data.demo import Split
+    from pfedhgp.data.demo_town import Split
     from pfedhgp.data.rows import ClientRows
     from pfedhgp.estimator import FederatedGP
-    from pfedhgp.zone_files import KeptZones
-    from pfedhgp.zones import Zones
+    from pfedhgp.zones.clustering import Zones
+    from pfedhgp.zones.files import KeptZones
 
 CLIENT, INPUT, OUTPUT = "station", "time", "no2"
 FEDERATED, ALONE, POOLED = "federated", "per-station GP", "pooled GP"
@@ -74,9 +74,10 @@ def demo(
     check_folder(out, overwrite=overwrite)
     compile_fast()
     use_compilation_cache()  # before JAX is imported, or XLA talks
-    from pfedhgp import atomic, report
+    from pfedhgp import report
+    from pfedhgp.base import atomic_files
     from pfedhgp.cli.targets import writing_to
-    from pfedhgp.data import demo as town
+    from pfedhgp.data import demo_town as town
 
     size = Size(rounds=2, inducing=12, local_inducing=6) if tiny else Size()
     rows = made_up(seed=seed, tiny=tiny)
@@ -106,7 +107,7 @@ def demo(
         say("finding zones", quiet=quiet)
         heed()
         zones = zones_of(model, split)
-        atomic.write_bytes(out / TABLE, table_of(rows))
+        atomic_files.write_bytes(out / TABLE, table_of(rows))
         model.save(out / MODEL, overwrite=True)  # `check_folder` has asked already
         write_zones(zones, out / MODEL)
         say("writing the report", quiet=quiet)
@@ -150,21 +151,21 @@ def processor_seconds() -> float:
 
 def made_up(*, seed: int, tiny: bool) -> list[ClientRows]:
     """The town's rows."""
-    from pfedhgp.data.demo import Town, simulate
+    from pfedhgp.data.demo_town import Town, simulate
 
     small = Town(days=8, stations=3, newcomer_days=4.0, outage_days=1.0)
     return simulate(seed=seed, town=small if tiny else None)
 
 
 def table_of(rows: Sequence[ClientRows]) -> bytes:
-    from pfedhgp.data.demo import as_csv
+    from pfedhgp.data.demo_town import as_csv
 
     return as_csv(rows, client=CLIENT, time=INPUT, output=OUTPUT)
 
 
 def ledger_of(rows: Sequence[ClientRows], split: Split) -> dict[str, dict[str, Any]]:
     """Counts and checksums of stations.csv, as a fit keeps them."""
-    from pfedhgp.data.demo import since_the_first_reading
+    from pfedhgp.data.demo_town import since_the_first_reading
     from pfedhgp.data.holdout import ledger
     from pfedhgp.data.readers import Observations
 
@@ -230,10 +231,10 @@ def train(
     name: str, rows: Sequence[ClientRows], size: Size, *, seed: int, quiet: bool
 ) -> FederatedGP:
     """One of the three models; all have the same kernel, weather of some days and a daily wave."""
-    from pfedhgp.data.demo import DAY
+    from pfedhgp.base.progress import AVERAGING, progress
+    from pfedhgp.data.demo_town import DAY
     from pfedhgp.estimator import FederatedGP
-    from pfedhgp.kernels import RBF, Periodic
-    from pfedhgp.progress import AVERAGING, progress
+    from pfedhgp.gp.kernels import RBF, Periodic
 
     kernel = RBF(3.0 * DAY) + Periodic(1.0, period=DAY)
     choices: dict[str, dict[str, Any]] = {
@@ -261,8 +262,8 @@ def train(
 
 def judge(model: FederatedGP, test: Sequence[ClientRows]) -> dict[str, Any]:
     """Scores on the held-out readings, in µg/m³."""
-    from pfedhgp.evaluation import summarise
-    from pfedhgp.metrics import Scored
+    from pfedhgp.estimator.evaluation import summarise
+    from pfedhgp.gp.metrics import Scored
 
     scored = {}
     for client in test:
@@ -286,9 +287,9 @@ def keep(model: FederatedGP, metrics: Mapping[str, Any], *, seed: int, tiny: boo
 
 def zones_of(model: FederatedGP, split: Split) -> KeptZones:
     """Stations in as many groups as the town has zones, and those zones; R² is of readings fitted to."""
-    from pfedhgp.data.demo import ZONES
-    from pfedhgp.zone_files import KeptZones
-    from pfedhgp.zones import discover
+    from pfedhgp.data.demo_town import ZONES
+    from pfedhgp.zones.clustering import discover
+    from pfedhgp.zones.files import KeptZones
 
     truth = {name: zone for zone, names in ZONES.items() for name in names}
     here = {name: zone for name, zone in truth.items() if name in model.model_.clients}
@@ -299,9 +300,9 @@ def zones_of(model: FederatedGP, split: Split) -> KeptZones:
 
 def write_zones(zones: KeptZones, run: Path) -> None:
     """Into RUN/zones, where `pfedhgp report RUN` finds them."""
-    from pfedhgp import zone_files
     from pfedhgp.cli.cluster import write
     from pfedhgp.cli.saved import open_run
+    from pfedhgp.zones import files as zone_files
 
     write(zones, run / zone_files.FOLDER, open_run(run)["sha256"])
 

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pfedhgp.cli.config import Model
-from pfedhgp.cli.ingest import Ingested
-from pfedhgp.cli.signals import Heeding
+from pfedhgp.base.signals import Heeding
+from pfedhgp.data.ingest import Ingested
 from pfedhgp.errors import InputError
+from pfedhgp.settings.config import Model
 
 if TYPE_CHECKING:
-    from pfedhgp.cli.config import Config
     from pfedhgp.data.readers import Observations
     from pfedhgp.estimator import FederatedGP
+    from pfedhgp.settings.config import Config
 
 
 def check(config: Config, *, federated: bool) -> None:
@@ -49,7 +49,7 @@ def hint(config: Config, *, clients: int, federated: bool) -> str | None:
 def train(config: Config, data: Ingested) -> FederatedGP:
     """The model of `train_diagnosis`: its clients are the classes."""
     from pfedhgp.cli.fitting import estimator
-    from pfedhgp.diagnosis_training import train_diagnosis, usual_basis
+    from pfedhgp.estimator.diagnosis_training import train_diagnosis, usual_basis
 
     grid = np.unique(np.concatenate([client.X for client in data.training]), axis=0)
     classes, blocks = {}, {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pfedhgp.cli.signals import INTERRUPTED, leave
+from pfedhgp.base.signals import INTERRUPTED, leave
 
 
 def run() -> int:

@@ -14,10 +14,10 @@ import typer
 from pfedhgp.cli.fit import fit, run_command
 
 if TYPE_CHECKING:
-    from pfedhgp.cli.config import Config
-    from pfedhgp.cli.ingest import Ingested
+    from pfedhgp.data.ingest import Ingested
     from pfedhgp.data.readers import Observations
     from pfedhgp.estimator import FederatedGP
+    from pfedhgp.settings.config import Config
 
 
 PRIVATE, PREFIX = "private", "pfedhgp-"
@@ -67,7 +67,7 @@ def train(
     import tempfile
     import warnings
 
-    from pfedhgp.atomic import write_bytes
+    from pfedhgp.base.atomic_files import write_bytes
     from pfedhgp.errors import PFedHGPWarning
     from pfedhgp.federation.flower.certs import make_certificates
     from pfedhgp.federation.flower.federation import Federation, Member
@@ -117,7 +117,7 @@ def _remove_left_over(note: Path) -> None:
 
 def _settings(config: Config, data: Ingested) -> str:
     """The server's settings: columns as they were found, nothing of files."""
-    from pfedhgp.cli.config import Data, Run, to_toml
+    from pfedhgp.settings.config import Data, Run, to_toml
 
     columns = data.columns
     dated = [column for column in columns.inputs if column.kind == "datetime"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from pfedhgp.cli.config import Config
+    from pfedhgp.settings.config import Config
 
 DATA, MODEL, INFERENCE, RUN = "Data", "Model", "Inference", "Run"
 
@@ -326,11 +326,11 @@ def fit(
 
 def run_command(options: dict[str, Any], train: Any = None) -> None:
     """What `fit` does with its options, by their Python names; `train` as of `fitting.fit`."""
-    from pfedhgp.cli import config as configs
     from pfedhgp.cli.fitting import Unfinished
     from pfedhgp.cli.fitting import fit as run_fit
     from pfedhgp.cli.terminal import result, say, warnings_as_lines
     from pfedhgp.errors import InputError
+    from pfedhgp.settings import config as configs
 
     o = options
     given: dict[str, dict[str, Any]] = {
@@ -421,10 +421,10 @@ def _anchor_files(tree: dict[str, Any], folder: Path) -> None:
 
 
 def _write_settings(path: Path, settings: Config, overwrite: bool) -> None:
-    from pfedhgp.atomic import write_bytes
-    from pfedhgp.cli.config import to_toml
-    from pfedhgp.cli.ingest import with_dates
+    from pfedhgp.base.atomic_files import write_bytes
     from pfedhgp.cli.targets import check_file, writing_to
+    from pfedhgp.data.ingest import with_dates
+    from pfedhgp.settings.config import to_toml
 
     check_file(path, overwrite=overwrite)
     folder = path.resolve().parent

@@ -12,17 +12,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pfedhgp import atomic
-from pfedhgp.cli import diagnosing, kernel_words
-from pfedhgp.cli.config import Config, naming_options, option_of
-from pfedhgp.cli.ingest import Ingested, fingerprints, ingest
-from pfedhgp.cli.signals import Heeding, Terminated, heed
+from pfedhgp.base import atomic_files
+from pfedhgp.base.signals import Heeding, Terminated, heed
+from pfedhgp.cli import diagnosing
 from pfedhgp.cli.targets import check_parent, writing_to
 from pfedhgp.cli.terminal import counted, say, use_compilation_cache
 from pfedhgp.data.columns import Columns
+from pfedhgp.data.ingest import Ingested, fingerprints, ingest
 from pfedhgp.data.readers import client_rows
 from pfedhgp.errors import ExtrapolationWarning, InputError, ModelFileError
+from pfedhgp.gp import kernel_text
 from pfedhgp.model.run_folder import check_target, parse_json
+from pfedhgp.settings.config import Config, naming_options, option_of
 
 if TYPE_CHECKING:
     from pfedhgp.estimator import FederatedGP
@@ -44,7 +45,9 @@ class Unfinished:
 
     def write(self, config: Config, files: Mapping[str, str]) -> None:
         content = {"config": config.tree(), "files": dict(files)}
-        atomic.write_bytes(self.folder / "run.json", json.dumps(content, indent=1).encode("ascii"))
+        atomic_files.write_bytes(
+            self.folder / "run.json", json.dumps(content, indent=1).encode("ascii")
+        )
 
     def read(self) -> dict[str, Any]:
         path = self.folder / "run.json"
@@ -101,7 +104,7 @@ def check_settings(config: Config, *, overwrite: bool, resume: bool) -> Path:
     for name in ("kernel", "local_kernel"):
         text = getattr(config.model, name)
         if text is not None:
-            kernel_words.parse(text, option_of("model", name))
+            kernel_text.parse(text, option_of("model", name))
     if "deviation" in config.model.layers and "global" not in config.model.layers:
         raise InputError("--layers: a deviation departs from the global layer, which is missing")
     if config.inference.restarts > 1 and config.inference.name == "mean-field":
@@ -150,7 +153,7 @@ def fit(
     ):
         if text is not None:
             option = option_of("model", name)
-            kernel_words.check_inputs(kernel_words.parse(text, option), data.columns.inputs, option)
+            kernel_text.check_inputs(kernel_text.parse(text, option), data.columns.inputs, option)
     use_compilation_cache()
     _check_device(config.run.device)
     if not resume:
@@ -190,7 +193,7 @@ def fit(
 
 def _progress(config: Config, *, scores: bool, quiet: bool) -> AbstractContextManager[Any]:
     """What is shown on the way, from preparing to the report."""
-    from pfedhgp import progress
+    from pfedhgp.base import progress
     from pfedhgp.inference.registry import inference_named
 
     how = config.inference
@@ -312,16 +315,16 @@ def _kernel(text: str | None, name: str, columns: Columns) -> Any:
     if text is None:
         return None
     option = option_of("model", name)
-    tree = kernel_words.parse(text, option)
-    if isinstance(tree, kernel_words.Leaf) and not (tree.numbers or tree.inputs):
+    tree = kernel_text.parse(text, option)
+    if isinstance(tree, kernel_text.Leaf) and not (tree.numbers or tree.inputs):
         return tree.name
-    return kernel_words.build(tree, columns.inputs, option)
+    return kernel_text.build(tree, columns.inputs, option)
 
 
 def _keep_metrics(model: FederatedGP, data: Ingested, began: float, show: Any) -> None:
     """Scores of the held-out rows, in the data's own units, into the model's metrics."""
-    from pfedhgp.evaluation import summarise
-    from pfedhgp.metrics import Scored
+    from pfedhgp.estimator.evaluation import summarise
+    from pfedhgp.gp.metrics import Scored
 
     metrics: dict[str, Any] = {"holdout": None, "data": data.ledger}
     if data.holdout is not None:

@@ -16,10 +16,10 @@ from typing import Annotated
 import click
 import typer
 
-from pfedhgp import __version__
+from pfedhgp.base.signals import INTERRUPTED, TERMINATED, Terminated, leave, terminable
 from pfedhgp.cli.commands import SETTINGS, Commands
-from pfedhgp.cli.signals import INTERRUPTED, TERMINATED, Terminated, leave, terminable
 from pfedhgp.errors import InputError
+from pfedhgp.version import __version__
 
 OK, FAILURE, USAGE = 0, 1, 2
 TWICE = re.compile(r"(Did you mean [^?]*\?)(?:\s*\1)+")

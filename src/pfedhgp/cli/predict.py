@@ -63,10 +63,10 @@ def predict(
 
     A client that is not known gets the population's prediction; known is then false.
     """
-    from pfedhgp.cli.config import Data
-    from pfedhgp.cli.ingest import delimiter_of
     from pfedhgp.cli.saved import clients_of, columns_of, dropped_of, model_of, open_run
     from pfedhgp.cli.terminal import counted, result, say, use_compilation_cache, warnings_as_lines
+    from pfedhgp.data.ingest import delimiter_of
+    from pfedhgp.settings.config import Data
 
     with warnings_as_lines() as told:
         _check_options(out, level, overwrite, as_json)
@@ -236,7 +236,7 @@ def write_table(table: pl.DataFrame, out: str) -> None:
     import gzip
     import io
 
-    from pfedhgp.atomic import replacing
+    from pfedhgp.base.atomic_files import replacing
     from pfedhgp.cli.targets import writing_to
 
     text = "%Y-%m-%dT%H:%M:%S%.fZ"

@@ -16,7 +16,7 @@ from pfedhgp.cli.terminal import say
 if TYPE_CHECKING:
     from pfedhgp.data.rows import ClientRows
     from pfedhgp.estimator import FederatedGP
-    from pfedhgp.zone_files import KeptZones
+    from pfedhgp.zones.files import KeptZones
 
 
 def report(
@@ -46,11 +46,11 @@ def report(
 
     An existing report, RUN's own too, is replaced with --overwrite only.
     """
-    from pfedhgp.cli.config import Data
-    from pfedhgp.cli.ingest import delimiter_of
     from pfedhgp.cli.saved import columns_of, open_run
     from pfedhgp.cli.targets import check_file
     from pfedhgp.cli.terminal import result, use_compilation_cache, warnings_as_lines
+    from pfedhgp.data.ingest import delimiter_of
+    from pfedhgp.settings.config import Data
 
     with warnings_as_lines() as told:
         spec = open_run(run)
@@ -98,8 +98,8 @@ def report(
 
 def _zones(run: Path, model: str) -> KeptZones | None:
     """What `pfedhgp cluster` left in RUN; zones that cannot be shown are no reason for no report."""
-    from pfedhgp import zone_files
     from pfedhgp.errors import InputError, PFedHGPWarning
+    from pfedhgp.zones import files as zone_files
 
     try:
         return zone_files.read(run / zone_files.FOLDER, model)
@@ -110,7 +110,7 @@ def _zones(run: Path, model: str) -> KeptZones | None:
 
 def _classified(run: Path, model: str) -> dict[str, Any] | None:
     """What `pfedhgp classify` left in RUN; what cannot be shown is no reason for no report."""
-    from pfedhgp import classified
+    from pfedhgp.diagnosis import files as classified
     from pfedhgp.errors import InputError, PFedHGPWarning
 
     try:
@@ -135,7 +135,7 @@ def write_report(
 
     Rows that were fitted to, rows that were held out and rows of which this is not known are shown apart.
     """
-    from pfedhgp.atomic import replacing
+    from pfedhgp.base.atomic_files import replacing
     from pfedhgp.cli.targets import writing_to
 
     try:

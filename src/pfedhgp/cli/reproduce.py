@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
+from pfedhgp.base.option_names import naming
+from pfedhgp.base.signals import resumable
 from pfedhgp.cli.commands import SETTINGS, PlainCommand, PlainGroup
-from pfedhgp.cli.naming import naming
-from pfedhgp.cli.signals import resumable
 
 app = typer.Typer(
     name="reproduce",
@@ -55,8 +55,8 @@ def synthetic(
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """The numerical study: scenarios A to D, every model, beside the Bayes oracle and the printed table."""
-    from pfedhgp.studies import report
-    from pfedhgp.studies.synthetic import Study, run_study
+    from pfedhgp.studies.synthetic import report
+    from pfedhgp.studies.synthetic.study import Study, run_study
 
     _check_device(device)
     study = Study(seed=seed, rounds=rounds, clients=clients, rows=rows, grid=grid)
@@ -97,7 +97,7 @@ def stability(
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """When global and deviation can be told apart: by clients, balance and heterogeneity."""
-    from pfedhgp.studies.stability import Stability, run_stability, write_stability
+    from pfedhgp.studies.stability.study import Stability, run_stability, write_stability
 
     _check_device(device)
     study = Stability(seed=seed, rounds=rounds, rows=rows, grid=grid, quick=quick)
@@ -140,8 +140,8 @@ def tonnage(
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """Fault diagnosis: whole cycles go to the class under which they are most probable."""
-    from pfedhgp.studies.tonnage import Tonnage, run_tonnage
-    from pfedhgp.studies.tonnage_report import write_tonnage
+    from pfedhgp.studies.tonnage.report import write_tonnage
+    from pfedhgp.studies.tonnage.study import Tonnage, run_tonnage
 
     study = Tonnage(data=data, seed=seed, share=share, subtlety=subtlety, small=small)
     with naming(ARGUMENTS), resumable(), warnings.catch_warnings():
@@ -194,7 +194,7 @@ def airquality(
             print(line, file=sys.stderr, flush=True)
 
     if hours.strip() == "all":
-        from pfedhgp.studies import air_hours
+        from pfedhgp.studies.airquality import hours as air_hours
 
         unused = {"--full": full or None, "--sparse": sparse, "--sketches": sketches}
         given = [name for name, value in unused.items() if value is not None]
@@ -207,7 +207,7 @@ def airquality(
             found = air_hours.run(every, data, out, tell)
         _say(found, out, as_json)
         return
-    from pfedhgp.studies.airquality import AirQuality, run
+    from pfedhgp.studies.airquality.study import AirQuality, run
 
     if year is None:
         raise InputError("--year is needed, such as --year 2013 (but for --hours all)")

@@ -62,7 +62,7 @@ def _split(
 def _split_of_the_demo(
     same: list[Observations], holdout: dict
 ) -> tuple[list[Observations], list[Observations]]:
-    from pfedhgp.data.demo import hold_out_blocks
+    from pfedhgp.data.demo_town import hold_out_blocks
 
     parted = hold_out_blocks(
         [ClientRows(client.name, client.X, client.Y) for client in same],

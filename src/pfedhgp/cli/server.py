@@ -53,8 +53,8 @@ def server(
 
     After a stop or a crash the same command goes on.
     """
+    from pfedhgp.base.signals import Heeding
     from pfedhgp.cli.extra import require_flower
-    from pfedhgp.cli.signals import Heeding
     from pfedhgp.cli.terminal import result, say, use_compilation_cache, warnings_as_lines
 
     require_flower()

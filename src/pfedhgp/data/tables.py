@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pfedhgp.arguments import column, columns, optional, refusal
+from pfedhgp.base.checks import column, columns, optional, refusal
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError
 

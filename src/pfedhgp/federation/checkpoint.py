@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import numpy as np
 import safetensors.numpy
 
-from pfedhgp.atomic import write_new_folder
+from pfedhgp.base.atomic_files import write_new_folder
 from pfedhgp.errors import InputError, ModelFileError
 from pfedhgp.federation.server import Server
 from pfedhgp.inference.state import State

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from pfedhgp.federation.cohort import Cohort
+from pfedhgp.federation.clients import Cohort
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.server import Server
 

@@ -12,11 +12,11 @@ from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import BudgetWarning
 from pfedhgp.federation.plan import Plan
-from pfedhgp.inference import budget
-from pfedhgp.inference.local_inputs import local_inputs
-from pfedhgp.inference.parties import ClientParty
-from pfedhgp.inference.starts import Start
-from pfedhgp.kernels import Kernel, unstack
+from pfedhgp.gp.kernels import Kernel, unstack
+from pfedhgp.inference.protocols import ClientParty
+from pfedhgp.inference.starts import budget
+from pfedhgp.inference.starts.candidates import Start
+from pfedhgp.inference.starts.local_inputs import local_inputs
 from pfedhgp.model.spec import Spec, starting_kernels
 
 

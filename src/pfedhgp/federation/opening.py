@@ -9,10 +9,10 @@ import numpy as np
 
 from pfedhgp.errors import BudgetWarning
 from pfedhgp.federation.plan import Plan
-from pfedhgp.inference import budget, initial
-from pfedhgp.inference.parties import ServerParty
-from pfedhgp.inference.starts import Start
-from pfedhgp.kernels import Kernel
+from pfedhgp.gp.kernels import Kernel
+from pfedhgp.inference.protocols import ServerParty
+from pfedhgp.inference.starts import budget, initial_values
+from pfedhgp.inference.starts.candidates import Start
 from pfedhgp.model.blocks import GlobalBlock
 from pfedhgp.model.spec import Spec, starting_kernels
 
@@ -51,7 +51,7 @@ def opened(
     """Inducing inputs for the start's lengthscales, noise that allows for what they leave out, the block."""
     inputs = inducing_inputs(plan, spec, frame, start)
     start = allow_for_residual(plan, spec, frame, start, inputs)
-    block = initial.global_block(spec, start, frame.moment, inputs, frame.extent, seed)
+    block = initial_values.global_block(spec, start, frame.moment, inputs, frame.extent, seed)
     cells = frame.rows * spec.outputs
     return Opening(start, block, inference_of(plan, learn, cells).server(spec, block))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from pfedhgp.inference import budget
+from pfedhgp.inference.starts import budget
 from pfedhgp.model.blocks import ClientBlock
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from pfedhgp.inference.parties import Inference
-from pfedhgp.kernels import Kernel
+from pfedhgp.gp.kernels import Kernel
+from pfedhgp.inference.protocols import Inference
 from pfedhgp.model.codec import kernel_to_json, plain_json
-from pfedhgp.model.cycles import CycleChoice
+from pfedhgp.model.cycle_layer import CycleChoice
 from pfedhgp.model.spec import Spec
 
 

@@ -16,19 +16,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from pfedhgp.errors import BudgetWarning, MessageError
-from pfedhgp.federation import server_state, settling
+from pfedhgp.federation import preparation, server_state
 from pfedhgp.federation.messages import Message, hash_arrays
 from pfedhgp.federation.opening import Frame, Opening, opened, too_few, warn_of_fewer
 from pfedhgp.federation.plan import Plan
-from pfedhgp.inference import budget, census, ending, shared_scale, starts
+from pfedhgp.gp.kernels import Kernel
+from pfedhgp.inference import ending
 from pfedhgp.inference.arrays import block_to_arrays
-from pfedhgp.inference.cycle_talk import CycleServer
-from pfedhgp.inference.own_squares import population_of
-from pfedhgp.inference.parties import ServerParty
-from pfedhgp.inference.periodogram import starting_period
-from pfedhgp.inference.starts import Start
+from pfedhgp.inference.cycles.exchange import CycleServer
+from pfedhgp.inference.function_sizes import population_of
+from pfedhgp.inference.protocols import ServerParty
+from pfedhgp.inference.starts import budget, candidates, census, shared_scale
+from pfedhgp.inference.starts.candidates import Start
+from pfedhgp.inference.starts.periodogram import starting_period
 from pfedhgp.inference.state import State, below
-from pfedhgp.kernels import Kernel
 from pfedhgp.model.blocks import GlobalBlock
 from pfedhgp.model.posterior import GlobalPosterior, Population
 from pfedhgp.model.spec import Spec, starting_kernels, with_periods
@@ -148,7 +149,7 @@ class Server:
     def _chooses_between_clients(self) -> bool:
         plan = self.plan
         several = self.clients > 1 and plan.cycles is None
-        return several and plan.inference.knows_bound and starts.asks_between_clients(plan.spec)
+        return several and plan.inference.knows_bound and candidates.asks_between_clients(plan.spec)
 
     def _take_extent(self, sums: dict[str, np.ndarray], count: int) -> None:
         lower, upper = census.extent(sums["histogram"], self.x_centre, self.x_spread)
@@ -163,9 +164,9 @@ class Server:
         width: np.ndarray,
     ) -> None:
         """Scaling and starting scales; clients took lags and waves in units of `width`."""
-        self.scaling = settling.scaling_of(self.plan, self.census, lower, upper)
-        self.scales = settling.scales_of(self.scaling, sums, width)
-        self.shared_is_short = settling.shared_is_short(self.scaling, self.scales, sums, width)
+        self.scaling = preparation.scaling_of(self.plan, self.census, lower, upper)
+        self.scales = preparation.scales_of(self.scaling, sums, width)
+        self.shared_is_short = preparation.shared_is_short(self.scaling, self.scales, sums, width)
         if "waves" in sums:
             periods = np.array([starting_period(total) for total in sums["waves"]])
             self.take_periods(periods * np.where(width > 0, width, 1.0))
@@ -228,7 +229,7 @@ class Server:
         found = [
             opened(plan, self.spec, frame, start, seed=seed, learn=self.learn) for start in wanted
         ]
-        most = starts.LARGEST_MESSAGE // max(self.spec.latents * self.spec.outputs, 1)
+        most = candidates.LARGEST_MESSAGE // max(self.spec.latents * self.spec.outputs, 1)
         self.openings = found[:1] + [o for o in found[1:] if len(o.block.inputs) <= most]
         asked: dict[str, np.ndarray] = {}
         for k, opening in enumerate(self.openings):
@@ -248,14 +249,14 @@ class Server:
         """Those that the first exchange compares, or another one for a restart."""
         plan = self.plan
         if self.attempt == 0:
-            return starts.first(
+            return candidates.first(
                 self.spec,
                 self.scales,
                 compare=plan.inference.knows_bound,
                 shared_is_short=self.shared_is_short,
             )
         return [
-            starts.again(
+            candidates.again(
                 self.scales,
                 self.starts[0],
                 compared=self.compared or not self.spec.tied,
@@ -285,14 +286,14 @@ class Server:
         if self.plan.largest_inducing is not None:
             return self.plan.largest_inducing
         each = max(self.spec.latents * self.spec.outputs, 1)
-        return int(np.clip(starts.LARGEST_MESSAGE // each, 128, LARGEST_INDUCING))
+        return int(np.clip(candidates.LARGEST_MESSAGE // each, 128, LARGEST_INDUCING))
 
     def _take_start(self, sums: dict[str, np.ndarray], count: int) -> dict[str, Any]:
         replies = State(sums)
         own = {name: array for name, array in sums.items() if not name.startswith("other ")}
         parts = [own, *(replies.part(f"other {k}") for k in range(1, len(self.openings)))]
         bounds = [o.trainer.gather(part) for o, part in zip(self.openings, parts, strict=True)]
-        best = starts.best_of(bounds, float(self._cells().sum()))
+        best = candidates.best_of(bounds, float(self._cells().sum()))
         self._take_opening(best, bounds)
         record = self._record(bounds[best], "start")
         self.trainer.advance(self._other_inputs())

@@ -10,9 +10,9 @@ import numpy as np
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import InputError
 from pfedhgp.federation.opening import inference_of
-from pfedhgp.inference.census import Scales
-from pfedhgp.inference.cycle_talk import CycleServer, layer_from_arrays
-from pfedhgp.inference.starts import Start
+from pfedhgp.inference.cycles.exchange import CycleServer, layer_from_arrays
+from pfedhgp.inference.starts.candidates import Start
+from pfedhgp.inference.starts.census import Scales
 from pfedhgp.inference.state import State, below, block_arrays, block_of
 from pfedhgp.model.posterior import GlobalPosterior, Population
 

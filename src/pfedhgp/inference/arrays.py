@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from pfedhgp.inference.parties import Arrays
-from pfedhgp.inference.structured import Statistics
-from pfedhgp.kernels import Kernel
+from pfedhgp.gp.kernels import Kernel
+from pfedhgp.inference.protocols import Arrays
+from pfedhgp.inference.structured.bound import Statistics
 from pfedhgp.model.blocks import GlobalBlock
 
 

@@ -16,11 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pfedhgp.features import Basis
-from pfedhgp.inference.state_grams import gammas, loaded
-from pfedhgp.kernels import Kernel
+from pfedhgp.gp.features import Basis
+from pfedhgp.gp.kernels import Kernel
+from pfedhgp.gp.noise import Noise, RowPrecision
+from pfedhgp.inference.structured.state_space_sums import gammas, loaded
 from pfedhgp.model.blocks import CycleTerm, Rows
-from pfedhgp.model.noise import Noise, RowPrecision
 
 LOG_2PI = float(np.log(2.0 * np.pi))
 

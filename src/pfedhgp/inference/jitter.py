@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pfedhgp.base.batching import together
 from pfedhgp.errors import NonFiniteError, NumericsError, NumericsWarning
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock
-from pfedhgp.together import together
 
 LARGEST_JITTER = 1e-2
 SHARED, LOCAL, WEIGHTS = "k(Z_g, Z_g)", "k(Z_i, Z_i)", "I + HᵀΣ⁻¹H"

@@ -6,9 +6,9 @@ from dataclasses import fields, replace
 from typing import Any
 
 from pfedhgp.errors import InputError
-from pfedhgp.inference.meanfield_training import MeanField
-from pfedhgp.inference.parties import Inference
-from pfedhgp.inference.structured_training import Structured
+from pfedhgp.inference.meanfield.training import MeanField
+from pfedhgp.inference.protocols import Inference
+from pfedhgp.inference.structured.settings import Structured
 
 INFERENCES = {"structured": Structured, "mean-field": MeanField}
 

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from pfedhgp.errors import ModelFileError
+from pfedhgp.gp.kernels import Kernel
 from pfedhgp.inference.arrays import block_from_arrays, block_to_arrays
-from pfedhgp.inference.structured import Statistics
-from pfedhgp.kernels import Kernel
+from pfedhgp.inference.structured.bound import Statistics
 from pfedhgp.model.blocks import GlobalBlock
 
 Tree = TypeVar("Tree")

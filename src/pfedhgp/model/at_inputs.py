@@ -14,8 +14,9 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, get_args
 import numpy as np
 import numpy.typing as npt
 
-from pfedhgp.arguments import one_of
-from pfedhgp.model.cycles import CycleLayer
+from pfedhgp.base.checks import one_of
+from pfedhgp.base.numerics import numerics, on_device, with_numerics
+from pfedhgp.model.cycle_layer import CycleLayer
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.predictor import (
     LAYERS,
@@ -28,7 +29,6 @@ from pfedhgp.model.predictor import (
     tilt,
 )
 from pfedhgp.model.undetermined import Undetermined, undetermined
-from pfedhgp.runtime import numerics, on_device, with_numerics
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pfedhgp.features import Basis
-from pfedhgp.kernels import Kernel
-from pfedhgp.model.noise import Noise
+from pfedhgp.gp.features import Basis
+from pfedhgp.gp.kernels import Kernel
+from pfedhgp.gp.noise import Noise
 
 
 @dataclass(frozen=True)

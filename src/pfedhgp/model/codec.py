@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from pfedhgp import kernels as kn
 from pfedhgp.errors import InputError
-from pfedhgp.model.noise import DiagonalNoise, FullNoise, Noise
+from pfedhgp.gp import kernels as kn
+from pfedhgp.gp.noise import DiagonalNoise, FullNoise, Noise
 
 Arrays = dict[str, Any]  # NumPy's, of float64
 

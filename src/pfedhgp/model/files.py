@@ -32,9 +32,10 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
+from pfedhgp.base.numerics import with_numerics
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import InputError
-from pfedhgp.kernels import Kernel
+from pfedhgp.gp.kernels import Kernel
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Structure
 from pfedhgp.model.codec import (
     Arrays,
@@ -45,7 +46,7 @@ from pfedhgp.model.codec import (
     plain_json,
     to_array,
 )
-from pfedhgp.model.cycles import FORMS, CycleBasis, CycleLayer, check_layer
+from pfedhgp.model.cycle_layer import FORMS, CycleBasis, CycleLayer, check_layer
 from pfedhgp.model.fitted import FittedModel, check_client, check_frame, check_shared
 from pfedhgp.model.posterior import (
     ClientPosterior,
@@ -54,15 +55,7 @@ from pfedhgp.model.posterior import (
     Population,
     Tangents,
 )
-from pfedhgp.model.run_folder import (
-    SPEC,
-    RunFolder,
-    client_file,
-    naming,
-    parse_json,
-    write_folder,
-)
-from pfedhgp.runtime import with_numerics
+from pfedhgp.model.run_folder import SPEC, RunFolder, client_file, naming, parse_json, write_folder
 
 __all__ = ["load", "load_client", "save"]
 

@@ -10,20 +10,12 @@ import jax
 import numpy as np
 
 from pfedhgp.data.scaling import Scaling
-from pfedhgp.kernels import (
-    Kernel,
-    Periodic,
-    RationalQuadratic,
-    Scaled,
-    Sum,
-    leaves_of,
-    unstack,
-)
+from pfedhgp.gp.kernels import Kernel, Periodic, RationalQuadratic, Scaled, Sum, leaves_of, unstack
+from pfedhgp.gp.noise import DiagonalNoise, FullNoise
+from pfedhgp.gp.state_space import StateModel
 from pfedhgp.model.blocks import Structure
-from pfedhgp.model.cycles import CycleLayer, check_layer
-from pfedhgp.model.noise import DiagonalNoise, FullNoise
+from pfedhgp.model.cycle_layer import CycleLayer, check_layer
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population
-from pfedhgp.state_space import StateModel
 
 TOLERANCE = 1e-8
 """How far a covariance may be from symmetric and from PSD, relative to its largest variance."""

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pfedhgp import state_space
-from pfedhgp.features import Basis
-from pfedhgp.kernels import Kernel
+from pfedhgp.gp import state_space
+from pfedhgp.gp.features import Basis
+from pfedhgp.gp.kernels import Kernel
 from pfedhgp.model.blocks import ClientBlock
 from pfedhgp.model.posterior import LocalStates
 

@@ -25,13 +25,13 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
+from pfedhgp.base.batching import together
 from pfedhgp.errors import NonFiniteError, NumericsError
-from pfedhgp.features import Basis
+from pfedhgp.gp.features import Basis
 from pfedhgp.model import local_states
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, deviation_loadings
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.posterior import LocalStates, Tangents
-from pfedhgp.together import together
 
 LAYERS = ("global", "deviation", "local")
 

@@ -20,9 +20,9 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from pfedhgp import __version__
-from pfedhgp.atomic import exchange, sync_folder
+from pfedhgp.base.atomic_files import exchange, sync_folder
 from pfedhgp.errors import InputError, ModelFileError
+from pfedhgp.version import __version__
 
 FORMAT, VERSION = "pfedhgp-run", 1
 SPEC = "spec.json"

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from pfedhgp.errors import InputError
-from pfedhgp.kernels import (
+from pfedhgp.gp.kernels import (
     Kernel,
     Periodic,
     Sum,
@@ -20,8 +20,8 @@ from pfedhgp.kernels import (
     split_scale,
     stack,
 )
+from pfedhgp.gp.state_space import has_states
 from pfedhgp.model.blocks import Structure
-from pfedhgp.state_space import has_states
 
 LAYERS = ("global", "deviation", "local")
 NOISES = ("scalar", "output", "full")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pfedhgp.kernels import Kernel, Periodic, Product, RationalQuadratic, Scaled, Sum, unstack
+from pfedhgp.gp.kernels import Kernel, Periodic, Product, RationalQuadratic, Scaled, Sum, unstack
 from pfedhgp.model.blocks import deviation_loadings
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.report.words import InputAxis, axes_of, number, percent

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from scipy.special import ndtri
 
-from pfedhgp.predict import Layer
+from pfedhgp.model.prediction import Layer
 from pfedhgp.report.theme import COLOURS, NARROW, drawing, new_figure, plain_legend, to_svg
 from pfedhgp.report.views import Slice
 from pfedhgp.report.words import InputAxis, shown

@@ -11,25 +11,18 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 from markupsafe import Markup
 
-from pfedhgp import __version__, atomic
+from pfedhgp.base import atomic_files
+from pfedhgp.base.numerics import with_numerics
 from pfedhgp.errors import InputError
-from pfedhgp.report import (
-    clients,
-    diagnosis_section,
-    facts,
-    scores,
-    sections,
-    words,
-    zone_section,
-)
+from pfedhgp.report import clients, diagnosis_section, facts, scores, sections, words, zone_section
 from pfedhgp.report.compact import shorter_names
 from pfedhgp.report.gathered import Gathered, Rows, gather
 from pfedhgp.report.views import LARGEST
-from pfedhgp.runtime import with_numerics
+from pfedhgp.version import __version__
 
 if TYPE_CHECKING:
     from pfedhgp.estimator import FederatedGP
-    from pfedhgp.zone_files import KeptZones
+    from pfedhgp.zones.files import KeptZones
 
 __all__ = ["render", "write"]
 
@@ -69,7 +62,7 @@ def write(
         zones=zones,
         classified=classified,
     )
-    atomic.write_bytes(path, text.encode("utf-8", "replace"))
+    atomic_files.write_bytes(path, text.encode("utf-8", "replace"))
     return path
 
 

@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 OVER = {"pooled": "rows", "client_mean": "clients"}
-"""What the averages of `pfedhgp.evaluation` are over."""
+"""What the averages of `pfedhgp.estimator.evaluation` are over."""
 
 
 def of_output(metrics: Mapping[str, Any], output: str, average: str) -> Mapping[str, Any]:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from pfedhgp.data.rows import ClientRows
-from pfedhgp.kernels import Kernel, Periodic, leaves_of
+from pfedhgp.gp.kernels import Kernel, Periodic, leaves_of
 from pfedhgp.model.fitted import FittedModel
-from pfedhgp.predict import Prediction, predict
+from pfedhgp.model.prediction import Prediction, predict
 from pfedhgp.report.words import InputAxis, axes_of
 
 __all__ = ["ClientView", "Slice", "choose", "finest_scale", "grid_size", "view_client"]

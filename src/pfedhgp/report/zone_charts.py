@@ -11,13 +11,13 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from scipy.cluster.hierarchy import dendrogram, to_tree
 
-from pfedhgp import zone_groups
 from pfedhgp.report.theme import COLOURS, NARROW, drawing, new_figure, plain_legend, to_svg
 from pfedhgp.report.words import shown
+from pfedhgp.zones import groups as zone_groups
 
 if TYPE_CHECKING:
-    from pfedhgp.zone_files import Places
-    from pfedhgp.zones import Zones
+    from pfedhgp.zones.clustering import Zones
+    from pfedhgp.zones.files import Places
 
 __all__ = ["LEVELS", "colour", "heat_map", "levels", "order", "site_map", "tree"]
 

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from pfedhgp.report import words, zone_charts
 from pfedhgp.report.gathered import both
-from pfedhgp.zone_files import KeptZones
+from pfedhgp.zones.files import KeptZones
 
 __all__ = ["MOST_DRAWN", "inserted", "page", "section"]
 

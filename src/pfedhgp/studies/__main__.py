@@ -17,20 +17,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from pfedhgp.cli.naming import naming
-from pfedhgp.cli.signals import (
-    INTERRUPTED,
-    TERMINATED,
-    Terminated,
-    leave,
-    resumable,
-    terminable,
-)
+from pfedhgp.base.option_names import naming
+from pfedhgp.base.signals import INTERRUPTED, TERMINATED, Terminated, leave, resumable, terminable
 from pfedhgp.errors import InputError
-from pfedhgp.studies import report
-from pfedhgp.studies.models import MODELS
-from pfedhgp.studies.simulator import SCENARIOS
-from pfedhgp.studies.synthetic import Study, run_study
+from pfedhgp.studies.synthetic import report
+from pfedhgp.studies.synthetic.models import MODELS
+from pfedhgp.studies.synthetic.simulator import SCENARIOS
+from pfedhgp.studies.synthetic.study import Study, run_study
 
 
 def main(arguments: list[str] | None = None) -> int:

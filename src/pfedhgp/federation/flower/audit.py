@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from pfedhgp.atomic import write_bytes
+from pfedhgp.base.atomic_files import write_bytes
 from pfedhgp.errors import InputError
 
 LOG, HEAD = "audit.jsonl", "audit.head"

@@ -23,12 +23,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from pfedhgp.atomic import write_bytes
+from pfedhgp.base.atomic_files import write_bytes
+from pfedhgp.base.toml_text import quoted
 from pfedhgp.data.table import short
 from pfedhgp.errors import InputError
 from pfedhgp.federation.flower.homes import SITES, site_hash
 from pfedhgp.federation.flower.processes import private_folder
-from pfedhgp.toml_text import quoted
 
 LONGEST_NAME = 200
 AUTHORITY_DAYS = 3650

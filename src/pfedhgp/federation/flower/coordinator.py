@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pfedhgp.atomic import write_bytes
+from pfedhgp.base.atomic_files import write_bytes
 from pfedhgp.data.table import short
 from pfedhgp.errors import InputError
 from pfedhgp.federation.flower.certs import read_sites
 from pfedhgp.model.run_folder import SPEC, check_target, naming, parse_json
 
 if TYPE_CHECKING:
-    from pfedhgp.cli.agreement import Agreement
+    from pfedhgp.federation.agreement import Agreement
     from pfedhgp.federation.flower.engine import Link
 
 PARTICIPATION, DELIVERED = "participation.jsonl", "delivered.json"
@@ -60,8 +60,8 @@ class Coordinator:
         overwrite: bool = False,
     ) -> Coordinator:
         """Reads and checks everything that can be checked before a site is asked."""
-        from pfedhgp.cli import config as configs
-        from pfedhgp.cli.agreement import Agreement, warn_of_unused
+        from pfedhgp.federation.agreement import Agreement, warn_of_unused
+        from pfedhgp.settings import config as configs
 
         tree = configs.merge(configs.read_config(config), {"inference": {"rounds": rounds}})
         checked = configs.check(tree, file=config)
@@ -83,6 +83,7 @@ class Coordinator:
 
     def run(self, link: Link) -> dict[str, Any]:
         """Trains over `link` and writes RUN; goes on from the checkpoint where there is one."""
+        from pfedhgp.base.numerics import numerics
         from pfedhgp.federation.checkpoint import Checkpoint
         from pfedhgp.federation.flower.audit import AuditLog
         from pfedhgp.federation.flower.engine import Engine, Patience
@@ -90,7 +91,6 @@ class Coordinator:
         from pfedhgp.federation.messages import Message
         from pfedhgp.federation.server import Server
         from pfedhgp.model import files
-        from pfedhgp.runtime import numerics
 
         with numerics():
             server = Server(self.agreement.plan())

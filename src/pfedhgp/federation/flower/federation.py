@@ -11,12 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from pfedhgp.errors import InputError
-from pfedhgp.federation.flower.processes import (
-    PARENT,
-    FlowerError,
-    free_port,
-    private_folder,
-)
+from pfedhgp.federation.flower.processes import PARENT, FlowerError, free_port, private_folder
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,12 @@ from pfedhgp.federation.flower.envelope import DELIVER, MISSED, Envelope, Refuse
 from pfedhgp.federation.messages import hash_arrays
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import LARGEST_INDUCING
-from pfedhgp.inference import meanfield, meanfield_steps
 from pfedhgp.inference.arrays import DERIVATIVES
-from pfedhgp.inference.census import HISTOGRAM_BINS, LAG_EDGES
-from pfedhgp.inference.meanfield_training import MeanField
-from pfedhgp.inference.periodogram import PERIODS
+from pfedhgp.inference.meanfield import bound as meanfield
+from pfedhgp.inference.meanfield import steps
+from pfedhgp.inference.meanfield.training import MeanField
+from pfedhgp.inference.starts.census import HISTOGRAM_BINS, LAG_EDGES
+from pfedhgp.inference.starts.periodogram import PERIODS
 from pfedhgp.model.blocks import GlobalBlock
 from pfedhgp.model.spec import open_periods, starting_kernels
 
@@ -258,7 +259,7 @@ def _coordinates(plan: Plan, size: int) -> Shapes:
         jax.numpy.ones((spec.outputs, spec.latents)),
         jax.numpy.ones(()),
     )
-    named = meanfield_steps.gradient_to_arrays(meanfield.global_coordinates(options, block))
+    named = steps.gradient_to_arrays(meanfield.global_coordinates(options, block))
     return {name: tuple(np.shape(array)) for name, array in named.items()}
 
 

@@ -11,14 +11,14 @@ import numpy as np
 
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.scaling import Scaling
-from pfedhgp.federation.cohort import Cohort
+from pfedhgp.federation.clients import Cohort
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
-from pfedhgp.inference.adoption import adopt
 from pfedhgp.inference.arrays import block_from_arrays
-from pfedhgp.inference.cycle_talk import layer_from_arrays
-from pfedhgp.inference.structured_training import Structured
+from pfedhgp.inference.cycles.exchange import layer_from_arrays
+from pfedhgp.inference.structured.adoption import adopt
+from pfedhgp.inference.structured.settings import Structured
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.posterior import GlobalPosterior, Population
 from pfedhgp.model.spec import Spec, starting_kernels

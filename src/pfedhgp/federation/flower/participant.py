@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pfedhgp.errors import InputError
-from pfedhgp.federation.cohort import Cohort
+from pfedhgp.federation.clients import Cohort
 from pfedhgp.federation.flower.envelope import Envelope, Refused
 from pfedhgp.federation.flower.model import site_model
 from pfedhgp.federation.flower.site import Site, Terms
@@ -25,7 +25,7 @@ def make_site(
     expected: str | None = None,
 ) -> Site:
     """A site that reads `data` by the server's columns; by `expected` alone where it is given."""
-    from pfedhgp.cli.agreement import Agreement, difference
+    from pfedhgp.federation.agreement import Agreement, difference
 
     def read(text: str) -> Terms:
         try:

@@ -18,16 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from pfedhgp.atomic import write_bytes
+from pfedhgp.base.atomic_files import write_bytes
+from pfedhgp.base.numerics import with_numerics
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError, MessageError, ModelFileError, NumericsError
-from pfedhgp.federation.cohort import Cohort
+from pfedhgp.federation.clients import Cohort
 from pfedhgp.federation.flower import guard
 from pfedhgp.federation.flower.audit import AuditLog
 from pfedhgp.federation.flower.envelope import CODES, DELIVER, HELLO, Envelope, Refused
 from pfedhgp.federation.flower.store import RUN_ID, Answered, Store
 from pfedhgp.federation.plan import Plan
-from pfedhgp.runtime import with_numerics
 
 log = logging.getLogger("pfedhgp.site")
 LONGEST_AGREEMENT, OWNER = 65_536, "site.json"

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pfedhgp.atomic import write_bytes, write_new_folder
+from pfedhgp.base.atomic_files import write_bytes, write_new_folder
 from pfedhgp.errors import ModelFileError
 from pfedhgp.federation.checkpoint import decode, encode
 from pfedhgp.inference.state import State

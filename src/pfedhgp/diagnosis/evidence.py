@@ -1,0 +1,171 @@
+"""Classification by evidence: a cycle goes to the client under which it is most probable.
+
+    ℓ_i(y) = log N(y; μ_i, Σ_i),   Σ_i = H S Hᵀ + R + Σ_e,   ĉ = argmax_i ℓ_i          (eqs. cls-ll, cls-rule)
+
+Σ_i is the whole predictive covariance of a new cycle (eq. pred_cov_classification, with layers correlated and
+with the cycle layer in Σ_e), as `law.Law` has it: all cycles with the same observed cells share one factor a
+class. What is not observed is left out of the density, which is that of the observed cells: other grids, gaps
+and missing channels are all valid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pfedhgp.base.numerics import with_numerics
+from pfedhgp.diagnosis.class_gaussian import Law, towards
+from pfedhgp.diagnosis.gaussians_of_model import Laws, law_of, low_rank
+from pfedhgp.errors import InputError
+from pfedhgp.model.fitted import FittedModel
+
+__all__ = ["Evidence", "Law", "evidence", "law_of", "low_rank", "of_laws", "stacked"]
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Novelty:
+    """Parts of dᵀΣ⁻¹d that say whether a cycle is of a class at all."""
+
+    towards: FloatArray
+    """In the directions from the class's mean to the others', (C, K)"""
+    directions: FloatArray
+    """How many those are, (C, K)"""
+    within: FloatArray
+    """In the span of the functions that the class's cycles are made of, (C, K)"""
+    span: FloatArray
+    """How many those are, (C, K); all cells where there is no span"""
+    given_the_rest: FloatArray
+    """Of each channel given the others, within the span, (C, K, Q); NaN where a cycle does not have it"""
+    span_each: FloatArray
+    """How many those are, (C, K, Q)"""
+
+    def take(self, which: npt.NDArray[Any]) -> Novelty:
+        """Of some of the cycles."""
+        return Novelty(*(getattr(self, field.name)[which] for field in fields(self)))
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """ℓ and dᵀΣ⁻¹d of cycles under classes, each (C, K), and how many cells each cycle has."""
+
+    classes: tuple[str, ...]
+    log_density: FloatArray
+    distance: FloatArray
+    cells: npt.NDArray[np.int64]
+    """(C, Q): how many of each channel"""
+    novelty: Novelty | None = None
+    """Where it was asked for"""
+
+    @property
+    def surprise(self) -> FloatArray:
+        """(dᵀΣ⁻¹d − N)/√(2N), (C, K, 3 + Q): in the directions towards other classes, within the span of the
+        class's functions, outside of it, and of each channel given the others; (C, K, 1), of the whole
+        cycle, without novelty.
+
+        About N(0, 1) for a cycle of the class, if the class is Gaussian. NaN where there is nothing to see.
+        """
+        distance, freedom = self.views
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(freedom > 0, (distance - freedom) / np.sqrt(2.0 * freedom), np.nan)
+
+    @property
+    def views(self) -> tuple[FloatArray, FloatArray]:
+        """dᵀΣ⁻¹d and its degrees of freedom N, each as `surprise` has them."""
+        whole = self.distance[:, :, None]
+        cells = np.broadcast_to(self.cells.sum(axis=1)[:, None, None], whole.shape)
+        if self.novelty is None:
+            return whole, cells.astype(np.float64)
+        new = self.novelty
+        outside = np.maximum(cells[:, :, 0] - new.span, 0.0)
+        beyond = np.where(outside > 0, self.distance - new.within, 0.0)
+        parts = (new.towards, new.within, beyond), (new.directions, new.span, outside)
+        distance, freedom = (np.stack(part, axis=2) for part in parts)
+        return (
+            np.concatenate([distance, new.given_the_rest], axis=2),
+            np.concatenate([freedom, new.span_each], axis=2),
+        )
+
+    def take(self, which: npt.NDArray[Any]) -> Evidence:
+        """Some of the cycles."""
+        new = None if self.novelty is None else self.novelty.take(which)
+        return Evidence(
+            self.classes, self.log_density[which], self.distance[which], self.cells[which], new
+        )
+
+
+def stacked(parts: Sequence[Evidence]) -> Evidence:
+    """The cycles of several batches in one, in their order."""
+    new = [part.novelty for part in parts if part.novelty is not None]
+    joined = None
+    if len(new) == len(parts):
+        joined = Novelty(
+            *(np.concatenate([getattr(each, f.name) for each in new]) for f in fields(Novelty))
+        )
+    return Evidence(
+        parts[0].classes,
+        np.concatenate([part.log_density for part in parts]),
+        np.concatenate([part.distance for part in parts]),
+        np.concatenate([part.cells for part in parts]),
+        joined,
+    )
+
+
+@with_numerics
+def evidence(
+    model: FittedModel,
+    X: FloatArray,
+    cycles: FloatArray,
+    classes: Sequence[str] | None = None,
+    *,
+    novelty: bool = False,
+) -> Evidence:
+    """Of cycles (C, n, Q) on the grid X (n, d) under each class, by default all clients of the model.
+
+    With `novelty` also the parts that tell whether a cycle is of any class.
+    """
+    names = check_classes(model, classes)
+    seen = np.isfinite(cycles)
+    empty = np.flatnonzero(~seen.any(axis=(1, 2)))
+    if len(empty):
+        raise InputError(f"cycle {empty[0]} has no value: every sample of it is missing")
+    used = seen.any(axis=(0, 2))  # samples that no cycle has cost nothing
+    laws = Laws(model, X[used], names)
+    return of_laws(names, (laws.of(name) for name in names), cycles[:, used], novelty=novelty)
+
+
+def of_laws(
+    names: tuple[str, ...], laws: Iterable[Law], cycles: FloatArray, *, novelty: bool = False
+) -> Evidence:
+    """Of cycles (C, n, Q) under laws on their grid, one law at a time."""
+    scores, seen = [], []
+    laws = list(laws) if novelty else laws  # every class is compared with the means of all others
+    for law in laws:
+        scores.append(law.score(cycles))
+        if novelty:
+            others = [other.mean for other in laws if other is not law]
+            parts = (towards(law, others, cycles), law.within(cycles), law.given_the_rest(cycles))
+            seen.append([array for part in parts for array in part])
+    log_density, distance = (np.stack(part, axis=1) for part in zip(*scores, strict=True))
+    cells = np.isfinite(cycles).sum(axis=1)
+    new = None
+    if novelty:
+        new = Novelty(*(np.stack(part, axis=1) for part in zip(*seen, strict=True)))
+    return Evidence(names, log_density, distance, cells, new)
+
+
+def check_classes(model: FittedModel, classes: Sequence[str] | None) -> tuple[str, ...]:
+    """The classes by name, each a client of the model."""
+    names = tuple(model.clients) if classes is None else tuple(str(name) for name in classes)
+    if not names:
+        raise InputError("`classes` names no class")
+    for name in names:
+        if name not in model.clients:
+            known = ", ".join(list(model.clients)[:12])
+            raise InputError(f"no class {name!r} in the model; it has {known}")
+    return names

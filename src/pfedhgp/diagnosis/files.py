@@ -1,0 +1,99 @@
+"""What `pfedhgp classify` leaves in a RUN folder for its report: counts, scores, and why close calls went so.
+
+It holds log-likelihood differences and cycles' names, and no samples. It belongs to one model: a report of
+another one does not show it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pfedhgp.base import atomic_files
+from pfedhgp.diagnosis.decision import NONE, Diagnosis, Why
+from pfedhgp.errors import InputError
+
+__all__ = ["FILE", "close_calls", "made_of", "read", "write"]
+
+FILE = "classified.json"
+FORMAT, VERSION = "pfedhgp-classified", 1
+CALLS = 3
+"""Cycles that are explained: the closest calls, of different classes where there are some."""
+STRONGEST = 6
+"""Stretches of each that are listed."""
+
+
+def close_calls(found: Diagnosis, count: int = CALLS) -> list[int]:
+    """Cycles whose two best classes are nearest to each other: one of each class first, then the next."""
+    if len(found.classes) < 2:
+        return []
+    ranked = np.sort(found.log_density, axis=1)
+    order = np.argsort(ranked[:, -1] - ranked[:, -2], kind="stable").tolist()
+    first: dict[int, int] = {}
+    for cycle in order:
+        first.setdefault(int(np.argmax(found.log_density[cycle])), cycle)
+    chosen = list(first.values())
+    return [*chosen, *(cycle for cycle in order if cycle not in set(chosen))][:count]
+
+
+def made_of(
+    found: Diagnosis,
+    names: Sequence[str],
+    *,
+    model: str,
+    explain: Callable[[int, str, str], Why],
+    scores: Mapping[str, Any] | None = None,
+    layer: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The content of the file; `explain(cycle, chosen, other)` says why, `model` is the spec's SHA-256."""
+    calls = []
+    for cycle in close_calls(found):
+        one, two = (found.classes[k] for k in np.argsort(-found.log_density[cycle])[:2])
+        reason = explain(cycle, one, two)
+        strongest = sorted(reason.stretches(), key=lambda each: -abs(each["nats"]))[:STRONGEST]
+        calls.append(
+            {
+                "cycle": str(names[cycle]),
+                "none": bool(found.none[cycle]),
+                **reason.condensed(),
+                "stretches": strongest,
+            }
+        )
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "model": model,
+        "cycles": len(found.labels),
+        "counts": {name: found.labels.count(name) for name in (*found.classes, NONE)},
+        "thresholds": found.calibration.thresholds is not None,
+        "scores": None
+        if scores is None
+        else {k: scores[k] for k in ("accuracy", "log_loss", "ece")},
+        "layer": None if layer is None else dict(layer),
+        "calls": calls,
+    }
+
+
+def write(run: Path, content: Mapping[str, Any]) -> None:
+    """Into RUN, whole or not at all."""
+    text = json.dumps(content, allow_nan=False) + "\n"
+    atomic_files.write_bytes(run / FILE, text.encode("utf-8"))
+
+
+def read(run: Path, model: str) -> dict[str, Any] | None:
+    """What the last classification left; None where there was none, or where it was by another model."""
+    path = run / FILE
+    if not path.is_file():
+        return None
+    try:
+        content = json.loads(path.read_text("utf-8"))
+        known = content["format"] == FORMAT and content["version"] == VERSION
+    except (ValueError, KeyError, TypeError):
+        known = False
+    if not known:
+        raise InputError(f"{path} is not what `pfedhgp classify` writes: delete it")
+    return content if content["model"] == model else None

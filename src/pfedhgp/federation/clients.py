@@ -1,0 +1,309 @@
+"""Clients: they hold rows, answer requests, and keep what is theirs. A client alone is a cohort of one."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+
+from pfedhgp.data.rows import ClientRows, in_order
+from pfedhgp.data.scaling import Scaling
+from pfedhgp.errors import MessageError, PFedHGPWarning
+from pfedhgp.federation import clients_state, local_budget
+from pfedhgp.federation.messages import Message
+from pfedhgp.federation.opening import inference_of
+from pfedhgp.federation.padding import pad_inputs
+from pfedhgp.federation.plan import Plan
+from pfedhgp.gp.kernels import Kernel
+from pfedhgp.inference.arrays import block_from_arrays, stack_trees
+from pfedhgp.inference.cycles import exchange
+from pfedhgp.inference.cycles import rows as cycle_rows
+from pfedhgp.inference.cycles.forms import Halves
+from pfedhgp.inference.jitter import WEIGHTS, expect_finite
+from pfedhgp.inference.protocols import ClientParty
+from pfedhgp.inference.scaled_rows import equal_patterns, white_rows
+from pfedhgp.inference.starts import census, initial_values, shared_scale
+from pfedhgp.inference.starts.candidates import Start
+from pfedhgp.inference.starts.periodogram import by_input
+from pfedhgp.inference.state import State, below
+from pfedhgp.model.blocks import Rows
+from pfedhgp.model.cycle_layer import CycleLayer
+from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior
+from pfedhgp.model.spec import Spec, open_periods, starting_kernels, with_periods
+
+FORGOTTEN = ("census", "extent", "start", "round", "finish")
+"""Requests that need not be answered again when a run is resumed: `starts` has those that matter."""
+LONG = 20_000
+"""Rows from which a client is a batch of its own."""
+TOGETHER = 2**25
+"""Numbers (rows × outputs × global weights) that a batch of clients holds at most, 256 MiB of them."""
+
+
+class Cohort:
+    """Clients that compute together because their arrays have equal shapes after padding."""
+
+    def __init__(
+        self, plan: Plan, clients: Sequence[ClientRows], padded_rows: int | None = None
+    ) -> None:
+        self.plan, self.clients = plan, tuple(clients)
+        self.padded_rows = padded_rows or max(len(c.X) for c in clients)
+        self.names = tuple(client.name for client in clients)
+        self.scaling: Scaling | None = None
+        self.spec: Spec = plan.spec
+        self.trainers: dict[int, ClientParty] = {}
+        self.others: list[ClientParty] = []
+        """At the other starts of the last start request, until the server has chosen."""
+        self.starts: dict[int, dict[str, np.ndarray]] = {}
+        self.heard: dict[str, dict[str, np.ndarray]] = {}
+        self.attempt = 0
+        self.posteriors: dict[str, ClientPosterior] = {}
+        self.layers: dict[str, CycleLayer] = {}
+        self._halves: dict[str, Halves] = {}
+
+    def answer(self, request: Message) -> list[Message]:
+        """One reply a client; none to `finish`."""
+        handler = getattr(self, f"_on_{request.kind}")
+        replies: list[dict[str, np.ndarray]] = handler(request)
+        if request.kind not in FORGOTTEN:
+            self.heard[request.kind] = {name: np.asarray(a) for name, a in request.arrays.items()}
+        return (
+            [
+                Message(request.kind, request.round, name, arrays, request.block)
+                for name, arrays in zip(self.names, replies, strict=True)
+            ]
+            if replies
+            else []
+        )
+
+    def _on_census(self, request: Message) -> list[dict[str, np.ndarray]]:
+        replies = []
+        for client in self.clients:
+            sums = census.moments(client.X, client.Y)
+            if self.plan.domain is not None:
+                lower, upper = self.plan.domain
+                unit = (client.X - lower) / np.where(upper > lower, upper - lower, 1.0)
+                sums |= self._by_lag(unit, client.Y)
+            replies.append(sums)
+        return replies
+
+    def _on_extent(self, request: Message) -> list[dict[str, np.ndarray]]:
+        centre, spread = request.arrays["centre"], request.arrays["spread"]
+        replies = []
+        for client in self.clients:
+            unit = (client.X - centre) / np.where(spread > 0, spread, 1.0) / np.sqrt(12.0) + 0.5
+            sums = {
+                "histogram": census.histogram(client.X, centre, spread),
+                **self._by_lag(unit, client.Y),
+            }
+            if "bins" in request.arrays:
+                sums |= shared_scale.binned(unit[:, 0], client.Y, int(request.arrays["bins"]))
+            replies.append(sums)
+        return replies
+
+    def _by_lag(self, unit: np.ndarray, Y: np.ndarray) -> dict[str, np.ndarray]:
+        """Sums that say how fast outputs vary; of waves only where a kernel leaves its period open."""
+        sums = census.variogram(unit, Y, self.plan.seed)
+        return sums | {"waves": by_input(unit, Y)} if open_periods(self.plan.spec) else sums
+
+    def _on_cycles(self, request: Message) -> list[dict[str, np.ndarray]]:
+        a = request.arrays
+        self.scaling = Scaling(a["lower"], a["upper"], a["centre"], a["spread"])
+        replies = []
+        for client in self.clients:
+            arrays, self._halves[client.name] = exchange.reply(*self._scaled_cycles(client), a)
+            replies.append(arrays)
+        return replies
+
+    def _scaled_cycles(self, client: ClientRows) -> tuple[np.ndarray, np.ndarray]:
+        assert self.scaling is not None
+        assert client.cycles is not None
+        return self.scaling.inputs(client.X), self.scaling.outputs(client.cycles)
+
+    def _on_start(self, request: Message) -> list[dict[str, np.ndarray]]:
+        self.prepare(request.arrays)
+        self._warn_of_strays(request.arrays)
+        replies = self._train(request)
+        for k, other in enumerate(self.others, 1):
+            found = other.answer(_start_number(k, request.arrays), "start", self.names)
+            replies = [a | below(f"other {k}", b) for a, b in zip(replies, found, strict=True)]
+        return replies
+
+    def prepare(self, a: Mapping[str, np.ndarray]) -> None:
+        """Parties at their starting values, for the scaling and the scales of a start request."""
+        self.scaling = Scaling(a["lower"], a["upper"], a["centre"], a["spread"])
+        if "periods" in a:
+            self.spec = with_periods(self.plan.spec, np.asarray(a["periods"]))
+        if self.plan.cycles is not None and not self.layers:
+            shared, form = exchange.layer_from_arrays(a), self.plan.spec.noise
+            self.layers = {
+                name: exchange.own_layer(self.plan.cycles, shared, self._halves[name], form)
+                for name in self.names
+            }
+        self.attempt = int(a["attempt"])
+        count = sum(name.startswith("other ") and name.endswith(".scales") for name in a)
+        self.trainers[self.attempt] = self._party(a, say=self.attempt == 0)
+        self.others = [self._party(_start_number(k, a), say=False) for k in range(1, count + 1)]
+        self.starts[self.attempt] = {name: np.asarray(array) for name, array in a.items()}
+
+    def _party(self, a: Mapping[str, np.ndarray], *, say: bool) -> ClientParty:
+        """The clients' blocks at one start, and their rows; warnings are for the first start alone."""
+        assert self.scaling is not None
+        start, spec = Start.from_array(a["scales"]), self.spec
+        seed = None if self.attempt == 0 else self.plan.seed + self.attempt
+        blocks, rows = [], []
+        for index, client in enumerate(self._ordered()):
+            X, Y = self.scaling.inputs(client.X), self.scaling.outputs(client.Y)
+            Z = local_budget.starting_inputs(
+                self.plan, spec, self.scaling, client.name, X, start, say=say
+            )
+            own_seed = None if seed is None else seed * 1_000_003 + index
+            own = local_budget.allow_for_residual(self.plan, spec, self.scaling, start, Z, X)
+            block = initial_values.client_block(spec, own, Y, Z, self.scaling.extent, own_seed)
+            if client.name in self.layers:
+                noise = cycle_rows.noise_of(self.layers[client.name], spec.noise)
+                block = eqx.tree_at(lambda b: b.noise, block, noise)
+            blocks.append(block)
+            rows.append(self._rows(client))
+        rows = cycle_rows.equal_shapes(rows) if self.layers else equal_patterns(rows)
+        return inference_of(self.plan, "learn" in a).clients(
+            spec, self._like(), stack_trees(pad_inputs(blocks)), stack_trees(rows)
+        )
+
+    def _choose(self, a: Mapping[str, np.ndarray]) -> None:
+        """Keeps the parties at the start that the server has chosen, and forgets the others."""
+        if self.others:
+            number = int(a.get("chosen", 0))
+            self.trainers[self.attempt] = [self.trainers[self.attempt], *self.others][number]
+            self.starts[self.attempt] = _start_number(number, self.starts[self.attempt])
+        self.others = []
+
+    def _warn_of_strays(self, a: Mapping[str, np.ndarray]) -> None:
+        """Names clients whose rows stretch the domain; the rows themselves stay unsaid."""
+        if "crowd" not in a:
+            return
+        lower, upper = a["crowd"]
+        for client in self.clients:
+            stray = int(np.sum(np.any((lower > client.X) | (upper < client.X), axis=1)))
+            if stray:
+                warnings.warn(
+                    f"client {client.name!r} has {stray} of {len(client.X)} rows with inputs far from "
+                    "nearly all others: they stretch the domain. Correct or drop them, or give `domain`",
+                    PFedHGPWarning,
+                    stacklevel=2,
+                )
+
+    def _ordered(self) -> tuple[ClientRows, ...]:
+        """The clients; with state-space local layers, their rows in order of time."""
+        if not self.plan.spec.state_space:
+            return self.clients
+        return tuple(in_order(client) for client in self.clients)
+
+    # checkpoints ------------------------------------------------------------------------------
+
+    def state(self) -> State:
+        """The clients' part of a checkpoint: their blocks and last statistics, never rows."""
+        return clients_state.state_of(self)
+
+    def restore(self, state: State) -> None:
+        """Puts `state` back; refuses where the rows are not those that it was made with."""
+        clients_state.restore(self, state)
+
+    # clients that were away -----------------------------------------------------------------------
+
+    def catch_up(self, missed: Sequence[Message]) -> None:
+        """Takes in requests that set things up (`cycles`, `start`) and were missed; nothing is sent."""
+        for request in missed:
+            if request.kind == "start":
+                self.prepare(request.arrays)
+            else:
+                self.answer(request)
+
+    def lapse(self, attempt: int) -> None:
+        """What the clients last sent in this attempt is not in the totals that come next."""
+        if attempt in self.trainers:
+            self.trainers[attempt].lapse()
+
+    def _on_round(self, request: Message) -> list[dict[str, np.ndarray]]:
+        if self.attempt not in self.trainers:
+            raise MessageError("a round was asked for before the start")
+        self._choose(request.arrays)
+        assert self.scaling is not None
+        local_budget.grow(self.plan, self.scaling, self.trainers[self.attempt], self.clients)
+        return self._train(request)
+
+    def _on_finish(self, request: Message) -> list[dict[str, np.ndarray]]:
+        a = request.arrays
+        trainer = self.trainers[int(a["attempt"])]
+        local_budget.warn_of_cap(self.plan, self.spec, trainer, self.names)
+        shared = GlobalPosterior(
+            block_from_arrays(a, self._like()), jnp.asarray(a["mean"]), jnp.asarray(a["covariance"])
+        )
+        found = trainer.posteriors(shared, float(a["jitter"]))
+        for name, posterior in zip(self.names, found, strict=True):
+            expect_finite("the posterior", posterior, matrix=WEIGHTS, client=name)
+        self.posteriors = dict(zip(self.names, found, strict=True))
+        return trainer.last_words(shared, found)
+
+    def _train(self, request: Message) -> list[dict[str, np.ndarray]]:
+        return self.trainers[self.attempt].answer(request.arrays, request.kind, self.names)
+
+    def _like(self) -> Kernel:
+        """Stacked shared kernels of the right form, for reading a broadcast."""
+        spec = self.spec
+        assert self.scaling is not None
+        return starting_kernels(
+            spec.kernel, scale=0.2, count=spec.latents, extent=self.scaling.extent
+        )
+
+    def _rows(self, client: ClientRows) -> Rows:
+        if client.name in self.layers:
+            return cycle_rows.cycle_rows(
+                *self._scaled_cycles(client),
+                self.layers[client.name],
+                separate=self.plan.spec.noise == "full",
+                client=client.name,
+            )
+        assert self.scaling is not None
+        full = self.plan.spec.noise == "full"
+        return white_rows(client, self.scaling, full_noise=full, length=self.padded_rows)
+
+
+def _start_number(k: int, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """A start request as if its start `k` were the only one."""
+    common = {name: array for name, array in arrays.items() if not name.startswith("other ")}
+    return {**common, **State(arrays).part(f"other {k}")}
+
+
+def make_cohorts(
+    plan: Plan, clients: Sequence[ClientRows], *, batch: bool, largest: int = 64
+) -> list[Cohort]:
+    """Clients grouped by size: in a cohort the longest has at most about 1.4 times the shortest's rows."""
+    if not batch:
+        return [Cohort(plan, [client]) for client in clients]
+    groups: dict[int, list[ClientRows]] = {}
+    for client in clients:
+        groups.setdefault(_row_bucket(len(client.X)), []).append(client)
+    cohorts = []
+    for group in groups.values():
+        longest = max(len(c.X) for c in group)
+        outputs = group[0].Y.shape[-1]
+        pieces = -(-len(group) // min(largest, _most_together(plan, longest, outputs)))
+        for part in np.array_split(np.arange(len(group)), pieces):
+            cohorts.append(Cohort(plan, [group[i] for i in part], longest))
+    return cohorts
+
+
+def _most_together(plan: Plan, longest: int, outputs: int) -> int:
+    """Clients that one batch holds: what it works on is about n Q R M numbers a client, in several copies."""
+    if longest > LONG:
+        return 1
+    inputs = plan.inducing if isinstance(plan.inducing, int) else 1
+    features = longest * outputs * max(1, plan.spec.latents) * inputs
+    return max(1, TOGETHER // features)
+
+
+def _row_bucket(n: int) -> int:
+    return int(np.ceil(2.0 * np.log2(max(n, 1))))

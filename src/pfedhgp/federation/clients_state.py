@@ -1,0 +1,69 @@
+"""The clients' part of a checkpoint: their blocks and last statistics, never rows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pfedhgp.data.rows import ClientRows
+from pfedhgp.errors import InputError
+from pfedhgp.federation.messages import Message
+from pfedhgp.inference.state import State, below
+
+if TYPE_CHECKING:
+    from pfedhgp.federation.clients import Cohort
+
+
+def state_of(cohort: Cohort) -> State:
+    """The clients' part of a checkpoint: their blocks and last statistics, never rows."""
+    arrays: dict[str, np.ndarray] = {}
+    plain: dict[str, Any] = {
+        "rows": digest_of(cohort.clients),
+        "attempt": cohort.attempt,
+        "trainers": {},
+    }
+    plain["heard"] = list(cohort.heard)
+    for kind, heard in cohort.heard.items():
+        arrays |= below(f"heard {kind}", heard)
+    for attempt, trainer in cohort.trainers.items():
+        own = trainer.state()
+        arrays |= below(f"start {attempt}", cohort.starts[attempt])
+        arrays |= below(f"trainer {attempt}", own.arrays)
+        plain["trainers"][str(attempt)] = dict(own.plain)
+    for k, other in enumerate(cohort.others):
+        arrays |= below(f"other {k}", other.state().arrays)
+    return State(arrays, plain)
+
+
+def restore(cohort: Cohort, state: State) -> None:
+    """Puts `state` back; refuses where the rows are not those that it was made with."""
+    if state.plain["rows"] != digest_of(cohort.clients):
+        raise InputError(
+            f"the rows of client {cohort.names[0]!r} (or of one grouped with it) are not those that "
+            "the run began with: start it again"
+        )
+    for kind in state.plain["heard"]:  # what followed from a request follows from it again
+        cohort.answer(Message(kind, 0, "server", state.part(f"heard {kind}")))
+    for name, plain in state.plain["trainers"].items():
+        cohort.prepare(state.part(f"start {name}"))
+        cohort.trainers[int(name)].restore(State(state.part(f"trainer {name}"), plain))
+    for k, other in enumerate(cohort.others):
+        other.restore(State(state.part(f"other {k}"), {}))
+    cohort.attempt = int(state.plain["attempt"])
+
+
+def digest_of(clients: Sequence[ClientRows]) -> str:
+    """SHA-256 of names and rows: tells whether they changed, and not what they are."""
+    digest = hashlib.sha256()
+    for client in clients:
+        for field in fields(client):
+            value = getattr(client, field.name)
+            shown = value.shape if isinstance(value, np.ndarray) else value
+            digest.update(f"{field.name} {shown!r}".encode())
+            if isinstance(value, np.ndarray):
+                digest.update(np.ascontiguousarray(value).tobytes())
+    return digest.hexdigest()

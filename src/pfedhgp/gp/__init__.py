@@ -1,0 +1,1 @@
+"""Gaussian-process mathematics that knows no client: kernels, features, noise, state space, scores."""

@@ -1,0 +1,332 @@
+"""Covariance functions of unit variance, their sums and products, and a scale around them.
+
+A kernel is one small frozen module whose `evaluate` takes two points; calling it with two sets of
+points gives the matrix. Every kernel has k(x, x) = 1 except `Scaled`, which the algebra always keeps
+outermost, so that the one variance of a layer can be told from its shape:
+
+    0.65 * RBF(2.0) + 0.35 * Periodic(0.8, period=3.0)   is   Scaled(Sum((RBF, Periodic)), 1.0)
+
+All array leaves of a kernel are positive numbers. `None` as a lengthscale means "start from the
+data", and so does `None` as a period; the model fills it in before anything is computed.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from pfedhgp.base.checks import refusal, shown
+from pfedhgp.errors import InputError
+
+Point = Float[Array, " d"]
+Parameter = Any  # a positive float, a sequence of them, or None: "start from the data"
+
+
+def _positive(value: Parameter, name: str) -> Any:
+    """Returns `value` as float64, or None; refuses what is not positive and finite."""
+    if value is None or isinstance(value, jax.core.Tracer):
+        return value  # a traced array's numbers are not known yet
+    if isinstance(value, jax.Array):
+        _positive(np.asarray(value), name)
+        return value
+    wanted = "a positive number, or one for each input"
+    if isinstance(value, Kernel):
+        raise refusal(name, wanted, value)
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError):
+        raise refusal(name, wanted, value) from None
+    if array.dtype.kind not in "fiu" or (array.size == 0 and not isinstance(value, np.ndarray)):
+        raise refusal(name, wanted, value)
+    array = array.astype(np.float64)
+    if not np.all(np.isfinite(array)) or np.any(array <= 0):
+        raise InputError(f"`{name}` must be positive and finite, got {shown(value)}")
+    return array
+
+
+def _given(value: Parameter, name: str) -> Any:
+    """As `_positive`, for parameters that have no start in the data."""
+    if value is None:
+        raise InputError(f"`{name}` must be a positive number: None stands for a lengthscale alone")
+    return _positive(value, name)
+
+
+def _columns(dims: Any) -> tuple[int, ...] | None:
+    """Returns `dims` as a tuple of different column numbers, or None for all columns."""
+    if dims is None:
+        return None
+    listed = isinstance(dims, Sequence | np.ndarray) and not isinstance(dims, str)
+    if not listed or np.ndim(dims) != 1 or not all(_is_column(v) for v in dims):
+        raise refusal("dims", "column numbers like (0, 2)", dims)
+    if len(dims) == 0 or len(set(dims)) != len(dims):
+        raise refusal("dims", "different columns, and at least one", dims)
+    return tuple(int(v) for v in dims)
+
+
+def _is_column(value: Any) -> bool:
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return whole and int(value) >= 0
+
+
+def _safe_sqrt(squared: Array) -> Array:
+    """sqrt with gradient zero at zero (a plain sqrt makes NaN on a kernel's diagonal)."""
+    zero = squared == 0.0
+    return jnp.where(zero, 0.0, jnp.sqrt(jnp.where(zero, 1.0, squared)))
+
+
+class Kernel(eqx.Module):
+    """k(x, z): subclasses say what it is for two points."""
+
+    __array_ufunc__ = None  # or an array times a kernel would be an array of kernels
+
+    @abstractmethod
+    def evaluate(self, x: Point, z: Point) -> Array:
+        """k(x, z) for one pair of points."""
+
+    def __call__(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
+        return jax.vmap(lambda x: jax.vmap(lambda z: self.evaluate(x, z))(Z))(X)
+
+    def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """k(x, x) for each row; one for all kernels but `Scaled`."""
+        return jnp.ones(X.shape[0], X.dtype)
+
+    def __add__(self, other: Kernel) -> Kernel:
+        if not isinstance(other, Kernel):
+            return NotImplemented
+        (a, k), (b, j) = split_scale(self), split_scale(other)
+        return Scaled(Sum.of([k, j], [a, b]), a + b)
+
+    def __mul__(self, other: Kernel | float) -> Kernel:
+        if isinstance(other, Kernel):
+            (a, k), (b, j) = split_scale(self), split_scale(other)
+            product = Product((*_factors(k), *_factors(j)))
+            plain = not isinstance(self, Scaled) and not isinstance(other, Scaled)
+            return product if plain else Scaled(product, a * b)
+        variance = _positive(other, "variance")
+        if variance is None or np.ndim(variance) != 0:
+            raise InputError(
+                f"`variance`: a kernel is scaled by one positive number, got {shown(other)}"
+            )
+        a, k = split_scale(self)
+        return Scaled(k, a * variance)
+
+    __rmul__ = __mul__
+
+
+class _Stationary(Kernel):
+    """A kernel of x − z with one lengthscale per dimension."""
+
+    lengthscale: Any = eqx.field(default=None, converter=lambda v: _positive(v, "lengthscale"))
+    dims: tuple[int, ...] | None = eqx.field(
+        default=None, static=True, kw_only=True, converter=_columns
+    )
+
+    def _difference(self, x: Point, z: Point) -> Point:
+        """x − z in the kernel's own columns."""
+        if self.dims is None:
+            return x - z
+        if max(self.dims) >= x.shape[0]:  # jax would clamp the index, and say nothing
+            raise InputError(f"`dims` is {self.dims}, but the inputs have {x.shape[0]} columns")
+        columns = np.asarray(self.dims)
+        return x[columns] - z[columns]
+
+    def _over(self, difference: Point, name: str) -> Point:
+        """The difference divided by parameter `name`: one number, or one per column."""
+        parameter = getattr(self, name)
+        if parameter is None:
+            raise InputError(f"`{name}` is not set: give a number, or fit the model")
+        if np.shape(parameter) not in ((), difference.shape):  # or one column would broadcast
+            count, columns = np.shape(parameter), difference.shape[0]
+            raise InputError(f"`{name}` has shape {count}, but the kernel sees {columns} columns")
+        return difference / parameter
+
+    def _scaled_squared(self, x: Point, z: Point) -> Array:
+        """|(x − z)/ℓ|²"""
+        return jnp.sum(self._over(self._difference(x, z), "lengthscale") ** 2)
+
+
+class RBF(_Stationary):
+    r"""exp(−½ r²), r = |(x − z)/ℓ|"""
+
+    def evaluate(self, x: Point, z: Point) -> Array:
+        return jnp.exp(-0.5 * self._scaled_squared(x, z))
+
+
+class Matern12(_Stationary):
+    r"""exp(−r), r = |(x − z)/ℓ|"""
+
+    def evaluate(self, x: Point, z: Point) -> Array:
+        return jnp.exp(-_safe_sqrt(self._scaled_squared(x, z)))
+
+
+class Matern32(_Stationary):
+    r"""(1 + √3 r) exp(−√3 r), r = |(x − z)/ℓ|"""
+
+    def evaluate(self, x: Point, z: Point) -> Array:
+        r = math.sqrt(3.0) * _safe_sqrt(self._scaled_squared(x, z))
+        return (1.0 + r) * jnp.exp(-r)
+
+
+class Matern52(_Stationary):
+    r"""(1 + √5 r + 5r²/3) exp(−√5 r), r = |(x − z)/ℓ|"""
+
+    def evaluate(self, x: Point, z: Point) -> Array:
+        r = math.sqrt(5.0) * _safe_sqrt(self._scaled_squared(x, z))
+        return (1.0 + r + r * r / 3.0) * jnp.exp(-r)
+
+
+class RationalQuadratic(_Stationary):
+    r"""(1 + r²/2α)^(−α), r = |(x − z)/ℓ|"""
+
+    alpha: Any = eqx.field(default=1.0, converter=lambda v: _given(v, "alpha"))
+
+    def evaluate(self, x: Point, z: Point) -> Array:
+        # By log1p: a power of 1 + tiny has an error of α times the rounding, and K is then not PSD.
+        return jnp.exp(-self.alpha * jnp.log1p(0.5 * self._scaled_squared(x, z) / self.alpha))
+
+
+class Periodic(_Stationary):
+    r"""exp(−2 Σ_j sin²(π (x_j − z_j)/p_j)/ℓ_j²); ℓ is relative to the wave, not to the inputs."""
+
+    lengthscale: Any = eqx.field(default=1.0, converter=lambda v: _given(v, "lengthscale"))
+    period: Any = eqx.field(default=None, kw_only=True, converter=lambda v: _positive(v, "period"))
+
+    def evaluate(self, x: Point, z: Point) -> Array:
+        wave = jnp.sin(jnp.pi * self._over(self._difference(x, z), "period"))
+        return jnp.exp(-2.0 * jnp.sum(self._over(wave, "lengthscale") ** 2))
+
+
+class Sum(Kernel):
+    r"""Σ_s w_s k_s with weights on the simplex: w ∝ [1, ratios]."""
+
+    kernels: tuple[Kernel, ...] = eqx.field(converter=lambda v: _parts(v, "kernels"))
+    ratios: Any = eqx.field(converter=lambda v: _given(v, "ratios"))
+
+    def __check_init__(self) -> None:
+        if np.shape(self.ratios)[-1:] != (len(self.kernels) - 1,):
+            raise InputError(
+                f"`ratios` must have one number for each kernel after the first: {len(self.kernels) - 1}"
+            )
+
+    @staticmethod
+    def of(kernels: Sequence[Kernel], weights: Sequence[Any]) -> Sum:
+        """The sum of `kernels` with `weights` up to scale; sums inside it are spliced in."""
+        flat: list[Kernel] = []
+        scale: list[Any] = []
+        for kernel, weight in zip(kernels, weights, strict=True):
+            if isinstance(kernel, Sum):
+                flat += kernel.kernels
+                scale += list(weight * kernel.weights)
+            else:
+                flat.append(kernel)
+                scale.append(weight)
+        return Sum(tuple(flat), np.asarray(scale[1:], np.float64) / scale[0])
+
+    @property
+    def weights(self) -> Any:
+        """The S weights, which add up to one."""
+        xp = np if isinstance(self.ratios, np.ndarray) else jnp
+        raw = xp.concatenate([xp.ones_like(self.ratios[:1]), self.ratios])
+        return raw / raw.sum()
+
+    def evaluate(self, x: Point, z: Point) -> Array:
+        parts = jnp.stack([kernel.evaluate(x, z) for kernel in self.kernels])
+        return jnp.dot(jnp.asarray(self.weights), parts)
+
+
+class Product(Kernel):
+    r"""Π_s k_s"""
+
+    kernels: tuple[Kernel, ...] = eqx.field(converter=lambda v: _parts(v, "kernels"))
+
+    def evaluate(self, x: Point, z: Point) -> Array:
+        value = self.kernels[0].evaluate(x, z)
+        for kernel in self.kernels[1:]:
+            value = value * kernel.evaluate(x, z)
+        return value
+
+
+class Scaled(Kernel):
+    r"""variance · k"""
+
+    kernel: Kernel = eqx.field(converter=lambda v: _parts((v,), "kernel")[0])
+    variance: Any = eqx.field(converter=lambda v: _given(v, "variance"))
+
+    def evaluate(self, x: Point, z: Point) -> Array:
+        return self.variance * self.kernel.evaluate(x, z)
+
+    def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
+        return self.variance * self.kernel.diagonal(X)
+
+
+def _parts(kernels: Any, name: str) -> tuple[Kernel, ...]:
+    """The parts of a combination. A scale in it would make k(x, x) other than one there."""
+    listed = tuple(kernels) if isinstance(kernels, Sequence) else ()
+    if not listed or not all(isinstance(kernel, Kernel) for kernel in listed):
+        raise refusal(name, "made of kernels, at least one", kernels)
+    if any(isinstance(kernel, Scaled) for kernel in listed):
+        raise InputError("`Scaled` must be outermost: combine kernels with + and *")
+    return listed
+
+
+def refuse_unknown(kernel: Kernel, name: str) -> None:
+    """Refuses base kernels without lengthscales: what is fitted is a tree of the kernels here."""
+    if isinstance(kernel, Sum | Product | Scaled):
+        for part in (kernel.kernel,) if isinstance(kernel, Scaled) else kernel.kernels:
+            refuse_unknown(part, name)
+    elif not isinstance(kernel, _Stationary):
+        kind = type(kernel).__name__
+        raise InputError(
+            f"`{name}`: a {kind} cannot be fitted; it must be made of pfedhgp's kernels"
+        )
+
+
+def split_scale(kernel: Kernel) -> tuple[Any, Kernel]:
+    """(variance, unit kernel) of any kernel."""
+    if isinstance(kernel, Scaled):
+        return kernel.variance, kernel.kernel
+    return np.float64(1.0), kernel
+
+
+def _factors(kernel: Kernel) -> tuple[Kernel, ...]:
+    return kernel.kernels if isinstance(kernel, Product) else (kernel,)
+
+
+def leaves_of(kernel: Kernel) -> list[_Stationary]:
+    """The base kernels of a tree, left to right."""
+    if isinstance(kernel, Scaled):
+        return leaves_of(kernel.kernel)
+    if isinstance(kernel, Sum | Product):
+        return [leaf for part in kernel.kernels for leaf in leaves_of(part)]
+    assert isinstance(kernel, _Stationary)
+    return [kernel]
+
+
+def map_leaves(change: Callable[[_Stationary], _Stationary], kernel: Kernel) -> Kernel:
+    """The same tree with each base kernel replaced by `change(base)`."""
+    if isinstance(kernel, Scaled):
+        return Scaled(map_leaves(change, kernel.kernel), kernel.variance)
+    if isinstance(kernel, Sum):
+        return Sum(tuple(map_leaves(change, part) for part in kernel.kernels), kernel.ratios)
+    if isinstance(kernel, Product):
+        return Product(tuple(map_leaves(change, part) for part in kernel.kernels))
+    assert isinstance(kernel, _Stationary)
+    return change(kernel)
+
+
+def stack(kernels: Sequence[Kernel]) -> Kernel:
+    """One kernel with a leading axis on every leaf: the R latents of a layer."""
+    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(v) for v in leaves]), *kernels)
+
+
+def unstack(kernels: Kernel, index: int) -> Kernel:
+    """Latent `index` of a stacked kernel."""
+    return jax.tree.map(lambda leaf: leaf[index], kernels)

@@ -1,0 +1,1 @@
+"""The cycle layer: estimated from sums over cycles before training."""

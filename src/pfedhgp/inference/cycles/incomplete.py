@@ -1,0 +1,100 @@
+"""Cycles that lack cells: what their sums are expected to be, given a cycle layer (the E-step of EM).
+
+For y_c ~ N(μ, Σ_e) with any μ, the missing cells are filled by their conditional means and μ is the mean of
+the filled cycles, until neither moves: that is the generalised least-squares μ. The conditional covariances
+of the filled cells count (C−1)/C, one degree of freedom being the mean's; that the mean is itself less
+certain where cells are missing is left out, so estimates from incomplete cycles are approximate in 1/C.
+(Means of the cells that are there would not do: neighbouring cells would average different cycles, and what
+is smooth in each cycle would come out as noise.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import cho_solve
+
+from pfedhgp.inference.cycles.missing_patterns import groups_of, row_precision
+
+TURNS = 200
+SETTLED = 1e-10
+"""Largest change of the mean, relative to the cycles' own size."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """Cycles with the same cells."""
+
+    members: np.ndarray
+    there: np.ndarray
+    P: np.ndarray
+    regress: np.ndarray
+    """Σ_uo Σ_oo⁻¹ of ε at each row, (n, Q, Q)"""
+    factor: np.ndarray
+    """of I + EᵀPE"""
+
+    @staticmethod
+    def of(there: np.ndarray, members: np.ndarray, E: np.ndarray, noise: np.ndarray) -> _Group:
+        P = row_precision(noise, there)
+        PE = np.einsum("nqp,npk->nqk", P, E)
+        inner = np.eye(E.shape[2]) + np.einsum("nqk,nql->kl", E, PE, optimize=True)
+        regress = np.einsum("nq,qp,npr->nqr", ~there, noise, P)
+        return _Group(members, there, P, regress, np.linalg.cholesky(inner))
+
+    def fill(self, d: np.ndarray, E: np.ndarray) -> np.ndarray:
+        """E[d | observed cells], for departures (c, n, Q) from the mean that are 0 where missing."""
+        if self.there.all():
+            return d
+        known = np.einsum("nqk,nqp,cnp->kc", E, self.P, d, optimize=True)
+        z = cho_solve((self.factor, True), known)
+        smooth = np.einsum("nqk,kc->cnq", E, z, optimize=True)
+        left = np.einsum("nqp,cnp->cnq", self.regress, d - smooth, optimize=True)
+        return np.where(self.there[None], d, smooth + left)
+
+    def uncertainty(self, E: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(D, Ξ): the covariance of the missing cells is D Dᵀ over all rows and Ξ within each."""
+        gone = ~self.there
+        D = gone[:, :, None] * E - np.einsum("nqp,npk->nqk", self.regress, E)
+        half = np.linalg.inv(self.factor).T
+        own = noise[None] - np.einsum("qp,npr,rs->nqs", noise, self.P, noise, optimize=True)
+        return D @ half, own * gone[:, :, None] * gone[:, None, :]
+
+
+def expected_sums(
+    cycles: np.ndarray, E: np.ndarray, noise: np.ndarray, A: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """E[T] and E[scatter] of cycles (C, n, Q) with NaN; E (n, Q, k) and A (M, n) are the layer there."""
+    seen = np.isfinite(cycles)
+    C, size = len(cycles), cycles.shape[2] * len(A)
+    groups = [_Group.of(there, members, E, noise) for there, members in groups_of(seen)]
+    d = _departures(cycles, seen, groups, E)
+    p = np.einsum("mn,cnq->cqm", A, d, optimize=True).reshape(C, size)
+    T, scatter = p.T @ p, np.einsum("cnq,cnp->qp", d, d, optimize=True)
+    for group in groups:
+        if group.there.all():
+            continue
+        weight = len(group.members) * (C - 1) / C
+        D, own = group.uncertainty(E, noise)
+        AD = np.einsum("mn,nqk->qmk", A, D, optimize=True).reshape(size, D.shape[2])
+        within = np.einsum("mn,nqp,ln->qmpl", A, own, A, optimize=True).reshape(size, size)
+        T += weight * (AD @ AD.T + within)
+        scatter += weight * (np.einsum("nqk,npk->qp", D, D, optimize=True) + own.sum(0))
+    return T, scatter
+
+
+def _departures(
+    cycles: np.ndarray, seen: np.ndarray, groups: list[_Group], E: np.ndarray
+) -> np.ndarray:
+    """The filled cycles less their mean."""
+    filled = np.where(seen, cycles, 0.0)
+    mean = filled.sum(0) / np.maximum(seen.sum(0), 1)
+    size = max(float(np.abs(filled).max()), 1e-300)
+    for _ in range(TURNS):
+        for group in groups:
+            d = np.where(group.there[None], cycles[group.members] - mean[None], 0.0)
+            filled[group.members] = mean[None] + group.fill(d, E)
+        before, mean = mean, filled.mean(0)
+        if np.max(np.abs(mean - before)) <= SETTLED * size:
+            break
+    return filled - mean[None]

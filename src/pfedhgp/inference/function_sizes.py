@@ -1,0 +1,89 @@
+"""How large clients' own functions are: E[f fᵀ] between outputs, mean over the inducing inputs.
+
+With the layer's weights' second moments V_rs = E[v_r v_sᵀ], u_r = L_r v_r at Z, and loadings B,
+    (1/M) Σ_m E[f(z_m) f(z_m)ᵀ] = B C Bᵀ,   C_rs = (1/M) Σ_m (L_r V_rs L_sᵀ)_mm.
+Where nothing is known C = I and this is BBᵀ, the prior's. Where rows speak it is not: how much of a layer is
+in its loadings and how much in its weights is a matter of priors, and fitted loadings alone are too small.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax.scipy.linalg import cho_solve
+from jaxtyping import Array, Float
+
+from pfedhgp.gp.features import Basis
+from pfedhgp.inference.grams import Design, Grams
+from pfedhgp.model.blocks import Structure
+from pfedhgp.model.posterior import Population
+
+Square = Float[Array, "Q Q"]
+
+
+def own_moments(
+    grams: Grams,
+    B_g: Float[Array, "Q R"],
+    mean: Float[Array, " RM"],
+    covariance: Float[Array, "RM RM"],
+) -> tuple[Float[Array, " K"], Float[Array, "K K"]]:
+    """Mean and covariance of w = [v_δ | v_l], from unloaded Grams and q(v_g).
+
+    W⁻¹(η − Λ_cg m) and W⁻¹ + G S Gᵀ with W = I + Λ_cc and G = W⁻¹Λ_cg.
+    """
+    Q, R = B_g.shape
+    k, M = Q * mean.shape[0], mean.shape[0] // max(R, 1)
+    size = grams.linear.shape[0] - k
+    cross = grams.precision[k:, :k].reshape(size, R, Q, M)
+    cross = jnp.einsum("krqm,qr->krm", cross, B_g).reshape(size, R * M)
+    eye = jnp.eye(size, dtype=grams.linear.dtype)
+    factor = jnp.linalg.cholesky(grams.precision[k:, k:] + eye)
+    right = jnp.concatenate([(grams.linear[k:] - cross @ mean)[:, None], cross, eye], axis=1)
+    solved = cho_solve((factor, True), right)
+    G = solved[:, 1 : 1 + R * M]
+    return solved[:, 0], solved[:, 1 + R * M :] + G @ covariance @ G.T
+
+
+def squares(
+    structure: Structure,
+    design: Design,
+    mean: Float[Array, " K"],
+    covariance: Float[Array, "K K"],
+) -> tuple[Square, Square]:
+    """E[f fᵀ] of the deviation and of the local layer, from the moments of w.
+
+    Without loadings a deviation's is φ B_g², which is learned as such; states of a local layer have no
+    weights, and its square is the prior's.
+    """
+    B_dev, B_loc = design.B_dev, design.B_loc
+    second = covariance + mean[:, None] * mean[None, :]
+    cut = B_dev.shape[1] * design.shared.factor.shape[1]
+    deviation, local = B_dev @ B_dev.T, B_loc @ B_loc.T
+    if not structure.tied and B_dev.shape[1]:
+        deviation = _square(design.shared, B_dev, second[:cut, :cut])
+    if design.local is not None and B_loc.shape[1]:
+        local = _square(design.local, B_loc, second[cut:, cut:])
+    return deviation, local
+
+
+def _square(basis: Basis, B: Float[Array, "Q R"], second: Array) -> Square:
+    R, M = B.shape[1], basis.factor.shape[1]
+    L, share = basis.factor[:R], basis.active / jnp.sum(basis.active)
+    V = second.reshape(R, M, R, M)
+    C = jnp.einsum("x,rxm,rmsk,sxk->rs", share, L, V, L, optimize=True)
+    return B @ C @ B.T
+
+
+def population_of(
+    structure: Structure, deviation: Array, local: Array, noise: Array, clients: Array
+) -> Population:
+    """What an unseen client is expected to look like, from sums over T clients.
+
+    The fitted global layer takes the mean of the deviations with it, so that what is left of them has
+    (T − 1)/T of their covariance P; and its own error is that mean's, P/T.
+    """
+    if structure.tied:
+        power, division = deviation / clients, jnp.zeros_like(deviation)
+    else:
+        power = deviation / jnp.maximum(clients - 1.0, 1.0)
+        division = power / clients
+    return Population(power, local / clients, noise / clients, clients, division)

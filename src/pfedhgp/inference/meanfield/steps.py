@@ -1,0 +1,163 @@
+"""The paper's Algorithm 1 as pure functions: the client's steps, the server's step, and what is sent.
+
+One round: every client takes `local_steps` Adam steps on its terms of the bound with Θ_global fixed, then
+sends S̃_i, its gradient in Θ_global (eq. Si_def); the server adds them up, subtracts ∇KL(q(u_g)‖p(u_g)),
+which it alone holds, and takes one step (eqs. global_gradient and global_update).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array
+
+from pfedhgp.base.batching import together
+from pfedhgp.inference.meanfield.bound import (
+    JITTER,
+    ClientCoordinates,
+    GlobalState,
+    MeanFieldOptions,
+    client_bound,
+    client_coordinates,
+    global_coordinates,
+    open_global,
+)
+from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
+
+Gradient = GlobalState
+"""S̃_i, or a sum of them: ∂/∂Θ_global, coordinate by coordinate."""
+
+Tree = TypeVar("Tree")
+
+
+class ClientState(eqx.Module):
+    """Θ_i,local and the moments of its Adam, which go on from round to round."""
+
+    free: ClientCoordinates
+    optimizer: Any
+
+
+class ServerState(eqx.Module):
+    """Θ_global, which is broadcast, and the server's optimiser, which is not."""
+
+    free: GlobalState
+    optimizer: Any
+
+
+class Info(NamedTuple):
+    """The client's terms of the bound at the broadcast Θ_global: before and after its steps."""
+
+    before: Array
+    after: Array
+
+
+def client_init(options: MeanFieldOptions, block: ClientBlock, shared: GlobalBlock) -> ClientState:
+    """The client before its first round: its factors are their priors."""
+    free = client_coordinates(options, block, shared)
+    return ClientState(free, optax.adam(options.local_rate).init(free))
+
+
+def client_update(
+    options: MeanFieldOptions,
+    broadcast: GlobalState,
+    state: ClientState,
+    rows: Rows,
+    jitter: Array | float = JITTER,
+) -> tuple[ClientState, Gradient, Info]:
+    """One round at the client: Adam on its own block, then S̃_i = ∇_{Θ_global} [L_i^global − KL_δ,i].
+
+    S̃_i is the gradient of all the client's terms: those that eq. Li_global leaves out do not depend on
+    Θ_global. It is all that is sent. `Info` stays; NaN in it says that a factorisation failed, and
+    then the same call with the old state and a larger jitter is the way on.
+    """
+    optimizer = optax.adam(options.local_rate)
+    shared = open_global(options, broadcast, jitter)
+
+    def own(free: ClientCoordinates) -> Array:
+        return client_bound(options, shared, free, rows, jitter)
+
+    def turn(state: ClientState, _: None) -> tuple[ClientState, Array]:
+        value, gradient = jax.value_and_grad(own)(state.free)
+        return ClientState(*_ascend(optimizer, gradient, state.free, state.optimizer)), value
+
+    new, values = jax.lax.scan(turn, state, None, length=options.local_steps)
+
+    def seen_by_server(free: GlobalState) -> Array:
+        return client_bound(options, open_global(options, free, jitter), new.free, rows, jitter)
+
+    after, gradient = jax.value_and_grad(seen_by_server)(broadcast)
+    return new, gradient, Info(values[0] if options.local_steps else after, after)
+
+
+@together(static=1, order=1)
+def batched_client_update(
+    options: MeanFieldOptions,
+    broadcast: GlobalState,
+    states: ClientState,
+    rows: Rows,
+    jitter: Array | float = JITTER,
+) -> tuple[ClientState, Gradient, Info]:
+    """`client_update` of all clients at once; all but the broadcast have a leading axis."""
+    return jax.vmap(lambda s, r: client_update(options, broadcast, s, r, jitter))(states, rows)
+
+
+def server_init(options: MeanFieldOptions, block: GlobalBlock) -> ServerState:
+    """The server before its first round: q(v_g) is the prior."""
+    free = global_coordinates(options, block)
+    return ServerState(free, _server_optimizer(options).init(free))
+
+
+@together(static=1)
+def server_update(
+    options: MeanFieldOptions, state: ServerState, gradient_sum: Gradient
+) -> ServerState:
+    """Θ_global + η ∇L with ∇L = Σ S̃_i − ∇KL(q(u_g) ‖ p(u_g)), eqs. global_gradient and global_update."""
+    gradient = global_gradient(state.free, gradient_sum)
+    return ServerState(*_ascend(_server_optimizer(options), gradient, state.free, state.optimizer))
+
+
+def global_gradient(state: GlobalState, gradient_sum: Gradient) -> Gradient:
+    """Σ S̃_i − ∇KL(q(u_g) ‖ p(u_g)), eq. global_gradient; whitened, that KL is in m and L alone."""
+    penalty = jax.grad(lambda free: free.q.kl(1.0))(state)
+    return jax.tree.map(jnp.subtract, gradient_sum, penalty)
+
+
+def _server_optimizer(options: MeanFieldOptions) -> optax.GradientTransformation:
+    make = {"adam": optax.adam, "sgd": optax.sgd}[options.server_optimizer]
+    return make(options.server_rate)
+
+
+def _ascend(
+    optimizer: optax.GradientTransformation, gradient: Tree, values: Tree, state: Any
+) -> tuple[Tree, Any]:
+    """One step uphill. Optax raises a float to an integer power, which strict promotion refuses."""
+    with jax.numpy_dtype_promotion("standard"):
+        change, state = optimizer.update(jax.tree.map(jnp.negative, gradient), state, values)
+    return jax.tree.map(jnp.add, values, change), state
+
+
+def gradient_to_arrays(gradient: Gradient) -> dict[str, Array]:
+    """Named arrays to send, of a gradient or of a broadcast; of L only the lower triangle."""
+    leaves = jax.tree_util.tree_leaves_with_path(gradient)
+    arrays = {_name(path): leaf for path, leaf in leaves}
+    arrays["q.raw"] = gradient.q.raw[np.tril_indices(gradient.q.mean.shape[0])]
+    return arrays
+
+
+def gradient_from_arrays(arrays: Mapping[str, Any], like: GlobalState) -> Gradient:
+    """The inverse of `gradient_to_arrays` for a model like `like`."""
+    size = like.q.mean.shape[0]
+    named = {name: jnp.asarray(array) for name, array in arrays.items()}
+    lower = jnp.zeros((size, size)).at[np.tril_indices(size)].set(named["q.raw"])
+    named["q.raw"] = lower
+    return jax.tree_util.tree_map_with_path(lambda path, _: named[_name(path)], like)
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".")

@@ -1,0 +1,116 @@
+"""What an inference is to the federation: settings that make the server's party and the clients'.
+
+Every inference has the same calls, so that server, cohorts and engines do not know which one they carry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from pfedhgp.gp.kernels import Kernel
+from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
+from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population
+from pfedhgp.model.spec import Spec
+
+if TYPE_CHECKING:
+    from pfedhgp.inference.state import State
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class ServerParty(Protocol):
+    """The global block in training."""
+
+    jitter: float
+    bounds: list[float]
+
+    @property
+    def block(self) -> GlobalBlock: ...
+
+    def request(self) -> dict[str, np.ndarray]:
+        """The arrays of the next broadcast."""
+
+    def gather(self, sums: Arrays) -> float | None:
+        """Takes the clients' summed replies; returns the bound where it is known."""
+
+    def advance(self, inputs: np.ndarray | None = None) -> None:
+        """Moves the block for the next round; to other inducing inputs where given."""
+
+    def finish(self) -> GlobalPosterior:
+        """The last step, and q(v_g)."""
+
+    def population(self) -> Population | None:
+        """What a client is like on average, where the replies say it."""
+
+    def shared_nats(self) -> float:
+        """What the global inducing inputs cost, in nats a client; 0 where it is not known."""
+
+    def state(self) -> State:
+        """All that the next exchange depends on, but for the settings: the server's part of a checkpoint."""
+
+    def restore(self, state: State) -> None:
+        """Puts back what `state` gave, into a party that was made with the same settings."""
+
+
+class ClientParty(Protocol):
+    """A batch of clients in training."""
+
+    blocks: ClientBlock
+    jitter: np.ndarray
+    local_nats: np.ndarray | None
+
+    def answer(
+        self, arrays: Arrays, kind: str, names: tuple[str, ...]
+    ) -> list[dict[str, np.ndarray]]:
+        """The replies to a broadcast, one a client."""
+
+    def lapse(self) -> None:
+        """The clients' last reply is not in the totals that come next: they were away."""
+
+    def replace_inputs(self, inputs: list[np.ndarray | None]) -> None:
+        """Gives clients other local inducing inputs; None leaves a client's as they are."""
+
+    def posteriors(self, shared: GlobalPosterior, jitter: float) -> list[ClientPosterior]:
+        """What each client keeps for prediction."""
+
+    def last_words(
+        self, shared: GlobalPosterior, found: list[ClientPosterior]
+    ) -> list[dict[str, np.ndarray]]:
+        """The replies to the final delivery, if any."""
+
+    def state(self) -> State:
+        """All that the next exchange depends on, but for rows and settings: it never leaves the clients."""
+
+    def restore(self, state: State) -> None:
+        """Puts back what `state` gave, into a party that was made with the same rows and settings."""
+
+
+class Inference(Protocol):
+    """Settings, and the makers of both parties."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def rounds(self) -> int: ...
+
+    @property
+    def patience(self) -> int:
+        """Rounds before training may end early."""
+
+    @property
+    def jitter(self) -> float: ...
+
+    @property
+    def start_is_round(self) -> bool:
+        """Whether the first exchange trains already."""
+
+    @property
+    def knows_bound(self) -> bool: ...
+
+    def server(self, spec: Spec, block: GlobalBlock) -> ServerParty: ...
+
+    def clients(self, spec: Spec, like: Kernel, blocks: ClientBlock, rows: Rows) -> ClientParty: ...

@@ -1,0 +1,128 @@
+"""Where training may start: which of the two scales of the data is shared, and which is a client's own.
+
+The variogram sees two scales and not whose they are: a slow common trend with fast local detail and a fast
+common wave with slow local drifts look alike to it. So the first exchange of training evaluates both, and
+training goes on from the start with the higher bound. Restarts take the other one, and then scales from
+anywhere between the closest rows and the whole domain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from pfedhgp.gp.kernels import Periodic, leaves_of
+from pfedhgp.inference.starts.census import Scales
+from pfedhgp.model.spec import Spec
+
+SHORTEST, LONGEST = 0.003, 0.5
+"""Between these, in the unit box, restarts draw lengthscales."""
+STRETCH = 2.0
+"""A wave of period p has the variogram of a lengthscale of 0.16 p near zero; a fit ended at 0.35 p."""
+CLEARLY = 0.05
+"""Nats an observed cell by which another start must beat the usual one: neither is trained yet."""
+LARGEST_MESSAGE = 2048
+"""R Q M of a start that is tried beside the first: the statistics that clients send are its square."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Lengthscales (unit box) and variances (of outputs with unit variance) of layers and noise."""
+
+    shared: float
+    local: float
+    shared_variance: float
+    local_variance: float
+    noise_variance: float
+
+    def as_dict(self) -> dict[str, float]:
+        return asdict(self)
+
+    def as_array(self) -> np.ndarray:
+        return np.array(list(self.as_dict().values()))
+
+    @staticmethod
+    def from_array(values: np.ndarray) -> Start:
+        return Start(*(float(v) for v in values))
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> Start:
+        """What a model file holds; those of older files name the scales and not the layers."""
+        return usual(Scales(**values)) if "long" in values else Start(**values)
+
+
+def usual(scales: Scales) -> Start:
+    """The long scale is shared, the short one local."""
+    return Start(
+        shared=scales.long,
+        local=scales.short,
+        shared_variance=scales.long_variance,
+        local_variance=scales.short_variance,
+        noise_variance=scales.noise_variance,
+    )
+
+
+def turned(scales: Scales, *, factor: float = 1.0) -> Start:
+    """The short scale, times `factor`, is shared, the long one local."""
+    return Start(
+        shared=min(factor * scales.short, scales.long),
+        local=scales.long,
+        shared_variance=scales.short_variance,
+        local_variance=scales.long_variance,
+        noise_variance=scales.noise_variance,
+    )
+
+
+def has_open_scale(spec: Spec) -> bool:
+    """Whether the shared kernel leaves a lengthscale to the data."""
+    return spec.latents > 0 and any(
+        leaf.lengthscale is None and not isinstance(leaf, Periodic)
+        for leaf in leaves_of(spec.kernel)
+    )
+
+
+def first(
+    spec: Spec, scales: Scales, *, compare: bool, shared_is_short: bool = False
+) -> list[Start]:
+    """The starts that the first exchange compares; one where nothing is open, or nothing to choose by.
+
+    With loadings bounds are nothing to choose by: before these are fitted, they differ by what the loadings
+    happen to be (in three of ten runs of the study's scenario A another one than the usual won). There the
+    covariogram between clients decides (`shared_scale`).
+    """
+    if not compare or not has_open_scale(spec):
+        return [usual(scales)]
+    if not spec.tied:
+        return [turned(scales) if shared_is_short else usual(scales)]
+    return [usual(scales), turned(scales), turned(scales, factor=STRETCH)]
+
+
+def best_of(bounds: list[float | None], cells: float) -> int:
+    """The usual start, or the best of the others where its bound is clearly higher."""
+    known = np.array([-np.inf if bound is None else bound for bound in bounds])
+    found = int(np.argmax(known))
+    return found if known[found] > known[0] + CLEARLY * cells else 0
+
+
+def asks_between_clients(spec: Spec) -> bool:
+    """Whether clients are asked for what tells the shared scale: with loadings and one input."""
+    return not spec.tied and spec.inputs == 1 and has_open_scale(spec)
+
+
+def again(scales: Scales, tried: Start, *, compared: bool, attempt: int, seed: int) -> Start:
+    """Start number `attempt` ≥ 1: what was compared and not chosen, then scales over decades.
+
+    Those are log-uniform and fill the square of (shared, local) evenly; `seed` moves them.
+    """
+    if compared and attempt == 1:
+        return turned(scales) if tried.shared == scales.long else usual(scales)
+    from scipy.stats import qmc  # half a second to import, for a third start alone
+
+    shift = np.random.default_rng([seed, 2]).random(2)
+    place = (qmc.Halton(2, scramble=False).random(attempt + 1)[attempt] + shift) % 1.0
+    shared, local = np.exp(np.log(SHORTEST) + place * np.log(LONGEST / SHORTEST))
+    half = 0.5 * (scales.short_variance + scales.long_variance)
+    return Start(float(shared), float(local), half, half, scales.noise_variance)

@@ -1,0 +1,1 @@
+"""The default solver: client weights integrated out exactly, the server on a surrogate of the bound."""

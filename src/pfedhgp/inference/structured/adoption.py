@@ -1,0 +1,103 @@
+"""A new client on a frozen global block: its own block is fitted against q(v_g) as it stands."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pfedhgp.data.rows import ClientRows, in_order
+from pfedhgp.gp.kernels import RBF
+from pfedhgp.inference.arrays import stack_trees
+from pfedhgp.inference.cycles.rows import cycle_rows, noise_of
+from pfedhgp.inference.jitter import WEIGHTS, expect_finite
+from pfedhgp.inference.scaled_rows import white_rows
+from pfedhgp.inference.starts import budget, initial_values
+from pfedhgp.inference.starts.candidates import Start
+from pfedhgp.inference.starts.local_inputs import local_inputs
+from pfedhgp.inference.structured.client_step import Broadcast
+from pfedhgp.inference.structured.posterior import evidence_of
+from pfedhgp.inference.structured.settings import Structured, StructuredClients
+from pfedhgp.model.fitted import FittedModel
+from pfedhgp.model.posterior import ClientPosterior
+from pfedhgp.model.spec import Spec, starting_kernels
+
+LARGEST_LOCAL = 200
+
+
+def adopt(
+    model: FittedModel,
+    client: ClientRows,
+    *,
+    noise: str,
+    settings: Structured | None = None,
+    local_inducing: int | str = "auto",
+) -> tuple[ClientPosterior, float]:
+    """The client's posterior given v_g, and the jitter of its own kernel matrix.
+
+    The evidence of all others about v_g is q(v_g) over its prior: J = S⁻¹ − I, h = S⁻¹m.
+    """
+    settings = settings or Structured()
+    spec = _spec_of(model, noise)
+    client = in_order(client) if spec.state_space else client
+    start = Start.from_json(model.settings["starting_scales"])
+    X, Y = model.scaling.inputs(client.X), model.scaling.outputs(client.Y)
+    extent = model.scaling.extent
+    kernels = starting_kernels(
+        spec.local_kernel, scale=start.local, count=spec.local_latents, extent=extent
+    )
+    spare = budget.tolerance(start.noise_variance, start.local_variance, Y.size)
+    Z = X[:0]
+    if spec.local_latents and not spec.state_space:
+        Z = local_inputs(
+            client.name, kernels, X, local_inducing, tolerance=spare, largest=LARGEST_LOCAL
+        )
+    block = initial_values.client_block(spec, start, Y, Z, model.scaling.extent, None)
+    if model.cycle_layer is None or client.cycles is None:
+        rows = white_rows(client, model.scaling, full_noise=noise == "full")
+        block = eqx.tree_at(lambda b: b.noise, block, block.noise.at(_typical_noise(model)))
+    else:
+        cycles, layer = model.scaling.outputs(client.cycles), model.cycle_layer
+        rows = cycle_rows(X, cycles, layer, separate=noise == "full", client=client.name)
+        block = eqx.tree_at(lambda b: b.noise, block, noise_of(layer, noise))
+    party = StructuredClients(
+        settings, spec, model.shared.block.kernels, stack_trees([block]), stack_trees([rows])
+    )
+    rest = evidence_of(model.shared)
+    stacked = jax.tree.map(lambda v: v[None], rest)
+    for kernels_free, evaluations in ((0.0, 100), (1.0, 150)):
+        broadcast = Broadcast.of(
+            block=model.shared.block,
+            J=rest[0],
+            h=rest[1],
+            kernels_free=kernels_free,
+            jitter=model.jitter,
+            evaluations=evaluations,
+            derivatives=0,
+        )
+        party.improve(broadcast, stacked, (client.name,))
+    posterior = party.posteriors(model.shared, model.jitter, stacked)[0]
+    expect_finite("the posterior", posterior, matrix=WEIGHTS, client=client.name)
+    return posterior, float(party.jitter[0])
+
+
+def _typical_noise(model: FittedModel) -> jax.Array:
+    """σ² of the population: where the new client's search starts, and its prior's centre."""
+    return jnp.maximum(jnp.diagonal(jnp.asarray(model.population.noise)), 1e-8)
+
+
+def _spec_of(model: FittedModel, noise: str) -> Spec:
+    local = np.shape(next(iter(model.clients.values())).block.loadings)[1] if model.clients else 0
+    return Spec(
+        inputs=model.inputs,
+        outputs=model.outputs,
+        kernel=model.kernel or RBF(),
+        local_kernel=model.local_kernel or RBF(),
+        latents=model.shared.block.loadings.shape[1],
+        local_latents=local,
+        deviation=model.structure.deviation,
+        tied=model.structure.tied,
+        noise=noise,
+        state_space=model.structure.state_space,
+    )

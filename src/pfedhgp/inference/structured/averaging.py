@@ -1,0 +1,230 @@
+"""Averaging over a client's own parameters, instead of trusting the best ones.
+
+50 rows do not settle a client's loadings, lengthscales and noise, and a prediction at their best values is
+too sure of itself. With ψ for these parameters, the cavity bound and the priors are log p(ψ | y) up to a
+constant. Its Gaussian approximation N(ψ̄, FFᵀ) comes from Laplace's at the best ψ̂, and one step on from it
+towards the best Gaussian; predictions are those at ψ̄, linearised around it:
+    f(x; ψ̄ + Fe) ≈ f(x; ψ̄) + (∂f/∂ψ F) e,   e ~ N(0, I)
+so they stay Gaussian, need no rows, and cost one narrow matrix more. Nothing is sent for it.
+
+The step matters as much as the spread: posteriors of loadings and lengthscales are skewed, and their best
+values lie on the overconfident side. docs/inference.md has the figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float
+
+from pfedhgp.base.batching import together
+from pfedhgp.gp import linalg
+from pfedhgp.inference.grams import Grams, accumulate
+from pfedhgp.inference.structured.bound import cavity_bound, design_of
+from pfedhgp.inference.structured.client_step import StepOptions, log_prior
+from pfedhgp.inference.structured.posterior import client_posterior
+from pfedhgp.model.blocks import (
+    ClientBlock,
+    GlobalBlock,
+    Rows,
+    deviation_loadings,
+    from_free,
+    to_free,
+)
+from pfedhgp.model.posterior import ClientPosterior, Tangents
+
+Density = Callable[[Float[Array, " P"]], Array]
+
+CURVATURE_STEP = 1e-4
+SOFTEST = 1.0
+"""The least precision in any direction of ψ: weak ones are not followed further than loadings' prior."""
+
+
+class Averaging(NamedTuple):
+    """When to average, and how far the step from Laplace's mean may go, in its standard deviations."""
+
+    cells: int = 400
+    """A client with more observed cells than this per parameter is not averaged: nothing is to be gained."""
+    reach: float = 2.0
+
+
+def parameters(block: ClientBlock, *, noise: bool) -> tuple:
+    """ψ as a tree: all that the client learns but its inputs; a cycle layer has settled `noise` before."""
+    learned = (block.kernels, block.deviation, block.loadings)
+    return (*learned, block.noise) if noise else learned
+
+
+def with_parameters(block: ClientBlock, values: tuple) -> ClientBlock:
+    """The block with other parameters."""
+    kernels, deviation, loadings, noise = (*values, block.noise)[:4]
+    return ClientBlock(kernels, block.inputs, block.active, deviation, loadings, noise)
+
+
+@together(static=2, order=2, sooner="a little")
+def batched_average(
+    options: StepOptions,
+    settings: Averaging,
+    shared: GlobalBlock,
+    jitter: Array,
+    rest: tuple[Array, Array],
+    clients: ClientBlock,
+    anchors: ClientBlock,
+    rows: Rows,
+    local_jitter: Array,
+    floor: Array | None = None,
+) -> ClientPosterior:
+    """`average` for a batch of clients of equal shapes."""
+    one = partial(average, options, settings, shared, jitter)
+    return jax.vmap(one)(rest, clients, anchors, rows, local_jitter, floor)
+
+
+class Target(NamedTuple):
+    """log p(ψ | y) of one client up to a constant, and what follows from a ψ."""
+
+    best: Float[Array, " P"]
+    block_at: Callable[[Array], ClientBlock]
+    grams_at: Callable[[Array], Grams]
+    log_density: Density
+
+
+def target(
+    options: StepOptions,
+    shared: GlobalBlock,
+    jitter: Array,
+    rest: tuple[Array, Array],
+    client: ClientBlock,
+    anchor: ClientBlock,
+    rows: Rows,
+    local_jitter: Array,
+    floor: Array | None = None,
+) -> Target:
+    """The cavity bound and the priors as a function of ψ alone; `rest` is the others' J and h."""
+    basis = shared.basis(jitter)
+    free = to_free(client)
+    anchored = to_free(anchor)
+    best, unravel = ravel_pytree(parameters(free, noise=rows.cycles is None))
+
+    def block_at(z: Array) -> ClientBlock:
+        return from_free(with_parameters(free, unravel(z)))
+
+    def grams_at(z: Array) -> Grams:
+        design = design_of(options.structure, shared, basis, block_at(z), local_jitter)
+        return accumulate(rows, design, chunk=options.chunk)
+
+    def log_density(z: Array) -> Array:
+        values = with_parameters(free, unravel(z))
+        prior = log_prior(options.structure, values, anchored, shared.phi, floor)
+        return cavity_bound(grams_at(z), *rest) + prior
+
+    return Target(best, block_at, grams_at, log_density)
+
+
+def average(
+    options: StepOptions,
+    settings: Averaging,
+    shared: GlobalBlock,
+    jitter: Array,
+    rest: tuple[Array, Array],
+    client: ClientBlock,
+    anchor: ClientBlock,
+    rows: Rows,
+    local_jitter: Array,
+    floor: Array | None = None,
+) -> ClientPosterior:
+    """The client's posterior at ψ̄, its own view of v_g, and how both move with ψ; NaN where that fails."""
+    found = target(options, shared, jitter, rest, client, anchor, rows, local_jitter, floor)
+    centre, factor = gaussian(found.log_density, found.best, settings.reach)
+
+    def weights_at(z: Array) -> Array:
+        return _joint(found.grams_at(z), rest)[0]
+
+    size = rest[1].shape[0]
+    grams = found.grams_at(centre)
+    own = client_posterior(grams, found.block_at(centre), size)
+    mean, covariance = _joint(grams, rest)
+
+    def moving(z: Array) -> Tangents:
+        block = found.block_at(z)
+        kernels, _ = ravel_pytree(block.kernels)
+        B_dev = deviation_loadings(options.structure, shared, block)
+        return Tangents(kernels, B_dev, block.loadings, weights_at(z))
+
+    tangents = jax.lax.map(lambda column: jax.jvp(moving, (centre,), (column,))[1], factor.T)
+    return ClientPosterior(
+        block=own.block,
+        offset=own.offset,
+        G=own.G,
+        covariance=own.covariance,
+        shared_mean=mean[:size],
+        shared_covariance=covariance[:size, :size],
+        tangents=tangents,
+    )
+
+
+def gaussian(
+    log_density: Density, best: Float[Array, " P"], reach: float
+) -> tuple[Float[Array, " P"], Float[Array, "P P"]]:
+    """ψ̄ and F: one step from Laplace's N(ψ̂, AAᵀ) towards the Gaussian of least KL(q ‖ p).
+
+    At that one E[∇ log p] = 0 and −E[∇² log p] = (FFᵀ)⁻¹. In the coordinates ψ = ψ̂ + Aq, with Gauss and
+    Hermite's nodes 0 and ±√3 on each axis and g for the gradient there,
+        E[∇] ≈ (1 − P/3) g(0) + ⅙ Σ_p (g_p⁺ + g_p⁻),   E[∇²] e_p ≈ (√3/6)(g_p⁺ − g_p⁻).
+    """
+    size = best.shape[0]
+    gradient, eye = jax.grad(log_density), jnp.eye(size, dtype=best.dtype)
+
+    def stage(state: tuple[Array, Array], step: Array) -> tuple[tuple[Array, Array], None]:
+        """g at the nodes ±step on the axes A; the first stage's are for Laplace's A."""
+        A, _ = state
+        nodes = step * jnp.concatenate([jnp.zeros((1, size), best.dtype), eye, -eye])
+        slopes = jax.lax.map(lambda q: gradient(best + A @ q) @ A, nodes)
+        first = step == CURVATURE_STEP
+        curvature = (slopes[1 : 1 + size] - slopes[1 + size :]) / (2.0 * step)
+        return (jnp.where(first, laplace_factor(curvature), A), slopes), None
+
+    start = (eye, jnp.zeros((2 * size + 1, size), best.dtype))
+    steps = jnp.array([CURVATURE_STEP, np.sqrt(3.0)], best.dtype)
+    (A, slopes), _ = jax.lax.scan(stage, start, steps)
+    up, down = slopes[1 : 1 + size], slopes[1 + size :]
+    slope = (1.0 - size / 3.0) * slopes[0] + jnp.sum(up + down, axis=0) / 6.0
+    curvature = -(jnp.sqrt(3.0) / 6.0) * (up - down)
+    values, vectors = jnp.linalg.eigh(0.5 * (curvature + curvature.T))
+    values = jnp.clip(values, 0.25, 4.0)
+    step = vectors @ ((vectors.T @ slope) / values)
+    step = step * jnp.minimum(1.0, reach / jnp.maximum(jnp.linalg.norm(step), 1e-300))
+    shift = A @ step
+    shift = shift * _believable(log_density, best, shift, jnp.sum(step**2))
+    return best + shift, A @ (vectors / jnp.sqrt(values)[None, :])
+
+
+def _believable(log_density: Density, best: Array, shift: Array, length: Array) -> Array:
+    """The largest of 1, ½, ¼, 0 for which that part of `shift` costs at most twice what a Gaussian says.
+
+    N(ψ̂, AAᵀ) says ½|step|² for a whole step, `length` being |step|²: one that costs far more left the region
+    where gradients at the nodes have anything to say.
+    """
+    parts = jnp.array([0.0, 0.25, 0.5, 1.0], best.dtype)
+    heights = jax.lax.map(lambda part: log_density(best + part * shift), parts)
+    return jnp.max(jnp.where(heights >= heights[0] - parts**2 * length, parts, 0.0))
+
+
+def laplace_factor(hessian: Float[Array, "P P"]) -> Float[Array, "P P"]:
+    """A with AAᵀ = (−∇² log p)⁻¹, no direction softer than SOFTEST.
+
+    The Hessian is by central differences of the gradient: it only has to give good coordinates.
+    """
+    values, vectors = jnp.linalg.eigh(-0.5 * (hessian + hessian.T))
+    return vectors / jnp.sqrt(jnp.maximum(values, SOFTEST))[None, :]
+
+
+def _joint(grams: Grams, rest: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Moments of all weights [v_g | w] given this client's rows and the others' evidence."""
+    k = rest[0].shape[0]
+    precision = grams.precision.at[:k, :k].add(rest[0])
+    return linalg.posterior_moments(precision, grams.linear.at[:k].add(rest[1]))

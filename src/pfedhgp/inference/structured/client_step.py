@@ -1,0 +1,396 @@
+"""The client's step of the structured solver: L-BFGS on its cavity bound, then the sums that it sends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from pfedhgp.base.batching import together
+from pfedhgp.gp.kernels import Kernel, Periodic, leaves_of
+from pfedhgp.gp.noise import Noise
+from pfedhgp.inference import lbfgs
+from pfedhgp.inference.grams import accumulate
+from pfedhgp.inference.structured import long_series
+from pfedhgp.inference.structured.bound import Statistics, cavity_bound, design_of, statistics
+from pfedhgp.inference.structured.surrogate import Surrogate
+from pfedhgp.model.blocks import (
+    ClientBlock,
+    GlobalBlock,
+    Rows,
+    Structure,
+    deviation_loadings,
+    from_free,
+    to_free,
+)
+
+LOUDER = np.log(4.0) * np.arange(8)
+"""Multiples of the starting noise, as logarithms, among which a client chooses when training opens."""
+
+MANY_ROWS = 4096
+"""Of more than twice as many, that choice is made on so many at equal steps."""
+OPENING_ROWS = 1024
+"""Of a long series, how many rows (the first) that choice is made on."""
+
+
+class StepOptions(NamedTuple):
+    """What is fixed when the client's step is compiled."""
+
+    structure: Structure
+    learn_inputs: bool = False
+    chunk: int = 4096
+    probes: int = 0
+    learn_shared: bool = True
+
+
+class Broadcast(eqx.Module):
+    """The global block and the totals ΣJ and Σh at it; `kernels_free` is 0 while lengthscales are held."""
+
+    block: GlobalBlock
+    J: Float[Array, "RM RM"]
+    h: Float[Array, " RM"]
+    kernels_free: Array
+    jitter: Array
+    evaluations: Array
+    derivatives: Array | None
+    """1 where the server will move θ_g next, and so needs derivatives in it; None: no code for them"""
+
+    @staticmethod
+    def of(
+        block: GlobalBlock,
+        J: Array,
+        h: Array,
+        *,
+        kernels_free: ArrayLike,
+        jitter: ArrayLike,
+        evaluations: ArrayLike,
+        derivatives: ArrayLike | None,
+    ) -> Broadcast:
+        """With one dtype for scalars: a Python number is of a weak type, for which all is compiled again."""
+        real, whole = jnp.float64, jnp.int64
+        return Broadcast(
+            block=block,
+            J=J,
+            h=h,
+            kernels_free=jnp.asarray(kernels_free, real),
+            jitter=jnp.asarray(jitter, real),
+            evaluations=jnp.asarray(evaluations, whole),
+            derivatives=None if derivatives is None else jnp.asarray(derivatives, whole),
+        )
+
+
+class Info(NamedTuple):
+    """How the client's search went, and what its inducing inputs cost; stays with the client."""
+
+    before: Array
+    after: Array
+    accepted: Array
+    local_nats: Array
+
+
+def log_prior(
+    structure: Structure,
+    free: ClientBlock,
+    anchor: ClientBlock,
+    phi: Array,
+    floor: Float[Array, " d"] | None = None,
+) -> Array:
+    """B̃ ~ N(0, φ), B_l ~ N(0, 1), log kernel parameters and log σ² ~ N(anchor, 2²).
+
+    No part of a reported ELBO. In a model without loadings B_l is a standard deviation, and log B_l² ~
+    N(anchor, 2²) too: else a client whose rows say nothing of its local layer would be sure that there
+    is none. Without the prior of log σ² it takes its noise to nothing: the layers explain every row.
+    """
+    gaps = jax.tree.map(lambda a, b: jnp.sum((a - b) ** 2), free.kernels, anchor.kernels)
+    gap = sum(jax.tree.leaves(gaps), start=free.noise.log_gap(anchor.noise))
+    value = jnp.zeros(())
+    if structure.tied:
+        gap += jnp.sum((_log_square(free.loadings) - _log_square(anchor.loadings)) ** 2)
+    else:
+        value -= 0.5 * jnp.sum(free.loadings**2)
+    if structure.deviation and not structure.tied:
+        value -= 0.5 * (jnp.sum(free.deviation**2) / phi + free.deviation.size * jnp.log(phi))
+    if floor is not None:
+        value -= below_floor(free.kernels, floor)
+    return value - 0.125 * gap
+
+
+def _log_square(B: Array) -> Array:
+    return jnp.log(B**2 + 1e-12)
+
+
+def below_floor(log_kernels: Kernel, floor: Float[Array, " d"]) -> Array:
+    """½ Σ (log(floor/ℓ)/¼)² over lengthscales below it: what is shorter than rows lie apart is noise."""
+    cost = jnp.zeros(())
+    for leaf in leaves_of(log_kernels):
+        if isinstance(leaf, Periodic):
+            continue
+        own = floor if leaf.dims is None else floor[np.asarray(leaf.dims)]
+        short = jnp.maximum(jnp.log(own)[None, :] - leaf.lengthscale, 0.0)
+        cost += 8.0 * jnp.sum(short**2)
+    return cost
+
+
+def movable(
+    free: ClientBlock, *, kernels_free: Array, inputs: bool, noise: bool = True, mixed: bool = True
+) -> Array:
+    """1 for coordinates that the search may move; local functions of one output each are not `mixed`."""
+    ones = jax.tree.map(jnp.ones_like, free)
+    loadings = ones.loadings if mixed else jnp.eye(ones.loadings.shape[0], ones.loadings.shape[1])
+    mask = eqx.tree_at(
+        lambda b: (b.kernels, b.inputs, b.active, b.noise, b.loadings),
+        ones,
+        (
+            jax.tree.map(lambda v: v * kernels_free, ones.kernels),
+            free.active[:, None] * jnp.ones_like(free.inputs) * float(inputs),
+            jnp.zeros_like(free.active),
+            jax.tree.map(lambda v: v * float(noise), ones.noise),
+            loadings,
+        ),
+    )
+    return ravel_pytree(mask)[0]
+
+
+def rest_of(structure: Structure, broadcast: Broadcast, own: Surrogate) -> tuple[Array, Array]:
+    """The other clients' J and h: the totals less this client's last message, carried to the new θ_g."""
+    J_own, h_own = own.carried(structure, broadcast.block, broadcast.jitter)
+    return broadcast.J - J_own, broadcast.h - h_own
+
+
+def send(
+    options: StepOptions,
+    broadcast: Broadcast,
+    client: ClientBlock,
+    rows: Rows,
+    rest: tuple[Array, Array],
+    jitter: Array,
+    beyond: Array | None = None,
+) -> tuple[Statistics, Array]:
+    """The sums at the client's current block, and the nats that its local inducing inputs cost."""
+    shared = broadcast.block
+    basis = shared.basis(broadcast.jitter)
+    sums = statistics(
+        options.structure,
+        shared,
+        basis,
+        client,
+        rows,
+        *rest,
+        broadcast.jitter,
+        options.chunk,
+        local_jitter=jitter,
+        learn_inputs=options.learn_inputs,
+        derivatives=broadcast.derivatives,
+        beyond=beyond,
+    )
+    if not options.learn_shared:
+        sums = without_derivatives(sums)
+    B_dev = deviation_loadings(options.structure, shared, client)
+    of_shared = jnp.einsum("qr,rqp,pr->", shared.loadings, sums.shared_residual, shared.loadings)
+    of_shared += jnp.einsum("qr,rqp,pr->", B_dev, sums.shared_residual[: B_dev.shape[1]], B_dev)
+    return sums, 0.5 * (sums.residual - of_shared)
+
+
+def without_derivatives(sums: Statistics) -> Statistics:
+    """The sums with no room for derivatives in θ_g, which nobody will ask for: P R² M² numbers less."""
+    names = ("d_evidence", "d_h", "d_J", "curvature")
+    return eqx.tree_at(
+        lambda s: [getattr(s, name) for name in names],
+        sums,
+        [jnp.zeros((0, *getattr(sums, name).shape[1:])) for name in names],
+    )
+
+
+def step(
+    options: StepOptions,
+    broadcast: Broadcast,
+    rest: tuple[Array, Array],
+    client: ClientBlock,
+    anchor: ClientBlock,
+    rows: Rows,
+    jitter: Array,
+    floor: Float[Array, " d"] | None = None,
+) -> tuple[ClientBlock, Statistics, Info]:
+    """One round at the client: improve its block on the cavity bound, then sum up.
+
+    With no evaluations it is the exchange before the first round: sums at the starting values.
+    """
+    shared = broadcast.block
+    basis = shared.basis(broadcast.jitter)
+
+    def bound(block: ClientBlock) -> Array:
+        design = design_of(options.structure, shared, basis, block, jitter)
+        return cavity_bound(accumulate(rows, design, chunk=options.chunk), *rest)
+
+    better, found = search(options, broadcast, bound, client, anchor, rows, floor)
+    sums, nats = send(options, broadcast, better, rows, rest, jitter)
+    return better, sums, Info(-found.first_value, -found.value, found.accepted, nats)
+
+
+def search(
+    options: StepOptions,
+    broadcast: Broadcast,
+    bound: Callable[[ClientBlock], Array],
+    client: ClientBlock,
+    anchor: ClientBlock,
+    rows: Rows,
+    floor: Float[Array, " d"] | None,
+) -> tuple[ClientBlock, lbfgs.Result]:
+    """The client's block after L-BFGS on `bound` and the priors."""
+    start, unravel = ravel_pytree(to_free(client))
+    anchor_free = to_free(anchor)
+
+    def objective(vector: Array) -> Array:
+        free = unravel(vector)
+        prior = log_prior(options.structure, free, anchor_free, broadcast.block.phi, floor)
+        return -(bound(from_free(free)) + prior)
+
+    mask = movable(
+        unravel(start),
+        kernels_free=broadcast.kernels_free,
+        inputs=options.learn_inputs,
+        noise=rows.cycles is None,  # a cycle layer's noise was settled with it, before training
+        mixed=not options.structure.state_space,
+    )
+    found = lbfgs.minimize(objective, start, evaluations=broadcast.evaluations, movable=mask)
+    return from_free(unravel(found.x)), found
+
+
+@together(static=1, order=1, sooner="a little")
+def batched_step(
+    options: StepOptions,
+    broadcast: Broadcast,
+    rest: tuple[Array, Array],
+    clients: ClientBlock,
+    anchors: ClientBlock,
+    rows: Rows,
+    jitter: Array,
+    floor: Float[Array, "n d"] | None = None,
+) -> tuple[ClientBlock, Statistics, Info]:
+    """`step` for a batch of clients of equal shapes."""
+
+    def one(
+        rest: tuple[Array, Array],
+        client: ClientBlock,
+        anchor: ClientBlock,
+        rows: Rows,
+        jitter: Array,
+        floor: Array | None,
+    ) -> tuple[ClientBlock, Statistics, Info]:
+        return step(options, broadcast, rest, client, anchor, rows, jitter, floor)
+
+    return jax.vmap(one)(rest, clients, anchors, rows, jitter, floor)
+
+
+@together(static=1, order=1)
+def batched_held_step(
+    options: StepOptions,
+    broadcast: Broadcast,
+    points: Float[Array, "K k"],
+    beyond: Float[Array, "c n R p"],
+    clients: ClientBlock,
+    anchors: ClientBlock,
+    rows: Rows,
+    jitter: Array,
+    floor: Float[Array, "n d"],
+) -> tuple[ClientBlock, Statistics, Info]:
+    """`step` with the search at q(v_g), given by `points` (see `expected`), for a batch of clients.
+
+    They search side by side, and sum up one after the other: sums are what takes memory.
+    """
+    shared = broadcast.block
+    basis = shared.basis(broadcast.jitter)
+    held = jax.lax.map(
+        lambda own: long_series.hold(own[0], basis, shared.loadings, points, own[1], options.chunk),
+        (rows, beyond),
+    )
+
+    def one(
+        held: long_series.Held,
+        client: ClientBlock,
+        anchor: ClientBlock,
+        rows: Rows,
+        floor: Array,
+    ) -> tuple[ClientBlock, lbfgs.Result]:
+        def bound(block: ClientBlock) -> Array:
+            return long_series.expected_bound(held, block, rows)
+
+        return search(options, broadcast, bound, client, anchor, rows, floor)
+
+    better, found = jax.vmap(one)(held, clients, anchors, rows, floor)
+    rest = (broadcast.J, broadcast.h)  # for derivatives, which are not asked for
+    sums, nats = jax.lax.map(
+        lambda own: send(options, broadcast, own[0], own[1], rest, *own[2:]),
+        (better, rows, jitter, beyond),
+    )
+    return better, sums, Info(-found.first_value, -found.value, found.accepted, nats)
+
+
+@together(static=1, sooner="much")
+def batched_opening(
+    options: StepOptions,
+    broadcast: Broadcast,
+    clients: ClientBlock,
+    rows: Rows,
+    jitter: Array,
+    beyond: Float[Array, "c n R p"] | None = None,
+) -> tuple[Noise, Statistics, Array]:
+    """Sums at the starting values, without the search and its derivatives: quick to compile.
+
+    Only the noise is settled before, among a few multiples of where it starts and by what the client sees
+    alone: one that is too small makes any start look bad, and the comparison of two a comparison of misfits.
+    """
+    nothing = (jnp.zeros_like(broadcast.J), jnp.zeros_like(broadcast.h))
+    broadcast = eqx.tree_at(lambda b: b.derivatives, broadcast, None)
+    basis = broadcast.block.basis(broadcast.jitter)
+
+    def one(
+        client: ClientBlock, rows: Rows, jitter: Array, left: Array | None
+    ) -> tuple[Noise, Statistics, Array]:
+        def at(log_factor: Array) -> ClientBlock:
+            return eqx.tree_at(lambda b: b.noise, client, client.noise.louder(log_factor))
+
+        def bound(log_factor: Array) -> Array:
+            design = design_of(
+                options.structure, broadcast.block, basis, at(log_factor), jitter, some
+            )
+            return cavity_bound(accumulate(part, design, chunk=options.chunk), *nothing)
+
+        part = some_rows(rows, MANY_ROWS) if left is None else first_rows(rows, OPENING_ROWS)
+        some = None if left is None else left[:OPENING_ROWS]
+        if rows.cycles is None:
+            levels = jnp.asarray(LOUDER)
+            client = at(levels[jnp.nanargmax(jax.lax.map(bound, levels))])
+        return client.noise, *send(options, broadcast, client, rows, nothing, jitter, left)
+
+    if beyond is not None:  # one after the other: sums are what takes memory
+        return jax.lax.map(lambda own: one(*own), (clients, rows, jitter, beyond))
+    return jax.vmap(lambda c, r, own: one(c, r, own, None))(clients, rows, jitter)
+
+
+def some_rows(rows: Rows, count: int) -> Rows:
+    """All rows, or `count` to twice as many at equal steps: a noise level is no matter of a million."""
+    step = rows.X.shape[0] // count
+    if step < 2 or rows.scatter is not None or rows.cycles is not None:
+        return rows
+    return Rows(rows.X[::step], rows.Y[::step], rows.mask[::step])
+
+
+def first_rows(rows: Rows, count: int) -> Rows:
+    """The first rows of a series, without the scatter of replicates, which is all rows' together."""
+    return Rows(rows.X[:count], rows.Y[:count], rows.mask[:count])
+
+
+@together(static=1)
+def batched_rest(
+    structure: Structure, broadcast: Broadcast, block: GlobalBlock, own: Statistics
+) -> tuple[Array, Array]:
+    """`rest_of` for a batch of clients whose last messages were taken at `block`."""
+    return jax.vmap(lambda sums: rest_of(structure, broadcast, Surrogate(block, sums)))(own)

@@ -1,0 +1,417 @@
+"""The structured solver's clients, a batch of equal shapes: their steps, their sums, their posteriors."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pfedhgp.base.batching import together
+from pfedhgp.errors import NumericsWarning
+from pfedhgp.gp.kernels import Kernel
+from pfedhgp.gp.noise import Noise
+from pfedhgp.inference.arrays import block_from_arrays, stack_trees, statistics_to_arrays
+from pfedhgp.inference.grams import accumulate
+from pfedhgp.inference.jitter import not_finite, raised
+from pfedhgp.inference.protocols import Arrays
+from pfedhgp.inference.starts.budget import round_up, spacing
+from pfedhgp.inference.state import (
+    State,
+    below,
+    block_arrays,
+    block_of,
+    statistics_arrays,
+    statistics_of,
+    tree_from_arrays,
+    tree_to_arrays,
+)
+from pfedhgp.inference.structured import client_step, long_series
+from pfedhgp.inference.structured.averaging import batched_average, parameters
+from pfedhgp.inference.structured.bound import Statistics, design_of
+from pfedhgp.inference.structured.client_step import Broadcast, Info, StepOptions
+from pfedhgp.inference.structured.posterior import client_posterior, evidence_of
+from pfedhgp.inference.structured.state_space_posterior import batched_states, distinct_states
+from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
+from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, without_outputs
+from pfedhgp.model.spec import Spec
+
+if TYPE_CHECKING:
+    from pfedhgp.inference.structured.settings import Structured
+
+Found = TypeVar("Found")
+
+
+@dataclass
+class StructuredClients:
+    """A batch of clients of equal shapes: their blocks, their rows and their last messages."""
+
+    settings: Structured
+    spec: Spec
+    like: Kernel
+    blocks: ClientBlock
+    rows: Rows
+    anchors: ClientBlock = field(init=False)
+    own: Statistics | None = None
+    own_block: GlobalBlock | None = None
+    info: Info | None = None
+    local_nats: np.ndarray | None = None
+    jitter: np.ndarray = field(init=False)
+    names: tuple[str, ...] = ()
+    drawn: tuple[np.ndarray, jax.Array] | None = None
+    """Inducing inputs, and draws from what they leave out (see `expected.beyond`)."""
+    floor: np.ndarray = field(init=False)
+    """The shortest local lengthscale that a client's rows can tell from noise, along each input."""
+
+    def __post_init__(self) -> None:
+        self.anchors = self.blocks
+        X, mask = np.asarray(self.rows.X), np.asarray(self.rows.mask)
+        self.floor = np.stack([spacing(x[m.any(1)]) for x, m in zip(X, mask > 0, strict=True)])
+        self.jitter = np.full(self.blocks.active.shape[0], self.settings.jitter)
+
+    def answer(
+        self, arrays: Arrays, kind: str, names: tuple[str, ...]
+    ) -> list[dict[str, np.ndarray]]:
+        """The replies to a `start` or `round` broadcast, one a client."""
+        broadcast = Broadcast.of(
+            block=block_from_arrays(arrays, self.like),
+            J=jnp.asarray(arrays["J"]),
+            h=jnp.asarray(arrays["h"]),
+            kernels_free=arrays["kernels_free"],
+            jitter=arrays["jitter"],
+            evaluations=arrays["evaluations"],
+            derivatives=self._derivatives(int(arrays["derivatives"])),
+        )
+        self.expect_noise(arrays["noise"])
+        if arrays["evaluations"] or arrays["derivatives"]:
+            rest = None if self.settings.probes else self._rest(broadcast)
+            sums = self.improve(broadcast, rest, names)
+        else:
+            sums = self.open(broadcast, names)
+        if not self.settings.probes:  # the cavity needs them
+            self.own, self.own_block = sums, broadcast.block
+        return statistics_to_arrays(sums, derivatives=bool(arrays["derivatives"]))
+
+    def _derivatives(self, wanted: int) -> int | None:
+        return wanted if self.settings.learn_shared else None
+
+    def lapse(self) -> None:
+        """The clients' last sums are not in the totals: all of these are the others'."""
+        self.own = self.own_block = None
+
+    def _rest(self, broadcast: Broadcast) -> tuple[jax.Array, jax.Array]:
+        """The others' J and h: all but each client's own last sums; at the start the totals are 0."""
+        if self.own is None or self.own_block is None:
+            count = self.blocks.active.shape[0]
+            J, h = (
+                jnp.broadcast_to(v[None], (count, *v.shape)) for v in (broadcast.J, broadcast.h)
+            )
+            return J, h
+        structure = self.spec.structure
+        return client_step.batched_rest(structure, broadcast, self.own_block, self.own)
+
+    def expect_noise(self, variances: np.ndarray) -> None:
+        """Centres the prior of log σ² at what is usual among clients; a cycle layer's noise is settled."""
+        if self.rows.cycles is None:
+            centre = self.blocks.noise.at(jnp.asarray(variances))
+            self.anchors = eqx.tree_at(lambda b: b.noise, self.anchors, centre)
+
+    def improve(
+        self, broadcast: Broadcast, rest: tuple[jax.Array, jax.Array] | None, names: tuple[str, ...]
+    ) -> Statistics:
+        """Each client's step given the others' J and h (None: at q(v_g)); returns their sums."""
+        at_q = self._held_step(broadcast) if rest is None else None
+
+        def step(jitter: jax.Array) -> tuple[Statistics, tuple[ClientBlock, Info]]:
+            if at_q is not None:
+                blocks, sums, info = at_q(jitter)
+            else:
+                assert rest is not None
+                blocks, sums, info = self._step(broadcast, rest, jitter)
+            return sums, (blocks, info)
+
+        sums, (self.blocks, info) = self._with_enough_jitter(step, names)
+        self.info, self.local_nats = info, np.asarray(info.local_nats)
+        return sums
+
+    def _step(
+        self, broadcast: Broadcast, rest: tuple[jax.Array, jax.Array], jitter: jax.Array
+    ) -> tuple[ClientBlock, Statistics, Info]:
+        return client_step.batched_step(
+            self._options(),
+            broadcast,
+            rest,
+            self.blocks,
+            self.anchors,
+            self.rows,
+            jitter,
+            jnp.asarray(self.floor),
+        )
+
+    def _held_step(
+        self, broadcast: Broadcast
+    ) -> Callable[[jax.Array], tuple[ClientBlock, Statistics, Info]]:
+        """The step at q(v_g); the seed of its probes is the same at all clients and in all rounds."""
+        points = long_series.points(self.settings.probes, 0, broadcast.J, broadcast.h)
+        return lambda jitter: client_step.batched_held_step(
+            self._options(),
+            broadcast,
+            points,
+            self._beyond(broadcast),
+            self.blocks,
+            self.anchors,
+            self.rows,
+            jitter,
+            jnp.asarray(self.floor),
+        )
+
+    def _beyond(self, broadcast: Broadcast) -> jax.Array | None:
+        """What Z_g leaves out, drawn at the clients' rows; θ_g stays, so once for each set of inputs."""
+        if not self.settings.probes:
+            return None
+        inputs = np.asarray(broadcast.block.inputs)
+        if self.drawn is None or not np.array_equal(self.drawn[0], inputs):
+            s = self.settings
+            found = long_series.batched_beyond(
+                s.probes, 0, s.chunk, broadcast.block, self.rows.X, broadcast.jitter
+            )
+            self.drawn = (inputs, found)
+        return self.drawn[1]
+
+    def open(self, broadcast: Broadcast, names: tuple[str, ...]) -> Statistics:
+        """The sums at the starting values, and noise that fits them."""
+
+        beyond = self._beyond(broadcast)
+
+        def look(jitter: jax.Array) -> tuple[Statistics, tuple[Noise, jax.Array]]:
+            noise, sums, nats = client_step.batched_opening(
+                self._options(), broadcast, self.blocks, self.rows, jitter, beyond
+            )
+            return sums, (noise, nats)
+
+        sums, (noise, nats) = self._with_enough_jitter(look, names)
+        self.blocks = eqx.tree_at(lambda b: b.noise, self.blocks, noise)
+        self.local_nats = np.asarray(nats)
+        return sums
+
+    def _with_enough_jitter(
+        self, step: Callable[[jax.Array], tuple[Statistics, Found]], names: tuple[str, ...]
+    ) -> tuple[Statistics, Found]:
+        """Where a client's factorisation fails, its local jitter is raised tenfold, up to 1e-2."""
+        self.names = names
+        while True:
+            sums, found = step(jnp.asarray(self.jitter))
+            failed = not_finite(sums, len(self.jitter))
+            if not failed.any():
+                return sums, found
+            self.jitter = raised(self.jitter, failed, self.blocks, names)
+
+    def _options(self) -> StepOptions:
+        settings = self.settings
+        return StepOptions(
+            self.spec.structure,
+            settings.learn_inducing is True,
+            settings.chunk,
+            settings.probes,
+            settings.learn_shared,
+        )
+
+    def replace_inputs(self, inputs: list[np.ndarray | None]) -> None:
+        """Gives clients other local inducing inputs; None leaves a client's as they are."""
+        now = [
+            np.asarray(self.blocks.inputs[i])[np.asarray(self.blocks.active[i]) > 0]
+            for i in range(len(inputs))
+        ]
+        chosen = [old if new is None else new for old, new in zip(now, inputs, strict=True)]
+        size = round_up(max(len(Z) for Z in chosen))
+        padded = np.stack([np.pad(Z, ((0, size - len(Z)), (0, 0)), mode="edge") for Z in chosen])
+        active = np.stack([np.arange(size) < len(Z) for Z in chosen]).astype(np.float64)
+        where = lambda b: (b.inputs, b.active)  # noqa: E731
+        self.blocks = eqx.tree_at(where, self.blocks, (jnp.asarray(padded), jnp.asarray(active)))
+        self.anchors = eqx.tree_at(where, self.anchors, (jnp.asarray(padded), jnp.asarray(active)))
+
+    def state(self) -> State:
+        """Blocks, where their priors stand, and the statistics that were last sent, for the cavity."""
+        nats = {} if self.local_nats is None else {"local_nats": np.asarray(self.local_nats)}
+        return State(
+            {
+                **below("blocks", tree_to_arrays(self.blocks)),
+                **below("anchors", tree_to_arrays(self.anchors)),
+                **statistics_arrays("own", self.own),
+                **block_arrays("own_block", self.own_block),
+                **nats,
+                "jitter": np.asarray(self.jitter),
+            }
+        )
+
+    def restore(self, state: State) -> None:
+        like = self.blocks
+        self.blocks = tree_from_arrays(state.part("blocks"), like)
+        self.anchors = tree_from_arrays(state.part("anchors"), like)
+        self.own, self.own_block = (
+            statistics_of(state, "own"),
+            block_of(state, "own_block", self.like),
+        )
+        self.local_nats = state.arrays.get("local_nats")
+        self.jitter = state.array("jitter")
+
+    def last_words(
+        self, shared: GlobalPosterior, found: list[ClientPosterior]
+    ) -> list[dict[str, np.ndarray]]:
+        """None: the statistics said it all."""
+        return []
+
+    def posteriors(
+        self,
+        shared: GlobalPosterior,
+        jitter: float,
+        rest: tuple[jax.Array, jax.Array] | None = None,
+    ) -> list[ClientPosterior]:
+        """What each client keeps for prediction. `rest`: the others' J and h, by default all but its own."""
+        count = self.blocks.active.shape[0]
+        settings, few = self.settings.averaging, self._short_of_rows()
+        plain = _posteriors(
+            self._options(),
+            shared.block,
+            self.blocks,
+            self.rows,
+            jnp.asarray(jitter),
+            jnp.asarray(self.jitter),
+        )
+        found = [jax.tree.map(lambda leaf, i=i: leaf[i], plain) for i in range(count)]
+        if self.spec.state_space:
+            return self._with_states(shared, found, jitter)
+        if settings is None or not few.any():
+            return self._without_unseen(found)
+        final = self._final(shared, jitter)
+        if rest is None:
+            rest = self._rest(final)
+        averaged = batched_average(
+            self._options(),
+            settings,
+            shared.block,
+            jnp.asarray(jitter),
+            rest,
+            self._settled(final, rest),
+            self.anchors,
+            self.rows,
+            jnp.asarray(self.jitter),
+            jnp.asarray(self.floor),
+        )
+        bad = not_finite(averaged, count)
+        for i in (int(index) for index in np.flatnonzero(few)):
+            if bad[i]:
+                warnings.warn(
+                    f"client {self._name(i)!r} keeps its best parameters: an average over them "
+                    "is not finite",
+                    NumericsWarning,
+                    stacklevel=2,
+                )
+                continue
+            found[i] = jax.tree.map(lambda leaf, i=i: leaf[i], averaged)
+        return self._without_unseen(found)
+
+    def _with_states(
+        self, shared: GlobalPosterior, found: list[ClientPosterior], jitter: float
+    ) -> list[ClientPosterior]:
+        """Adds the local functions' states at each client's times; parameters are not averaged."""
+        means = np.asarray(
+            batched_states(
+                self._options(),
+                shared,
+                jnp.asarray(jitter),
+                stack_trees([p.marginal(shared)[0] for p in found]),
+                self.blocks,
+                self.rows,
+            )
+        )
+        X, mask = np.asarray(self.rows.X), np.asarray(self.rows.mask)
+        return [
+            replace(posterior, states=distinct_states(X[i, :, 0], mask[i], means[i]))
+            for i, posterior in enumerate(found)
+        ]
+
+    def _without_unseen(self, found: list[ClientPosterior]) -> list[ClientPosterior]:
+        """Loadings of outputs that a client never observed are zero to the last bit: nothing is known."""
+        seen = np.any(np.asarray(self.rows.mask) > 0, axis=1, keepdims=False)
+        return [
+            own if row.all() else without_outputs(own, jnp.asarray(row.astype(np.float64)))
+            for own, row in zip(found, list(seen), strict=True)
+        ]
+
+    def _name(self, i: int) -> str:
+        """Client `i`'s, where it is known: a resumed party may not have been asked yet."""
+        return self.names[i] if self.names else str(i)
+
+    def _short_of_rows(self) -> np.ndarray:
+        """Which clients have so few cells for their parameters that averaging over these matters."""
+        if self.settings.averaging is None:
+            return np.zeros(self.blocks.active.shape[0], bool)
+        learned = jax.tree.leaves(parameters(self.blocks, noise=self.rows.cycles is None))
+        each = sum(leaf.size for leaf in learned) / self.blocks.active.shape[0]
+        cells = np.asarray(self.rows.mask).sum(axis=(1, 2))
+        return (cells <= self.settings.averaging.cells * each) & (each > 0)
+
+    def _settled(self, final: Broadcast, rest: tuple[jax.Array, jax.Array]) -> ClientBlock:
+        """Blocks after one more search, at the final θ_g.
+
+        A curvature says something at the best parameters alone, and the last round's were found before the
+        last step in B_g. Where the search fails a client keeps what it has.
+        """
+        found, sums, _ = self._step(final, rest, jnp.asarray(self.jitter))
+        fine = np.isfinite(np.asarray(sums.evidence))
+
+        def keep(new: jax.Array, old: jax.Array) -> np.ndarray:
+            return np.where(fine.reshape(-1, *[1] * (np.ndim(old) - 1)), new, old)
+
+        return jax.tree.map(keep, found, self.blocks)
+
+    def _final(self, shared: GlobalPosterior, jitter: float) -> Broadcast:
+        """What the server would broadcast after its last step."""
+        J, h = evidence_of(shared)
+        return Broadcast.of(
+            block=shared.block,
+            J=J,
+            h=h,
+            kernels_free=1.0,
+            jitter=jitter,
+            evaluations=self.settings.evaluations,
+            derivatives=self._derivatives(0),
+        )
+
+
+@together(static=1, sooner="a little")
+def _posteriors(
+    options: StepOptions,
+    shared: GlobalBlock,
+    blocks: ClientBlock,
+    rows: Rows,
+    jitter: jax.Array,
+    local_jitter: jax.Array,
+) -> ClientPosterior:
+    basis = shared.basis(jitter)
+    size = basis.factor.shape[0] * basis.factor.shape[1]
+
+    def one(block: ClientBlock, rows: Rows, own: jax.Array) -> ClientPosterior:
+        design = design_of(options.structure, shared, basis, block, own)
+        return client_posterior(accumulate(rows, design, chunk=options.chunk), block, size)
+
+    if options.structure.state_space and not options.structure.deviation:
+        return _without_weights(blocks, size)
+    return jax.vmap(one)(blocks, rows, local_jitter)
+
+
+def _without_weights(blocks: ClientBlock, size: int) -> ClientPosterior:
+    """Clients that have no weights of their own: local functions are states, and there is no deviation."""
+    count = blocks.active.shape[0]
+    return ClientPosterior(
+        block=blocks,
+        offset=jnp.zeros((count, 0)),
+        G=jnp.zeros((count, 0, size)),
+        covariance=jnp.zeros((count, 0, 0)),
+    )

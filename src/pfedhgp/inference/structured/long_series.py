@@ -1,0 +1,145 @@
+"""A client's search at the broadcast q(v_g) = N(m, S): long series with state-space local layers.
+
+    E_q log N(y; H v, N) = log N(y; H m, N) − ½ tr(N⁻¹ H S Hᵀ),   tr ≈ mean_k z_kᵀN⁻¹z_k,   z_k = H S^½ ε_k
+
+The columns y − H m and z_k are made once a round; an evaluation then filters a few columns instead of
+R M + 1, and no Gram matrix is formed. What the inducing inputs leave out costs −½ tr(N⁻¹R), R = k − q,
+less than −½ tr(R)/σ² by as much as local functions can take it up; draws from R estimate it too. It is
+the M-step of EM: where rounds settle, the bound's slope in the client's parameters is zero, up to the
+draws' error. Only for models without a deviation layer, whose weights would have to be held too, and
+with θ_g held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from pfedhgp.base.batching import together
+from pfedhgp.gp import linalg, state_space
+from pfedhgp.gp.features import Basis
+from pfedhgp.gp.kernels import Kernel
+from pfedhgp.inference.structured.state_space_sums import observed
+from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
+
+FINER = 3
+"""How much denser than Z the inputs are on which the rest of the shared functions is drawn."""
+
+
+class Held(eqx.Module):
+    """A client's rows as seen from q(v_g): what the search works on."""
+
+    columns: Float[Array, "n Q k"]
+    """y − H m, then z_k, then Σ_r B_g[q,r] ζ_rk: draws from what the inducing inputs leave out"""
+    probes: int = eqx.field(static=True)
+
+
+@together(static=2)
+def points(
+    probes: int, seed: int, J: Float[Array, "K K"], h: Float[Array, " K"]
+) -> Float[Array, "K k"]:
+    """m, and S^½ε_k for `probes` rows of signs ε_k: S = (I + J)⁻¹, m = S h."""
+    L = linalg.factorise(J + jnp.eye(J.shape[0], dtype=J.dtype))
+    signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(J.shape[0], probes))
+    mean = linalg.solve_lower(L, h[:, None])
+    right = jnp.concatenate([mean, jnp.asarray(signs, J.dtype)], axis=1)
+    return linalg.solve_lower(L, right, transpose=True)
+
+
+def beyond(
+    block: GlobalBlock, X: Float[Array, "n d"], probes: int, seed: int, jitter: Array, chunk: int
+) -> Float[Array, "n R p"]:
+    """Draws ζ_r ~ GP(0, k_r − q_r): functions on inducing inputs `FINER` times as dense, zero on Z.
+
+    A factor for [Z; the others] has the factor for Z in its corner, so later columns are what Z leaves out:
+    ζ(x) = k(x, Z_f) L_f⁻ᵀ [0; ε]. What the finer inputs leave out in turn is neglected.
+    """
+    Z = block.inputs
+    places = np.arange(1, FINER) / FINER
+    between = jnp.concatenate([Z[:-1] + f * (Z[1:] - Z[:-1]) for f in places])
+    fine = jnp.concatenate([Z, between])
+    basis = Basis.build(block.kernels, fine, jitter)
+    latents = basis.factor.shape[0]
+    signs = np.random.default_rng([seed, 1]).choice(
+        [-1.0, 1.0], size=(latents, len(between), probes)
+    )
+    drawn = jnp.concatenate([jnp.zeros((latents, len(Z), probes)), jnp.asarray(signs)], axis=1)
+    weights = linalg.solve_lower(basis.factor, drawn, transpose=True)
+
+    def piece(x: Array) -> Array:
+        return jnp.einsum("rmn,rmp->nrp", basis.cross(x), weights)
+
+    return _by_chunks(piece, X, chunk)
+
+
+def _by_chunks(piece: Callable[[Array], Array], X: Float[Array, "n d"], chunk: int) -> Array:
+    """`piece` of all rows, `chunk` of them at a time."""
+    n = X.shape[0]
+    pieces = -(-n // min(chunk, n))
+    length = -(-n // pieces)
+    padded = jnp.pad(X, ((0, pieces * length - n), (0, 0)), mode="edge")
+    found = jax.lax.map(piece, padded.reshape(pieces, length, -1))
+    return found.reshape(pieces * length, *found.shape[2:])[:n]
+
+
+@together(static=3)
+def batched_beyond(
+    probes: int, seed: int, chunk: int, block: GlobalBlock, X: Float[Array, "c n d"], jitter: Array
+) -> Float[Array, "c n R p"]:
+    """`beyond` at the rows of each client: the same functions for all of them."""
+    return jax.lax.map(lambda x: beyond(block, x, probes, seed, jitter, chunk), X)
+
+
+def hold(
+    rows: Rows,
+    basis: Basis,
+    loadings: Float[Array, "Q R"],
+    at: Float[Array, "K k"],
+    left: Float[Array, "n R p"],
+    chunk: int,
+) -> Held:
+    """One pass over the rows' features."""
+    latents, size = basis.factor.shape[:2]
+    columns = at.reshape(latents, size, at.shape[1])
+
+    def piece(x: Array) -> Array:
+        A = basis.features(x)
+        each = jnp.einsum("rmn,rmk->rnk", A, columns)
+        return jnp.einsum("qr,rnk->nqk", loadings, each)
+
+    fitted = _by_chunks(piece, rows.X, chunk)
+    unseen = jnp.einsum("qr,nrp->nqp", loadings, left)
+    whole = [(rows.Y - fitted[:, :, 0])[:, :, None], fitted[:, :, 1:], unseen]
+    return Held(jnp.concatenate(whole, axis=2), at.shape[1] - 1)
+
+
+def expected_bound(held: Held, client: ClientBlock, rows: Rows) -> Array:
+    """E_q log N(y; H v, N) − ½ tr(N⁻¹R), up to a constant in the client's parameters."""
+    outputs = rows.Y.shape[1]
+    variances = jnp.diagonal(client.noise.covariance(outputs))
+
+    def one(kernel: Kernel, scale: Array, variance: Array, counts: Array, columns: Array) -> Array:
+        series, constant = observed(rows.X[:, 0], counts, variance)
+        model = state_space.StateModel.of(kernel)
+        start = state_space.start(model, columns.shape[1], rows.X[0, 0])
+        white, log_det, _ = state_space.whiten(model, scale, series, columns, start)
+        squares = jnp.sum(white**2, axis=0)
+        trace = jnp.sum(squares[1:]) / held.probes
+        return constant - 0.5 * (log_det + squares[0] + trace)
+
+    each = jax.vmap(one)(
+        client.kernels,
+        jnp.diagonal(client.loadings),
+        variances,
+        rows.mask.T,
+        jnp.moveaxis(held.columns, 1, 0),
+    )
+    value = jnp.sum(each)
+    if rows.scatter is not None and rows.scatter_seen is not None:
+        value -= 0.5 * client.noise.within(rows.scatter, rows.scatter_seen)
+    return value

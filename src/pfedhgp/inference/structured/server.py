@@ -1,0 +1,228 @@
+"""The structured solver's server: what it keeps between exchanges, and its steps in B_g, θ_g and φ."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pfedhgp.base.batching import together
+from pfedhgp.gp import linalg
+from pfedhgp.inference.arrays import block_to_arrays, statistics_from_arrays
+from pfedhgp.inference.ending import NOISE
+from pfedhgp.inference.function_sizes import population_of
+from pfedhgp.inference.jitter import expect_finite, settle_jitter
+from pfedhgp.inference.protocols import Arrays
+from pfedhgp.inference.state import State, block_arrays, block_of
+from pfedhgp.inference.structured.bound import Statistics
+from pfedhgp.inference.structured.coordinates import theta_of, with_theta
+from pfedhgp.inference.structured.server_step import ServerOptions, improve, scale_of_deviations
+from pfedhgp.inference.structured.surrogate import Surrogate
+from pfedhgp.model.blocks import GlobalBlock, Structure
+from pfedhgp.model.posterior import GlobalPosterior, Population
+from pfedhgp.model.spec import Spec
+
+if TYPE_CHECKING:
+    from pfedhgp.inference.structured.settings import Structured
+
+USUAL_NOISE, USUAL_WEIGHT = 0.01, 4.0
+"""Where noise is expected before clients have spoken, in scaled units, and how many of them that is worth."""
+
+
+class StructuredServer:
+    """θ_g, B_g, φ and the last sums. `request` says what to broadcast, `gather` takes the clients' sums."""
+
+    def __init__(self, settings: Structured, spec: Spec, block: GlobalBlock) -> None:
+        self.settings, self.spec = settings, spec
+        self.block = block
+        self.jitter = settle_jitter(block, settings.jitter)
+        self.anchor = theta_of(spec.structure, block)
+        size = block.loadings.shape[1] * block.inputs.shape[0]
+        self.J, self.h = jnp.zeros((size, size)), jnp.zeros(size)
+        self.turn = 0
+        self.radius = settings.radius
+        self.before: GlobalBlock | None = None
+        self.bounds: list[float] = []
+        self.total: Surrogate | None = None
+        self.noise = np.full(spec.outputs, USUAL_NOISE)
+
+    def request(self) -> dict[str, np.ndarray]:
+        """The arrays of the next broadcast."""
+        frozen = self.turn <= self.settings.frozen_rounds
+        count = self.settings.first_evaluations if frozen else self.settings.evaluations
+        count = count if self.turn else 0
+        return {
+            **block_to_arrays(self.block),
+            "J": np.asarray(self.J),
+            "h": np.asarray(self.h),
+            "jitter": np.asarray(self.jitter),
+            "kernels_free": np.asarray(0.0 if frozen else 1.0),
+            "evaluations": np.asarray(float(count)),
+            "noise": self.noise,
+            "derivatives": np.asarray(1.0 if self._will_move() else 0.0),
+        }
+
+    def _will_move(self) -> bool:
+        """Whether θ_g moves after this round."""
+        return self._moves_before(self.turn + 1)
+
+    def _moves_before(self, turn: int) -> bool:
+        """Whether θ_g moves on the way to round `turn`: not while it is held, nor to the last round.
+
+        Nothing could take back a step to the last round that lowers the bound. Training of a few rounds takes
+        the chance.
+        """
+        held, rounds = self.settings.frozen_rounds, self.settings.rounds
+        if not self.settings.learn_shared:
+            return False
+        return held < turn < rounds or held < turn == rounds <= held + 3
+
+    def gather(self, sums: Arrays) -> float:
+        """Takes the summed statistics and returns the bound at the block that was broadcast."""
+        count = len(self.anchor) if self.settings.learn_shared else 0
+        self.total = Surrogate(self.block, statistics_from_arrays(sums, count))
+        bound = float(_value(self.spec.structure, self.total, self.block.loadings))
+        expect_finite("the bound", bound, matrix="I + ΣJ")
+        self.bounds.append(bound)
+        if self.turn:
+            self.noise = usual_noise(self.total.sums)
+        self.turn += 1
+        return bound
+
+    def advance(self, inputs: np.ndarray | None = None) -> None:
+        """Moves the block for the next round; to other inducing inputs where given."""
+        assert self.total is not None
+        structure, total = self.spec.structure, self.total
+        self._set_radius()
+        moving = self._moves_before(self.turn)
+        radius = np.float64(self.radius if moving else 0.0)
+        options = ServerOptions(structure, learn_shared=self.settings.learn_shared)
+        new, _ = improve(options, total, self.anchor, radius, np.float64(self.jitter))
+        if self._fell() and self.before is not None:
+            back = with_theta(structure, new, theta_of(structure, self.before))
+            new = eqx.tree_at(
+                lambda b: b.loadings, back, back.loadings if structure.tied else new.loadings
+            )
+        if self.spec.deviation and not structure.tied:
+            entries = total.sums.clients * self.block.loadings.size
+            phi = scale_of_deviations(jnp.trace(total.sums.deviation_power), entries)
+            new = eqx.tree_at(lambda b: b.phi, new, phi)
+        if inputs is None and total.sums.d_inputs is not None and moving:
+            inputs = self._moved_inputs(np.asarray(total.sums.d_inputs))
+        if inputs is not None:
+            new = eqx.tree_at(lambda b: b.inputs, new, jnp.asarray(inputs))
+        expect_finite("the server's step", new, matrix="the global block")
+        self.jitter = settle_jitter(new, self.jitter)
+        self.before, self.block = self.block, new
+        self.J, self.h = _carried(structure, total, new, np.float64(self.jitter))
+        expect_finite("the evidence at the new block", (self.J, self.h), matrix="ΣJ, Σh")
+
+    def _moved_inputs(self, gradient: np.ndarray) -> np.ndarray:
+        """Z_g uphill by at most a tenth of its spacing times the trust radius; back where the bound fell."""
+        now = np.asarray(self.block.inputs)
+        if self._fell() and self.before is not None and self.before.inputs.shape == now.shape:
+            return np.asarray(self.before.inputs)
+        spacing = len(now) ** (-1.0 / now.shape[1])
+        steepest = max(float(np.abs(gradient).max()), 1e-300)
+        step = 0.1 * self.radius / self.settings.radius * spacing
+        return np.clip(now + step * gradient / steepest, 0.0, 1.0)
+
+    def finish(self) -> GlobalPosterior:
+        """The exact step in B_g at the last θ_g, and q(v_g) solved there."""
+        assert self.total is not None
+        structure, total = self.spec.structure, self.total
+        options = ServerOptions(structure, learn_shared=self.settings.learn_shared)
+        block, _ = improve(options, total, self.anchor, np.float64(0.0), np.float64(self.jitter))
+        J, h = _carried(structure, total, block, np.float64(self.jitter))
+        self.block = block
+        self.bounds[-1] = float(_value(structure, total, block.loadings))
+        mean, covariance = _moments(J, h)
+        expect_finite("q(v_g)", (block, mean, covariance), matrix="I + ΣJ")
+        return GlobalPosterior(block, mean, covariance)
+
+    def shared_nats(self) -> float:
+        """What the global inducing inputs cost, per client: ½ Σ res/σ² of the global and deviation layers."""
+        assert self.total is not None
+        sums, B = self.total.sums, self.block.loadings
+        count = max(float(sums.clients), 1.0)
+        of_global = jnp.einsum("qr,rqp,pr->", B, sums.shared_residual, B)
+        typical = sums.deviation_power / (count * max(B.shape[1], 1))
+        of_deviation = jnp.einsum("rqp,qp->", sums.shared_residual, typical)
+        return 0.5 * float(of_global + of_deviation) / count
+
+    def population(self) -> Population:
+        assert self.total is not None
+        sums = self.total.sums
+        return population_of(
+            self.spec.structure,
+            sums.deviation_square,
+            sums.local_square,
+            sums.noise,
+            sums.clients,
+        )
+
+    def state(self) -> State:
+        """What the next exchange depends on; the sums of the last one are used up."""
+        arrays = {
+            **block_arrays("block", self.block),
+            **block_arrays("before", self.before),
+            "anchor": np.asarray(self.anchor),
+            "J": np.asarray(self.J),
+            "h": np.asarray(self.h),
+            "bounds": np.asarray(self.bounds, np.float64),
+            "noise": self.noise,
+        }
+        return State(arrays, {"jitter": self.jitter, "turn": self.turn, "radius": self.radius})
+
+    def restore(self, state: State) -> None:
+        like = self.block.kernels
+        block = block_of(state, "block", like)
+        assert block is not None
+        self.block, self.before = block, block_of(state, "before", like)
+        self.anchor, self.J, self.h = (jnp.asarray(state.array(n)) for n in ("anchor", "J", "h"))
+        self.bounds = state.array("bounds").tolist()
+        self.noise = state.array("noise")
+        self.jitter, self.radius = float(state.plain["jitter"]), float(state.plain["radius"])
+        self.turn = int(state.plain["turn"])
+
+    def _fell(self) -> bool:
+        """Whether the last step lowered the bound by more than clients' own noise in it."""
+        if len(self.bounds) < 2 or self.turn <= self.settings.frozen_rounds + 1:
+            return False
+        clients = float(self.total.sums.clients) if self.total else 1.0
+        return self.bounds[-1] < self.bounds[-2] - NOISE * clients
+
+    def _set_radius(self) -> None:
+        if self.turn <= self.settings.frozen_rounds + 1:
+            return
+        grown = min(1.7 * self.radius, self.settings.largest_radius)
+        self.radius = 0.4 * self.radius if self._fell() else grown
+
+
+def usual_noise(sums: Statistics) -> np.ndarray:
+    """exp((N log σ̄² + 4 log 0.01)/(N + 4)) for each output: the mean of N clients' variances, held back.
+
+    The mean alone would follow clients that all have too few rows to know their noise.
+    """
+    count = float(sums.clients)
+    mean = np.maximum(np.diagonal(np.asarray(sums.noise)) / count, 1e-8)
+    logs = count * np.log(mean) + USUAL_WEIGHT * np.log(USUAL_NOISE)
+    return np.exp(logs / (count + USUAL_WEIGHT))
+
+
+@together(static=1)
+def _value(structure: Structure, total: Surrogate, loadings: jax.Array) -> jax.Array:
+    return total.value(structure, loadings)
+
+
+@together(static=1)
+def _carried(
+    structure: Structure, total: Surrogate, block: GlobalBlock, jitter: float
+) -> tuple[jax.Array, jax.Array]:
+    return total.carried(structure, block, jitter)
+
+
+_moments = together()(linalg.posterior_moments)

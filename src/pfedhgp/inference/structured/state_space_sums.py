@@ -1,0 +1,157 @@
+"""A client's sums with a state-space local layer: the local functions are integrated out with the noise.
+
+Output q has one local function of its own, b_q h_q, so that its cells have N_q = b_q² K_q + diag(σ_q²/c), and
+L_q⁻¹ comes from a Kalman filter in O(n). Global and deviation layers have the same features a(x), so one
+matrix an output,
+    Γ_q = [A, y_q]ᵀ N_q⁻¹ [A, y_q],
+gives every block of Λ and η for any loadings: Σ_q B[q,r] B'[q,s] Γ_q[r,s].
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from pfedhgp.gp import state_space
+from pfedhgp.gp.features import Basis
+from pfedhgp.gp.kernels import Kernel
+from pfedhgp.gp.noise import Noise
+from pfedhgp.model.blocks import Rows
+
+LOG_2PI = float(np.log(2.0 * np.pi))
+
+
+def observed(
+    times: Float[Array, " n"], counts: Float[Array, " n"], variance: Array
+) -> tuple[state_space.Series, Array]:
+    """Cells seen `counts` times with noise `variance`, and their log-likelihood but for the filter's part."""
+    seen = (counts > 0).astype(times.dtype)
+    number = jnp.where(seen > 0, counts, 1.0)
+    replicates = jnp.log(number) + (counts - seen) * (LOG_2PI + jnp.log(variance))
+    constant = -0.5 * (jnp.sum(seen) * LOG_2PI + jnp.sum(replicates))
+    return state_space.Series(times, variance / number, seen), constant
+
+
+def gammas(
+    rows: Rows,
+    basis: Basis,
+    kernels: Kernel,
+    scales: Float[Array, " Q"],
+    noise: Noise,
+    chunk: int,
+    beyond: Float[Array, "n R p"] | None = None,
+) -> tuple[Float[Array, "Q K K"], Array, Float[Array, "R Q"]]:
+    """Γ_q with y last (K = RM + 1), log N(y; 0, N) without its quadratic form, and Σ_n res_r(n) c_nq/σ_q².
+
+    With draws from what the inducing inputs leave out (`beyond`), the last is an estimate of tr(N_q⁻¹R_r).
+
+    Rows are in order of time. `chunk` of them are filtered at a time and once more for gradients, so that
+    memory does not grow with the series.
+    """
+    outputs = rows.Y.shape[1]
+    variances = jnp.diagonal(noise.covariance(outputs))
+    latents = basis.factor.shape[0]
+    size = latents * basis.factor.shape[1] + 1
+    probes = 0 if beyond is None else beyond.shape[2]
+    drawn = jnp.zeros((rows.X.shape[0], 0)) if beyond is None else beyond.reshape(len(beyond), -1)
+    n = rows.X.shape[0]
+    pieces = -(-n // min(chunk, n))
+    length = -(-n // pieces)
+    extra = pieces * length - n
+
+    def cut(array: Array, mode: str) -> Array:
+        padded = jnp.pad(array, ((0, extra), (0, 0)), mode=mode)
+        return padded.reshape(pieces, length, array.shape[1])
+
+    parts = (
+        cut(rows.X, "edge"),
+        cut(rows.Y, "constant"),
+        cut(rows.mask, "constant"),
+        cut(drawn, "constant"),
+    )
+
+    def first(kernel: Kernel) -> state_space.Carry:
+        return state_space.start(
+            state_space.StateModel.of(kernel), size + latents * probes, rows.X[0, 0]
+        )
+
+    @jax.checkpoint
+    def piece(
+        carries: state_space.Carry, part: tuple[Array, Array, Array, Array]
+    ) -> tuple[state_space.Carry, tuple[Array, Array, Array]]:
+        X, Y, mask, more = part
+        A = basis.features(X)
+        columns = A.reshape(size - 1, length).T
+
+        def one(
+            kernel: Kernel, scale: Array, variance: Array, carry: state_space.Carry, q: Array
+        ) -> tuple[Array, Array, Array, state_space.Carry]:
+            series, constant = observed(X[:, 0], mask[:, q], variance)
+            with_y = jnp.concatenate([columns, Y[:, q][:, None], more], axis=1)
+            model = state_space.StateModel.of(kernel)
+            white, log_det, carry = state_space.whiten(model, scale, series, with_y, carry)
+            constant = constant - 0.5 * log_det
+            squares = jnp.sum(white[:, size:] ** 2, axis=0).reshape(latents, probes)
+            white = white[:, :size]
+            return white.T @ white, constant, jnp.sum(squares, axis=1), carry
+
+        gamma, constant, squares, carries = jax.vmap(one)(
+            kernels, scales, variances, carries, jnp.arange(outputs)
+        )
+        if probes:
+            residual = squares.T / probes
+        else:
+            residual = jnp.einsum("rn,nq->rq", basis.residual(A), mask / variances[None, :])
+        return carries, (gamma, jnp.sum(constant), residual)
+
+    def add(total: tuple, part: tuple) -> tuple[tuple, None]:
+        carries, sums = piece(total[0], part)
+        return (carries, jax.tree.map(jnp.add, total[1], sums)), None
+
+    carries = jax.vmap(first)(kernels)
+    zero = (
+        jnp.zeros((outputs, size, size)),
+        jnp.zeros(()),
+        jnp.zeros((basis.factor.shape[0], outputs)),
+    )
+    (_, sums), _ = jax.lax.scan(add, (carries, zero), parts)
+    return sums
+
+
+def loaded(
+    gamma: Float[Array, "Q K K"],
+    loadings: list[Float[Array, "Q R"]],
+    turn: Float[Array, "R M M"] | None,
+    *,
+    unloaded: bool,
+) -> tuple[Array, Array, Array]:
+    """Λ, η and yᵀN⁻¹y for layers [global, deviation]; global weights unloaded as in `accumulate` if asked."""
+    outputs, K = gamma.shape[0], gamma.shape[1] - 1
+    B_g, B_dev = loadings
+    latents = B_g.shape[1]
+    M = K // max(latents, 1)
+    A = gamma[:, :K, :K].reshape(outputs, latents, M, latents, M)
+    y = gamma[:, :K, K].reshape(outputs, latents, M)
+    d = B_dev.shape[1]
+    A_dev = A[:, :, :, :d]
+    if turn is None:
+        A_gg, A_gd, y_g = A, A_dev, y
+    else:
+        half = jnp.einsum("rkm,qrmsn->qrksn", turn, A)
+        A_gg, A_gd = jnp.einsum("skn,qrmsn->qrmsk", turn, half), half[:, :, :, :d]
+        y_g = jnp.einsum("rkm,qrm->qrk", turn, y)
+    if unloaded:
+        eye = jnp.eye(outputs, dtype=gamma.dtype)
+        gg = jnp.einsum("qp,qrmsn->rqmspn", eye, A_gg).reshape(latents * outputs * M, -1)
+        gd = jnp.einsum("qs,qrmsn->rqmsn", B_dev, A_gd).reshape(latents * outputs * M, d * M)
+        eta = jnp.einsum("qrm->rqm", y_g).reshape(-1)
+    else:
+        gg = jnp.einsum("qr,qs,qrmsn->rmsn", B_g, B_g, A_gg).reshape(K, K)
+        gd = jnp.einsum("qr,qs,qrmsn->rmsn", B_g, B_dev, A_gd).reshape(K, d * M)
+        eta = jnp.einsum("qr,qrm->rm", B_g, y_g).reshape(-1)
+    dd = jnp.einsum("qr,qs,qrmsn->rmsn", B_dev, B_dev, A_dev[:, :d]).reshape(d * M, d * M)
+    eta_d = jnp.einsum("qr,qrm->rm", B_dev, y[:, :d]).reshape(-1)
+    precision = jnp.block([[gg, gd], [gd.T, dd]])
+    return precision, jnp.concatenate([eta, eta_d]), jnp.sum(gamma[:, K, K])

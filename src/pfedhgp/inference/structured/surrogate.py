@@ -1,0 +1,96 @@
+"""What the server knows between exchanges: the collapsed bound around the θ₀ of the last one.
+
+With the shared function's values u = L₀v₀ held fixed, J, h and the evidence are expanded in Δ = θ − θ₀,
+and the change of prior is exact:
+    J(θ, B) = Tᵀ (J₀(B) + Σ_p Δ_p ∂_p J) T,   v₀ = T v,   T = L₀⁻¹ L(θ)
+    F(θ, B) = c + Δᵀ∂c + ½ ΔᵀCΔ + ½ hᵀ(I+J)⁻¹h − ½ log|I+J|
+Exact in B_g at θ₀ whatever the step, and in θ up to second order: so its gradient and Hessian at θ₀ are
+those of the ELBO, and further terms are not used (a linear J runs to |I+J| = 0, where F has no bound).
+"""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import block_diag
+from jaxtyping import Array
+
+from pfedhgp.gp import linalg
+from pfedhgp.inference.structured.bound import Statistics, load
+from pfedhgp.inference.structured.coordinates import Theta, theta_of, with_theta
+from pfedhgp.model.blocks import GlobalBlock, Structure
+
+
+class Surrogate(eqx.Module):
+    """Sums of statistics, and the block at which they were taken. One client's or all clients'."""
+
+    block: GlobalBlock
+    sums: Statistics
+
+    def carried(
+        self, structure: Structure, target: GlobalBlock, jitter: Array | float
+    ) -> tuple[Array, Array]:
+        """(J, h) for the whitened weights of `target`, the evidence on u held as it is: Tᵀ J₀ T and Tᵀ h₀.
+
+        Linear in the sums, so a client can subtract its own; J and h move together, so the mean that
+        they imply stays; and J stays positive semi-definite.
+        """
+        T = self._transport_anywhere(structure, target, jitter)
+        J, h = self._loaded(structure, target)
+        return T.T @ J @ T, T.T @ h
+
+    def value(self, structure: Structure, loadings: Array) -> Array:
+        """F(θ₀, B): the ELBO at the block's own θ for any loadings."""
+        J, h = load(self.sums.U, self.sums.y, loadings, self.block.loadings.shape[1])
+        extra = (
+            0.0
+            if structure.tied
+            else self._residual(self.block.loadings) - self._residual(loadings)
+        )
+        return self.sums.evidence + 0.5 * extra + linalg.log_partition(J, h)
+
+    def derivatives(self, structure: Structure, jitter: Array | float) -> tuple[Theta, Array]:
+        """Gradient and Hessian of the ELBO in θ_g at the block, loadings held."""
+        start = theta_of(structure, self.block)
+
+        def bound(theta: Theta) -> Array:
+            target = with_theta(structure, self.block, theta)
+            delta = theta - start
+            T = self._transport(structure, target, jitter)
+            J, h = self._loaded(structure, self.block)
+            J = J + jnp.tensordot(delta, self.sums.d_J, 1)
+            h = h + delta @ self.sums.d_h
+            value = jnp.dot(delta, self.sums.d_evidence)
+            value += 0.5 * jnp.dot(delta, self.sums.curvature @ delta)
+            return value + linalg.log_partition(T.T @ J @ T, T.T @ h)
+
+        gradient = jax.grad(bound)
+        return gradient(start), jax.jacfwd(gradient)(start)
+
+    def _loaded(self, structure: Structure, target: GlobalBlock) -> tuple[Array, Array]:
+        loadings = self.block.loadings if structure.tied else target.loadings
+        return load(self.sums.U, self.sums.y, loadings, self.block.loadings.shape[1])
+
+    def _transport(self, structure: Structure, target: GlobalBlock, jitter: Array | float) -> Array:
+        """T for the same inducing inputs: v₀ = T v with equal function values."""
+        old, new = self.block.basis(jitter), target.basis(jitter)
+        return self._stacked(structure, target, new.carry_from(old))
+
+    def _transport_anywhere(
+        self, structure: Structure, target: GlobalBlock, jitter: Array | float
+    ) -> Array:
+        """T for any inducing inputs: exact where they are the same, else the conditional mean."""
+        old, new = self.block.basis(jitter), target.basis(jitter)
+        T = new.project_from(old)
+        if target.inputs.shape == self.block.inputs.shape:
+            same = jnp.all(target.inputs == self.block.inputs)
+            T = jnp.where(same, new.carry_from(old), T)
+        return self._stacked(structure, target, T)
+
+    def _stacked(self, structure: Structure, target: GlobalBlock, T: Array) -> Array:
+        full = block_diag(*T) if T.shape[0] else jnp.zeros((0, 0), T.dtype)
+        return full * (target.loadings / self.block.loadings) if structure.tied else full
+
+    def _residual(self, B: Array) -> Array:
+        return jnp.einsum("qr,rqp,pr->", B, self.sums.shared_residual, B)

@@ -1,0 +1,222 @@
+"""Imputing held-out days and a station's whole fortnight, against what one would do without the hierarchy.
+
+Every method gives a mean and an sd for each held-out cell. Own-station baselines see their station alone:
+`station-gp`, an exact GP with a Matérn function and waves of the year, the week and the day,
+`station-gp-plain` without the waves (both by Kalman filter), and linear interpolation. `pooled-gp` is one GP
+on all stations' rows, as if they were one; `others-mean` is the mean of the other stations at that hour. Both
+need pooled rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.optimize import minimize
+
+from pfedhgp.base.numerics import with_numerics
+from pfedhgp.errors import InputError
+from pfedhgp.gp import metrics
+from pfedhgp.gp import state_space as ss
+from pfedhgp.gp.kernels import Matern12
+from pfedhgp.studies.airquality.station_gp import station_gps
+
+OWN = ("station-gp", "station-gp-plain", "interpolation")
+FORTNIGHT = 14.0
+Series = tuple[np.ndarray, np.ndarray]  # days (n,), values (n,) without NaN
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Rows to fit to and rows held out, by station."""
+
+    kept: dict[str, Series]
+    days: dict[str, Series]
+    fortnight: dict[str, Series]
+
+    @property
+    def held(self) -> dict[str, Series]:
+        """Both kinds together, the fortnight last."""
+        return {name: _joined(days, self.fortnight.get(name)) for name, days in self.days.items()}
+
+
+def _joined(first: Series, second: Series | None) -> Series:
+    if second is None:
+        return first
+    return np.concatenate([first[0], second[0]]), np.concatenate([first[1], second[1]])
+
+
+def split(sites: Mapping[str, Series], *, share: float, seed: int) -> Split:
+    """Whole days at random at each station, and two weeks on end at one station."""
+    rng = np.random.default_rng([seed, 7])
+    names = sorted(sites)
+    chosen = names[int(rng.integers(len(names)))]
+    kept, days, fortnight = {}, {}, {}
+    for name in names:
+        t, y = sites[name]
+        whole = np.unique(np.floor(t))
+        out = np.isin(
+            np.floor(t), rng.choice(whole, max(1, round(share * len(whole))), replace=False)
+        )
+        if name == chosen:
+            if t[-1] - t[0] <= 3 * FORTNIGHT:
+                raise InputError(
+                    f"station {name!r} has six weeks or less: too short for imputation"
+                )
+            first = float(rng.uniform(t[0] + FORTNIGHT, t[-1] - 2 * FORTNIGHT))
+            block = (t >= first) & (t < first + FORTNIGHT)
+            if not block.any():
+                raise InputError(
+                    f"station {name!r} has no values in the fortnight to be held out: another `seed` takes "
+                    "another one"
+                )
+            fortnight[name] = (t[block], y[block])
+            out = out & ~block
+        else:
+            block = np.zeros(len(t), bool)
+        days[name] = (t[out], y[out])
+        kept[name] = (t[~out & ~block], y[~out & ~block])
+    return Split(kept, days, fortnight)
+
+
+def scores(
+    held: Mapping[str, Series], found: Mapping[str, tuple[np.ndarray, np.ndarray]]
+) -> dict[str, float]:
+    """RMSE, NLL, CRPS, coverage and width of 95% intervals over all held-out cells, in transformed units."""
+    y = np.concatenate([held[name][1] for name in held])[:, None]
+    mean = np.concatenate([found[name][0] for name in held])[:, None]
+    sd = np.concatenate([found[name][1] for name in held])[:, None]
+    variance = (sd**2)[:, :, None]
+    return {
+        "rmse": metrics.rmse(y, mean),
+        "nll": metrics.nll(y, mean, variance),
+        "crps": metrics.crps(y, mean, variance),
+        "coverage": metrics.coverage(y, mean, variance),
+        "width": metrics.width(y, mean, variance),
+    }
+
+
+# ---------------------------------------------------------------------------------------- baselines
+
+
+@jax.jit
+def _negative(free: jax.Array, t: jax.Array, y: jax.Array) -> jax.Array:
+    """−log N(y; 0, b²K + σ²) for log (ℓ, b, σ²), and a weak prior."""
+    model, scale, series = _model(free, t)
+    carry = ss.start(model, 1, t[0])
+    white, log_det, _ = ss.whiten(model, scale, series, y[:, None], carry)
+    return 0.5 * (jnp.sum(white**2) + log_det) + 0.02 * jnp.sum(free**2)
+
+
+def _model(free: jax.Array, t: jax.Array) -> tuple[ss.StateModel, jax.Array, ss.Series]:
+    length, scale, variance = jnp.exp(free)
+    series = ss.Series(t, jnp.full(t.shape, variance + 1e-6), jnp.ones(t.shape))
+    return ss.StateModel.of(Matern12(length)), scale, series
+
+
+_slope = jax.jit(jax.value_and_grad(_negative))
+
+
+@with_numerics
+def gaussian_process(t: np.ndarray, y: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """An exact GP of one series with a Matérn 1/2 kernel, its parameters by maximum likelihood."""
+    order = np.argsort(t, kind="stable")
+    t, y = t[order], y[order]
+    centre = float(y.mean())
+    best = minimize(
+        lambda z: tuple(np.asarray(v, np.float64) for v in _slope(jnp.asarray(z), t, y - centre)),
+        np.log([1.0, max(float(y.std()), 1e-3), 0.1]),
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": 60},
+    )
+    mean, variance = _posterior(jnp.asarray(best.x), t, y - centre, at)
+    noise = float(np.exp(best.x[2])) + 1e-6
+    return np.asarray(mean) + centre, np.sqrt(np.asarray(variance) + noise)
+
+
+@jax.jit
+def _posterior(
+    free: jax.Array, t: jax.Array, y: jax.Array, at: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    both = jnp.concatenate([t, at])
+    order = jnp.argsort(both, stable=True)
+    model, scale, series = _model(free, both[order])
+    seen = jnp.concatenate([jnp.ones(t.shape), jnp.zeros(at.shape)])[order]
+    data = jnp.concatenate([y, jnp.zeros(at.shape)])[order]
+    series = ss.Series(series.times, series.variance, seen)
+    states, covariances = ss.smooth(model, scale, series, data[:, None])
+    places = jnp.argsort(order, stable=True)[t.shape[0] :]
+    h = scale * model.observe
+    return jnp.einsum("s,nsk->n", h, states[places]), jnp.einsum(
+        "s,nst,t->n", h, covariances[places], h
+    )
+
+
+def with_waves(
+    kept: Mapping[str, Series], held: Mapping[str, Series]
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Each station's own GP with seasonal, weekly and daily structure, on one clock for all."""
+    names = list(held)
+    parts = [*(kept[n][0] for n in names), *(held[n][0] for n in names)]
+    clock = np.unique(np.concatenate(parts))
+    Y = np.full((len(clock), len(names)), np.nan)
+    for i, name in enumerate(names):
+        Y[np.searchsorted(clock, kept[name][0]), i] = kept[name][1]
+    mean, sd = station_gps(clock, Y)
+    at = [np.searchsorted(clock, held[name][0]) for name in names]
+    return {name: (mean[at[i], i], sd[at[i], i]) for i, name in enumerate(names)}
+
+
+def interpolation(t: np.ndarray, y: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Between the neighbours in time; the sd is that of leaving out whole days of the rows themselves."""
+    mean = np.interp(at, t, y)
+    errors = []
+    for fold in range(5):
+        out = np.floor(t).astype(int) % 5 == fold
+        if out.any() and not out.all():
+            errors.append(y[out] - np.interp(t[out], t[~out], y[~out]))
+    sd = float(np.sqrt(np.mean(np.concatenate(errors) ** 2))) if errors else float(y.std())
+    return mean, np.full(len(at), sd)
+
+
+def others_mean(
+    kept: Mapping[str, Series], name: str, at: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The mean of the other stations at the hour, shifted by the station's mean difference from it."""
+    others = [kept[other] for other in kept if other != name]
+    everything = float(np.mean(np.concatenate([y for _, y in others])))
+
+    def mean_at(times: np.ndarray) -> np.ndarray:
+        total, count = np.zeros(len(times)), np.zeros(len(times))
+        for t, y in others:
+            where = np.clip(np.searchsorted(t, times), 0, len(t) - 1)
+            same = np.abs(t[where] - times) < 1e-6
+            total += np.where(same, y[where], 0.0)
+            count += same
+        return np.where(count > 0, total / np.maximum(count, 1), everything)
+
+    t, y = kept[name]
+    left = y - mean_at(t)
+    return mean_at(at) + left.mean(), np.full(len(at), float(left.std()))
+
+
+def baselines(
+    kept: Mapping[str, Series], held: Mapping[str, Series]
+) -> dict[str, dict[str, tuple[np.ndarray, np.ndarray]]]:
+    """Means and sds of every baseline at every station's held-out rows."""
+    pooled = [np.concatenate([kept[name][j] for name in kept]) for j in range(2)]
+    every = np.concatenate([held[name][0] for name in held])
+    cuts = np.cumsum([len(held[name][0]) for name in held])[:-1]
+    mean, sd = gaussian_process(pooled[0], pooled[1], every)
+    parts = zip(np.split(mean, cuts), np.split(sd, cuts), strict=True)
+    return {
+        "station-gp": with_waves(kept, held),
+        "station-gp-plain": {n: gaussian_process(*kept[n], held[n][0]) for n in held},
+        "interpolation": {n: interpolation(*kept[n], held[n][0]) for n in held},
+        "pooled-gp": dict(zip(held, parts, strict=True)),
+        "others-mean": {n: others_mean(kept, n, held[n][0]) for n in held},
+    }

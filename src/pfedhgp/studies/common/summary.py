@@ -1,0 +1,163 @@
+"""From runs to results: means with 95% intervals, curves, and what is needed to come near the best."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.stats import t as student
+
+from pfedhgp.gp.metrics import ECE_LEVELS
+from pfedhgp.studies.common.provenance import MADE
+from pfedhgp.studies.synthetic.printed import printed_records
+
+NEAR = 0.2
+"""Nats of NLL within which a method has come near its own best."""
+BEHIND = "behind full, run by run"
+ONE_AFTER_ANOTHER = "exchanges one after another"
+PAIRED = ("nll", "crps", "coverr")
+Record = dict[str, Any]
+POSSIBLE = {"coverage": (0.0, 1.0), "correlation": (-1.0, 1.0)}
+POSSIBLE |= dict.fromkeys(("rmse", "crps", "coverr", "width", "ece"), (0.0, np.inf))
+"""Ranges of metrics that have ends: an interval does not reach beyond."""
+
+
+def interval(
+    values: Sequence[float], within: tuple[float, float] = (-np.inf, np.inf)
+) -> tuple[float, list[float | None]]:
+    """Mean and its 95% interval by Student's t over runs, cut at what is possible; one run has none.
+
+    >>> interval([0.9, 1.0, 1.0], within=(0.0, 1.0))[1][1]
+    1.0
+    """
+    array = np.asarray(values, np.float64)
+    mean = float(array.mean())
+    if len(array) < 2:
+        return mean, [None, None]
+    reach = float(student.ppf(0.975, len(array) - 1) * array.std(ddof=1) / np.sqrt(len(array)))
+    low, high = within
+    return mean, [max(mean - reach, low), min(mean + reach, high)]
+
+
+def possible(metric: str) -> tuple[float, float]:
+    """The range of a metric."""
+    return POSSIBLE.get(metric, (-np.inf, np.inf))
+
+
+def summarise(
+    runs: Iterable[Record], *, scenarios: Sequence[str], models: Sequence[str], count: int
+) -> dict[str, Any]:
+    """records, curves and tables of results.json, from the runs 0 … count − 1 of these cells."""
+    cells: dict[tuple[str, str], list[Record]] = {(s, m): [] for s in scenarios for m in models}
+    for run in sorted(runs, key=lambda r: r["run"]):
+        if (run["scenario"], run["model"]) in cells and run["run"] < count:
+            cells[run["scenario"], run["model"]].append(run)
+    records = [
+        {"scenario": s, "model": m, "metric": name, "mean": mean, "ci95": ci95, "runs": len(found)}
+        for (s, m), found in cells.items()
+        for name in measured(found)
+        for mean, ci95 in (interval([run["metrics"][name] for run in found], possible(name)),)
+    ]
+    return {
+        "records": [*records, *printed_records(list(scenarios))],
+        "curves": {
+            "nll": [_nll_curve(s, m, found) for (s, m), found in cells.items() if _curves(found)],
+            "coverage": [
+                {
+                    "scenario": s,
+                    "model": m,
+                    "level": list(ECE_LEVELS),
+                    "coverage": np.mean([run["coverage"] for run in found], axis=0).tolist(),
+                }
+                for (s, m), found in cells.items()
+                if found
+            ],
+        },
+        "tables": {
+            f"within {NEAR} nats of its own best": [
+                {"scenario": s, "model": m, **nearness(_curves(found))}
+                for (s, m), found in cells.items()
+                if _curves(found)
+            ],
+            BEHIND: [
+                {"scenario": s, "model": m, **behind(found, cells[s, "full"])}
+                for (s, m), found in cells.items()
+                if m != "full" and found and len(cells.get((s, "full"), ())) == len(found)
+            ],
+            "kernels chosen": [
+                {"scenario": s, "model": m, "kernel": kernel, "runs": times}
+                for (s, m), found in cells.items()
+                for kernel, times in _votes(found).items()
+            ],
+            ONE_AFTER_ANOTHER: [
+                {"scenario": s, "model": m, "exchanges": float(np.mean(counts))}
+                for (s, m), found in cells.items()
+                if (counts := [run[ONE_AFTER_ANOTHER] for run in found if ONE_AFTER_ANOTHER in run])
+            ],
+        },
+    }
+
+
+def measured(found: Sequence[Record]) -> list[str]:
+    """A row's metrics. Seconds are wall time: on a GPU runs are a batch, and they are no run's own."""
+    names = list(found[0]["metrics"]) if found else []
+    if any((run.get(MADE) or {}).get("device") == "gpu" for run in found):
+        names = [name for name in names if name != "seconds"]
+    return names
+
+
+def behind(found: Sequence[Record], full: Sequence[Record]) -> dict[str, Any]:
+    """How far a model is behind `full` on the same data: mean of the differences, with its 95% interval."""
+    gaps = {
+        metric: [
+            one["metrics"][metric] - other["metrics"][metric]
+            for one, other in zip(found, full, strict=True)
+        ]
+        for metric in PAIRED
+    }
+    named = {metric: interval(values) for metric, values in gaps.items()}
+    return {
+        metric: {"mean": mean, "ci95": ci95, "least": min(gaps[metric])}
+        for metric, (mean, ci95) in named.items()
+    }
+
+
+def nearness(curves: Sequence[Sequence[Sequence[float]]]) -> dict[str, float]:
+    """Mean over runs of the first exchange (and bytes) after which NLL is within NEAR of the run's best."""
+    firsts = []
+    for curve in curves:
+        best = min(nll for _, _, nll in curve)
+        firsts.append(next((e, b) for e, b, nll in curve if nll <= best + NEAR))
+    exchanges, sent = np.mean(np.array(firsts, np.float64), axis=0)
+    return {"exchanges": float(exchanges), "bytes": float(sent), "runs": len(firsts)}
+
+
+def _curves(found: Sequence[Record]) -> list[list[list[float]]]:
+    return [run["curve"] for run in found if run["curve"]]
+
+
+def _nll_curve(scenario: str, model: str, found: Sequence[Record]) -> dict[str, Any]:
+    """Mean NLL after each exchange; a run that ended early keeps its last value."""
+    curves = _curves(found)
+    last = int(max(curve[-1][0] for curve in curves))
+    first = int(min(curve[0][0] for curve in curves))
+    exchanges = list(range(first, last + 1))
+    values = [float(np.mean([_at(curve, exchange) for curve in curves])) for exchange in exchanges]
+    return {
+        "scenario": scenario,
+        "model": model,
+        "exchange": exchanges,
+        "nll": values,
+        "runs": len(curves),
+    }
+
+
+def _at(curve: Sequence[Sequence[float]], exchange: int) -> float:
+    reached = [nll for e, _, nll in curve if e <= exchange]
+    return reached[-1] if reached else curve[0][2]
+
+
+def _votes(found: Sequence[Record]) -> dict[str, int]:
+    names = [run["chosen"] for run in found if "chosen" in run]
+    return {name: names.count(name) for name in sorted(set(names))}

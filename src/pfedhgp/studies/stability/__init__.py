@@ -1,0 +1,1 @@
+"""How stable the split between global and deviation is."""

@@ -1,0 +1,1 @@
+"""The paper's third application: fault diagnosis from whole machine cycles."""

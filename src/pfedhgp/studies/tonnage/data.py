@@ -1,0 +1,154 @@
+"""The data of the diagnosis study, and how they are split into training and test cycles.
+
+simulated: the press of `studies.press`. hydraulic:valve, hydraulic:cooler: condition monitoring of hydraulic
+systems (UCI 447; Helwig, Pignanelli and Schütze; CC BY 4.0). FILE: tonnage.mat, or any .npz or .mat with
+cycles and labels.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pfedhgp.data.cycle_files import CycleSet, read_cycles
+from pfedhgp.errors import InputError
+from pfedhgp.studies.tonnage import press
+
+SHARE = 0.1377
+"""Of cycles, or of blocks where cycles come in blocks, that the paper trains on."""
+FIRST_NORMAL, TRAINING_NORMAL, TRAINING_FAULTY = 305, 40, 10
+HYDRAULIC = Path("hydraulic") / "hydraulic_valve_cooler.npz"
+SMALL_PRESS = {"normal": 60, "faulty": 20, "samples": 121}
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where cycles come from, and what the study is to say about it."""
+
+    name: str
+    kind: str
+    """simulated, hydraulic or file"""
+    says: str
+
+
+def source_of(given: str) -> Source:
+    """Checks `--data` before anything is computed."""
+    if given == "simulated":
+        return Source(given, "simulated", "a simulated press (not the real tonnage data)")
+    if given in ("hydraulic:valve", "hydraulic:cooler"):
+        hydraulic_file()
+        return Source(given, "hydraulic", "UCI 447, Helwig, Pignanelli and Schütze, CC BY 4.0")
+    if given.startswith("hydraulic"):
+        raise InputError(f"no data {given!r}: there are hydraulic:valve and hydraulic:cooler")
+    if not Path(given).exists():
+        raise InputError(f"{given}: no such file; or simulated, hydraulic:valve, hydraulic:cooler")
+    return Source(given, "file", f"the file {Path(given).name}")
+
+
+def hydraulic_file() -> Path:
+    """Under PFEDHGP_DATA, then beside the checkout."""
+    places = [Path(os.environ["PFEDHGP_DATA"])] if os.environ.get("PFEDHGP_DATA") else []
+    places.append(Path(__file__).resolve().parents[4].parent / "shared" / "data")
+    for place in places:
+        if (place / HYDRAULIC).exists():
+            return place / HYDRAULIC
+    raise InputError(f"no {HYDRAULIC} found: set PFEDHGP_DATA to the folder that holds it")
+
+
+def load(source: Source, seed: int, *, subtlety: float = 1.0, small: bool = False) -> CycleSet:
+    """The cycles of one run; only simulated ones depend on the seed."""
+    if source.kind == "simulated":
+        sizes: dict[str, Any] = SMALL_PRESS if small else {}
+        return press.simulate(seed, subtlety=subtlety, **sizes)
+    if source.kind == "file":
+        found = read_cycles(source.name)
+        if found.label is None:
+            raise InputError(f"{source.name}: no array `label`: the study needs each cycle's class")
+        return found
+    return _hydraulic(source.name.removeprefix("hydraulic:"))
+
+
+def _hydraulic(target: str) -> CycleSet:
+    with np.load(hydraulic_file(), allow_pickle=False) as found:
+        valve, cooler = found["valve"], found["cooler"]
+        count = 4 if target == "valve" else found["cycles"].shape[1]  # PS1 to PS4, or all
+        cycles = found["cycles"][:, :count].astype(np.float64)
+        channels = tuple(str(name) for name in found["channels"][:count])
+    condition = np.stack([valve, cooler], axis=1)
+    starts = np.r_[True, np.any(condition[1:] != condition[:-1], axis=1)]
+    label = tuple(str(int(v)) for v in (valve if target == "valve" else cooler))
+    blocks = tuple(str(b) for b in np.cumsum(starts))
+    return CycleSet(cycles, np.arange(60.0), channels, label, blocks)
+
+
+def training_mask(
+    data: CycleSet, source: Source, seed: int, *, share: float = SHARE
+) -> npt.NDArray[np.bool_]:
+    """Which cycles are for training.
+
+    Blocks, where there are some, go whole: a share of each class's, at least two. The press (`is_press`), at
+    the paper's share, as the paper has it: 40 of 305 normal cycles and 10 of each fault, the first ones of a
+    file and any of the simulator, whose cycles have no order. Else a share of each class at random, at least
+    two cycles.
+    """
+    assert data.label is not None
+    labels = np.asarray(data.label)
+    rng = np.random.default_rng([seed, 7])
+    train = np.zeros(len(labels), bool)
+    as_paper = share == SHARE and is_press(data, source)
+    first = splits_once(data, source, share)
+    for name in dict.fromkeys(data.label):
+        mine = np.flatnonzero(labels == name)
+        if data.block is not None:
+            own = np.asarray(data.block)[mine]
+            different = np.unique(own)
+            count = min(max(2, round(share * len(different))), len(different) - 1)
+            train[mine[np.isin(own, rng.choice(different, count, replace=False))]] = True
+            continue
+        count = min(max(2, round(share * len(mine))), len(mine) - 1)
+        if as_paper:
+            count = TRAINING_NORMAL if len(mine) >= FIRST_NORMAL else TRAINING_FAULTY
+        train[mine[:count] if first else rng.choice(mine, count, replace=False)] = True
+    return train
+
+
+def splits_once(data: CycleSet, source: Source, share: float) -> bool:
+    """Whether every seed has the same split: the first cycles of a file of the press's shape."""
+    return share == SHARE and source.kind == "file" and is_press(data, source)
+
+
+FAULTY_LEAST, CHANNELS, SAMPLES, MORE = 60, 4, 1201, 5
+"""Cycles of each fault of the press at least; its shape; normal cycles that it may have beyond 305."""
+
+
+def is_press(data: CycleSet, source: Source) -> bool:
+    """Whether the paper's counts (40 and 10) are meant: the press in full, simulated or a file of its shape.
+
+    One class of 305 to 310 cycles, others of 60 to 304, no blocks, and 4 channels of 1,201 samples.
+    """
+    if source.kind not in ("simulated", "file") or data.block is not None:
+        return False
+    *faulty, normal = sorted(np.unique(np.asarray(data.label), return_counts=True)[1].tolist())
+    counts = FIRST_NORMAL <= normal <= FIRST_NORMAL + MORE and bool(faulty)
+    counts = counts and faulty[0] >= FAULTY_LEAST and faulty[-1] < FIRST_NORMAL
+    shape = data.cycles.shape[1:] == (CHANNELS, SAMPLES)
+    return counts and (shape or source.kind == "simulated")
+
+
+def first_normal(data: CycleSet, source: Source) -> CycleSet:
+    """Of more than 305 cycles of the press's normal class the first 305, as in the paper."""
+    assert data.label is not None
+    if not is_press(data, source):
+        return data
+    labels = np.asarray(data.label)
+    kept = np.ones(len(labels), bool)
+    for name in dict.fromkeys(data.label):
+        mine = np.flatnonzero(labels == name)
+        if len(mine) > FIRST_NORMAL:
+            kept[mine[FIRST_NORMAL:]] = False
+    return data.take(kept)

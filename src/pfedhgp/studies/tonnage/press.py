@@ -1,0 +1,83 @@
+"""A simulated press, not the real data: four tonnage channels of 1201 samples, normal and four faults.
+
+It has the shape of the press data as they are described (one pulse a channel with its peak near sample 750,
+ripples before it, an undershoot after it; 305 normal cycles and 69 of each fault). Cycles differ by smooth
+functions: height, timing, and a Gaussian process that channels share in part; noise is small. Faults are
+graded: 1 lowers the peak, 2 dips around samples 250 and 400, 3 and 4 are faint bumps, far smaller than what
+cycles of one class differ by, but not as smooth. `subtlety` divides what faults do to the curve.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from pfedhgp.data.cycle_files import CycleSet
+
+FloatArray = npt.NDArray[np.float64]
+SAMPLES, NORMAL, FAULTY = 1201, 305, 69
+PEAKS = (175.0, 145.0, 150.0, 152.0)
+CLASSES = ("normal", "fault 1", "fault 2", "fault 3", "fault 4")
+NOISE_SD, SMOOTH_SD, SMOOTH_SCALE = 0.4, 2.0, 120.0
+HEIGHT_SD, SHIFT_SD = 0.015, 2.0
+
+
+def simulate(
+    seed: int,
+    *,
+    subtlety: float = 1.0,
+    normal: int = NORMAL,
+    faulty: int = FAULTY,
+    samples: int = SAMPLES,
+) -> CycleSet:
+    """All cycles, class after class; with fewer `samples` the same curves on a coarser grid."""
+    rng = np.random.default_rng([seed, 1201])
+    grid = np.linspace(0.0, SAMPLES - 1.0, samples)
+    root = _smooth_root(grid)
+    channels = np.linalg.cholesky(0.6 * np.ones((4, 4)) + 0.4 * np.eye(4))
+    cycles, labels = [], []
+    for k, name in enumerate(CLASSES):
+        count = normal if k == 0 else faulty
+        shift = SHIFT_SD * rng.standard_normal(count)
+        height = 1.0 + HEIGHT_SD * rng.standard_normal((count, 1))
+        mean = np.stack([height * _curve(grid, q, k, shift, subtlety) for q in range(4)], axis=1)
+        z = rng.standard_normal((count, 4, root.shape[1]))
+        smooth = SMOOTH_SD * np.einsum("qp,cpk,nk->cqn", channels, z, root, optimize=True)
+        noise = NOISE_SD * rng.standard_normal(mean.shape)
+        cycles.append(mean + smooth + noise)
+        labels += [name] * count
+    names = tuple(f"tonnage {q + 1}" for q in range(4))
+    return CycleSet(np.concatenate(cycles), grid, names, tuple(labels))
+
+
+def _smooth_root(grid: FloatArray) -> FloatArray:
+    """F with F Fᵀ the RBF covariance on the grid, (n, k), from its leading eigenvectors."""
+    K = np.exp(-0.5 * (grid[:, None] - grid) ** 2 / SMOOTH_SCALE**2)
+    values, vectors = np.linalg.eigh(K)
+    kept = values > 1e-10 * values[-1]
+    return vectors[:, kept] * np.sqrt(values[kept])
+
+
+def _curve(
+    grid: FloatArray, channel: int, fault: int, shift: FloatArray, subtlety: float
+) -> FloatArray:
+    """The curve of one channel under one fault, (C, n); `shift` delays each cycle."""
+    t = grid[None, :] - shift[:, None]
+    pulse = _bump(t, 750.0, np.where(t < 750.0, 110.0, 80.0))
+    ripple = 4.0 * np.sin(2.0 * np.pi * (t - 200.0) / 85.0) * _bump(t, 325.0, 70.0)
+    under = -18.0 * _bump(t, 1010.0, 60.0)
+    curve = PEAKS[channel] * pulse + (1.0 + 0.1 * channel) * ripple + under
+    size = 1.0 / subtlety
+    if fault == 1:
+        curve = curve - size * 70.0 * _bump(t, 750.0, 90.0)
+    elif fault == 2:
+        curve = curve - size * (8.0 * _bump(t, 250.0, 30.0) + 6.0 * _bump(t, 400.0, 30.0))
+    elif fault == 3:
+        curve = curve + size * (3.6, 2.7, 0.0, 1.8)[channel] * _bump(t, 560.0, 26.0)
+    elif fault == 4:
+        curve = curve - size * (0.0, 2.7, 3.6, 1.8)[channel] * _bump(t, 880.0, 26.0)
+    return curve
+
+
+def _bump(t: FloatArray, centre: float, width: float | FloatArray) -> FloatArray:
+    return np.exp(-0.5 * ((t - centre) / width) ** 2)

@@ -1,0 +1,1 @@
+"""Zones: which clients behave alike, from what they are willing to send."""

@@ -1,0 +1,110 @@
+"""Row precisions against the dense inverse of the observed block."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pfedhgp.gp.noise import DiagonalNoise, FullNoise, Noise
+from support import twins
+
+Q = 3
+MASK = np.array([[1, 1, 1], [1, 0, 1], [0, 0, 1], [0, 0, 0], [0, 1, 0]], float)
+KINDS = ["scalar", "outputs", "full"]
+
+
+def noise_of(kind: str, scale: float = 0.2) -> tuple[Noise, np.ndarray]:
+    noise = twins.make_noise(kind, np.random.default_rng(0), Q, scale)
+    return noise, twins.covariance(noise, Q)
+
+
+def dense_rows(Sigma: np.ndarray) -> tuple[np.ndarray, float]:
+    """P_n by inverting each row's observed block, and Σ_n log|block|."""
+    P, log_det = np.zeros((len(MASK), Q, Q)), 0.0
+    for n, row in enumerate(MASK):
+        seen = np.flatnonzero(row)
+        if len(seen):
+            block = Sigma[np.ix_(seen, seen)]
+            P[n][np.ix_(seen, seen)] = np.linalg.inv(block)
+            log_det += np.linalg.slogdet(block)[1]
+    return P, log_det
+
+
+@pytest.mark.parametrize("scale", [0.2, 1e-6])
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_equal_the_inverse_of_the_observed_block(kind, scale):
+    noise, Sigma = noise_of(kind, scale)
+    rng = np.random.default_rng(1)
+    a, b, Y = rng.normal(size=(Q, 2)), rng.normal(size=(Q, 4)), rng.normal(size=(len(MASK), Q))
+    P, log_det = dense_rows(Sigma)
+    rows = noise.rows(jnp.asarray(MASK))
+    twins.assert_close(
+        rows.weigh(jnp.asarray(a), jnp.asarray(b)), np.einsum("qa,nqp,pb->abn", a, P, b), 1e-12
+    )
+    twins.assert_close(rows.apply(jnp.asarray(Y)), np.einsum("nqp,np->nq", P, Y), 1e-12)
+    assert float(rows.log_determinant) == pytest.approx(log_det, rel=1e-12)
+    np.testing.assert_allclose(noise.covariance(Q), Sigma, rtol=1e-13)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_stands_in_a_missing_cell_does_not_matter(kind):
+    noise, _ = noise_of(kind)
+    rows = noise.rows(jnp.asarray(MASK))
+    Y = np.random.default_rng(2).normal(size=MASK.shape)
+    changed = np.where(MASK > 0, Y, 1e6)
+    np.testing.assert_array_equal(rows.apply(jnp.asarray(Y)), rows.apply(jnp.asarray(changed)))
+    np.testing.assert_array_equal(np.asarray(rows.apply(jnp.asarray(Y)))[MASK == 0], 0.0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_without_cells_add_nothing(kind):
+    noise, _ = noise_of(kind)
+    more = np.concatenate([MASK, np.zeros((4, Q))])
+    plain, padded = noise.rows(jnp.asarray(MASK)), noise.rows(jnp.asarray(more))
+    assert float(padded.log_determinant) == float(plain.log_determinant)
+    eye = jnp.eye(Q)
+    np.testing.assert_array_equal(padded.weigh(eye, eye)[:, :, : len(MASK)], plain.weigh(eye, eye))
+    np.testing.assert_array_equal(padded.weigh(eye, eye)[:, :, len(MASK) :], 0.0)
+
+
+def test_the_three_forms_agree_where_they_mean_the_same():
+    one = DiagonalNoise(jnp.log(jnp.asarray([0.3])))
+    each = DiagonalNoise(jnp.log(jnp.full(Q, 0.3)))
+    full = FullNoise(jnp.diag(jnp.full(Q, 0.5 * np.log(0.3))))
+    eye, mask = jnp.eye(Q), jnp.asarray(MASK)
+    for noise in (each, full):
+        np.testing.assert_allclose(noise.covariance(Q), one.covariance(Q), rtol=1e-14)
+        rows, expected = noise.rows(mask), one.rows(mask)
+        np.testing.assert_allclose(rows.weigh(eye, eye), expected.weigh(eye, eye), rtol=1e-12)
+        log_det = float(expected.log_determinant)
+        assert float(rows.log_determinant) == pytest.approx(log_det, rel=1e-13)
+
+
+def test_the_floor_holds_when_an_optimiser_runs_away():
+    for noise in (DiagonalNoise(jnp.full(1, -1e3)), FullNoise(jnp.diag(jnp.full(Q, -1e3)))):
+        np.testing.assert_allclose(noise.covariance(Q), 1e-8 * np.eye(Q), rtol=1e-12)
+        assert np.isfinite(float(noise.rows(jnp.asarray(MASK)).log_determinant))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_with_missing_cells_equal_finite_differences(kind):
+    noise, _ = noise_of(kind)
+    leaves, tree = jax.tree.flatten(noise)
+    shape = leaves[0].shape
+    Y = jnp.asarray(np.random.default_rng(3).normal(size=MASK.shape))
+
+    @jax.jit
+    def total(raw):
+        rows = jax.tree.unflatten(tree, [raw.reshape(shape)]).rows(jnp.asarray(MASK))
+        return rows.log_determinant + jnp.sum(rows.apply(Y) * Y)
+
+    start = np.asarray(leaves[0]).ravel()
+    expected = twins.five_point(total, start)
+    np.testing.assert_allclose(
+        twins.compiled(jax.grad(total))(start), expected, rtol=1e-8, atol=1e-9
+    )
+    if kind == "full":  # what stands above the diagonal is not used
+        unused = np.triu(np.ones((Q, Q)), 1).ravel() > 0
+        np.testing.assert_array_equal(jax.grad(total)(start)[unused], 0.0)

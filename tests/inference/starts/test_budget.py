@@ -1,0 +1,118 @@
+"""Automatic inducing inputs: enough and no more over lengthscales and domains of many sizes; they grow."""
+
+from __future__ import annotations
+
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from pfedhgp.errors import BudgetWarning
+from pfedhgp.federation.opening import Frame, too_few
+from pfedhgp.federation.plan import Plan
+from pfedhgp.federation.server import Server
+from pfedhgp.gp.kernels import RBF, Matern32
+from pfedhgp.inference.starts import budget
+from pfedhgp.inference.starts.candidates import Start
+from pfedhgp.inference.structured.settings import Structured
+from pfedhgp.model.spec import build_spec, starting_kernels
+
+JITTER, TOLERANCE = 1e-8, 1e-3
+
+
+@pytest.mark.parametrize(
+    ("kernel", "lengthscale", "width", "inputs"),
+    [
+        (RBF, 0.02, 1.0, 1),
+        (RBF, 3.0, 1.0, 1),
+        (RBF, 3.0, 300.0, 1),
+        (RBF, 0.5, 12.0, 1),
+        (Matern32, 3.0, 10.0, 1),
+        (RBF, 4.0, 10.0, 2),
+    ],
+)
+def test_the_smallest_set_that_is_enough(kernel, lengthscale, width, inputs):
+    """A lengthscale in the data's units over a domain of `width`: the budget depends on their ratio alone."""
+    extent = np.full(inputs, width)
+    kernels = starting_kernels(kernel(lengthscale), scale=0.2, count=1, extent=extent)
+    Z = budget.domain_budget(kernels, inputs, TOLERANCE, 256, JITTER)
+    assert budget.box_residual(kernels, Z, JITTER) <= TOLERANCE
+    smaller = [size for size in budget.SIZES if size < len(Z)]
+    if smaller:
+        fewer = budget.box_points(smaller[-1], inputs)
+        assert budget.box_residual(kernels, fewer, JITTER) > TOLERANCE
+
+
+def test_a_domain_of_300_lengthscales_is_cut_at_the_cap():
+    kernels = starting_kernels(RBF(1.0), scale=0.2, count=1, extent=np.array([300.0]))
+    Z = budget.domain_budget(kernels, 1, TOLERANCE, 128, JITTER)
+    assert len(Z) == 128
+    assert budget.box_residual(kernels, Z, JITTER) > 0.1
+
+
+def server(size: int, lost: float, **kwargs) -> Server:
+    """In training with `size` global inducing inputs that cost `lost` nats a client."""
+    spec = build_spec(
+        inputs=1,
+        outputs=1,
+        kernel=RBF(),
+        local_kernel=RBF(),
+        layers=("global", "local"),
+        latents=None,
+        local_latents=None,
+        noise="auto",
+    )
+    made = Server(Plan(spec, Structured(), **kwargs))
+    made.census, made.clients = {"rows": np.array([900.0])}, 3
+    block = SimpleNamespace(inputs=np.zeros((size, 1)))
+    made.trainer = SimpleNamespace(block=block, shared_nats=lambda: lost)
+    return made
+
+
+def test_global_inputs_grow_while_they_are_short():
+    size, path = 12, []
+    while (more := server(size, lost=2.0 * budget.NATS)._other_inputs()) is not None:
+        size = len(more)
+        path.append(size)
+    assert path == [20, 32, 48, 72, 100, 150, 200, 256]
+    assert server(12, lost=0.5 * budget.NATS)._other_inputs() is None
+
+
+def test_global_inputs_stop_at_the_cap_that_was_given_and_at_the_rows():
+    assert len(server(32, lost=9.0, largest_inducing=40)._other_inputs()) == 40
+    assert server(40, lost=9.0, largest_inducing=40)._other_inputs() is None
+    assert server(900, lost=9.0, largest_inducing=5000)._other_inputs() is None
+
+
+@pytest.mark.parametrize(("shared", "local", "short"), [(25, 25, True), (40, 40, False)])
+def test_given_budgets_that_are_much_too_small_are_known(shared, local, short):
+    """The study's scales: a local lengthscale of a fortieth of the domain, 50 rows."""
+    plan = server(12, lost=0.0, inducing=shared, local_inducing=local).plan
+    frame = Frame(extent=np.ones(1), moment=np.eye(1), cells=50.0, most=256, rows=300)
+    start = Start(0.2, 0.025, 0.6, 0.35, 1e-4)
+    assert too_few(plan, plan.spec, frame, start) is short
+
+
+def test_a_global_cap_that_is_too_low_is_said():
+    with pytest.warns(BudgetWarning, match=r"40 global inducing inputs.*raise `largest_inducing`"):
+        server(40, lost=9.0, largest_inducing=40)._warn_of_cap()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        server(40, lost=0.1, largest_inducing=40)._warn_of_cap()
+        server(32, lost=9.0, largest_inducing=40)._warn_of_cap()
+        server(40, lost=9.0, inducing=40)._warn_of_cap()
+
+
+def test_numbers_that_were_given_do_not_grow():
+    assert server(12, lost=9.0, inducing=12)._other_inputs() is None
+
+
+def test_rows_are_spread_over_a_clients_own_inputs():
+    kernels = starting_kernels(RBF(), scale=0.1, count=1, extent=np.ones(1))
+    X = np.concatenate([np.linspace(0.6, 0.9, 40), np.full(5, 0.7)])[:, None]
+    Z = budget.spread_rows(kernels, X, 10)
+    assert len(Z) == 10
+    assert Z.min() == 0.6
+    assert Z.max() == 0.9
+    assert np.diff(Z[:, 0]).max() < 2.0 * 0.3 / 9

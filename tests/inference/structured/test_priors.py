@@ -1,0 +1,105 @@
+"""The priors of a client's parameters, against what they say in plain NumPy."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pfedhgp.gp import kernels
+from pfedhgp.gp.noise import DiagonalNoise, FullNoise
+from pfedhgp.inference.starts import budget
+from pfedhgp.inference.structured.client_step import below_floor, log_prior
+from pfedhgp.inference.structured.server import usual_noise
+from pfedhgp.model.blocks import ClientBlock, Structure, to_free
+
+
+def block(seed: int, *, outputs: int, noise) -> ClientBlock:
+    rng = np.random.default_rng(seed)
+    return ClientBlock(
+        kernels.RBF(jnp.asarray(rng.uniform(0.1, 1.0, (2, 1)))),
+        jnp.zeros((3, 1)),
+        jnp.ones(3),
+        jnp.asarray(rng.normal(size=(outputs, 2))),
+        jnp.asarray(rng.normal(size=(outputs, 2))),
+        noise,
+    )
+
+
+def test_log_prior_with_loadings():
+    one = block(0, outputs=3, noise=DiagonalNoise(jnp.array([-3.0, -4.0, -5.0])))
+    two = block(1, outputs=3, noise=DiagonalNoise(jnp.array([-2.0, -4.0, -1.0])))
+    phi = 0.3
+    found = log_prior(Structure(), to_free(one), to_free(two), jnp.asarray(phi))
+    gaps = np.log(one.kernels.lengthscale / two.kernels.lengthscale)
+    expected = -0.5 * np.sum(np.square(one.loadings))
+    expected -= 0.5 * np.sum(np.square(one.deviation)) / phi + 0.5 * 6 * np.log(phi)
+    expected -= 0.125 * (np.sum(np.square(gaps)) + 1.0 + 16.0)
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
+def test_log_prior_of_a_layers_size_where_there_are_no_loadings():
+    """log B_l² ~ N(anchor, 2²): zero is as far away as infinity."""
+    quiet = DiagonalNoise(jnp.array([-3.0]))
+    anchor = to_free(block(1, outputs=1, noise=quiet))
+
+    def at(size: float) -> float:
+        free = ClientBlock(
+            anchor.kernels, anchor.inputs, anchor.active, anchor.deviation[:, :0],
+            size * anchor.loadings, quiet,
+        )  # fmt: skip
+        return float(log_prior(Structure(tied=True), free, anchor, jnp.asarray(1.0)))
+
+    assert at(1.0) == pytest.approx(0.0, abs=1e-9)
+    assert at(np.e) == pytest.approx(-0.125 * 2 * 4.0, rel=1e-6)
+    assert at(1 / np.e) == pytest.approx(at(np.e), rel=1e-6)
+
+
+def test_lengthscales_below_the_floor_cost_and_others_do_not():
+    given = kernels.RBF(jnp.array([[0.05, 2.0], [0.2, 0.01]]))
+    log_kernels = jax.tree.map(jnp.log, given)
+    floor = jnp.array([0.1, 0.02])
+    cost = 8.0 * 2 * np.log(2.0) ** 2
+    assert below_floor(log_kernels, floor) == pytest.approx(cost, rel=1e-12)
+    periodic = kernels.Periodic(jnp.full((1, 2), 1e-4), period=jnp.ones((1, 2)))
+    periodic = jax.tree.map(jnp.log, periodic)
+    assert below_floor(periodic, floor) == 0.0
+
+
+def test_spacing_is_that_of_distinct_rows_in_their_own_box():
+    x = np.array([0.2, 0.4, 0.4, 0.6, 0.3])[:, None]
+    np.testing.assert_allclose(budget.spacing(x), 0.5 * 0.4 / 3)
+    np.testing.assert_allclose(budget.spacing(x[:1]), budget.CLOSEST)
+    square = np.stack(np.meshgrid(np.arange(4.0), np.arange(4.0)), -1).reshape(-1, 2)
+    np.testing.assert_allclose(budget.spacing(square), 0.5 * 3.0 / np.sqrt(15), rtol=1e-12)
+
+
+@pytest.mark.parametrize("form", ["scalar", "output", "full"])
+def test_noise_of_given_variances_and_louder(form):
+    made = {
+        "scalar": DiagonalNoise(jnp.zeros(1)),
+        "output": DiagonalNoise(jnp.zeros(2)),
+        "full": FullNoise(jnp.array([[0.3, 0.0], [0.4, -0.2]])),
+    }[form]
+    at = np.asarray(made.at(jnp.array([0.04, 0.09])).covariance(2))
+    expected = np.diag([0.06, 0.06]) if form == "scalar" else np.diag([0.04, 0.09])
+    np.testing.assert_allclose(at, expected, rtol=1e-6)
+    four = np.asarray(made.louder(jnp.log(4.0)).covariance(2))
+    np.testing.assert_allclose(four, 4.0 * np.asarray(made.covariance(2)), rtol=1e-6, atol=1e-7)
+
+
+def test_log_gaps_are_of_variances_in_every_form():
+    quiet, loud = jnp.array([0.01, 0.04]), jnp.array([0.02, 0.04])
+    for made in (DiagonalNoise(jnp.zeros(2)), FullNoise(jnp.zeros((2, 2)))):
+        gap = made.at(quiet).log_gap(made.at(loud))
+        assert gap == pytest.approx(np.log(2.0) ** 2, rel=1e-9)
+
+
+def test_usual_noise_is_the_clients_mean_held_back_by_four():
+    class Sums:
+        clients = jnp.asarray(6.0)
+        noise = 6.0 * jnp.diag(jnp.array([0.2, 0.003]))
+
+    expected = np.exp((6 * np.log([0.2, 0.003]) + 4 * np.log(0.01)) / 10)
+    np.testing.assert_allclose(usual_noise(Sums()), expected, rtol=1e-12)

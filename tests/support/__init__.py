@@ -1,0 +1,1 @@
+"""Helpers of the tests: made-up data, naive twins, processes, a browser."""
