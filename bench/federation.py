@@ -208,6 +208,7 @@ def empty_rounds(folder: Path, sites: int) -> list[float]:
 def our_rounds(folder: Path, sites: int) -> Run:
     """The participation log of a small federation, and its seconds from the start to the last model."""
     folder.mkdir()
+    from pfedhgp.cli.child import COMMAND
     from pfedhgp.federation.flower.certs import make_certificates
     from pfedhgp.federation.flower.federation import Federation, Member
 
@@ -224,7 +225,9 @@ def our_rounds(folder: Path, sites: int) -> Run:
         y = np.sin(x) + 0.3 * np.cos(3.0 * x + i) + 0.1 * rng.normal(size=50)
         pl.DataFrame({"x": x, "y": y}).write_parquet(folder / f"{i}.parquet")
         members.append(Member(name, folder / f"{i}.parquet", keys[name], folder / f"home-{i}"))
-    federation = Federation(folder / "run.toml", folder / "certs", folder / "RUN", tuple(members))
+    federation = Federation(
+        COMMAND, folder / "run.toml", folder / "certs", folder / "RUN", tuple(members)
+    )
     began = time.monotonic()
     federation.run(quiet=True)
     whole = time.monotonic() - began

@@ -230,7 +230,7 @@ def test_help_answers_in_under_a_fifth_of_a_second():
 CACHE = """
 import gc
 import os
-from pfedhgp.cli.terminal import use_compilation_cache
+from pfedhgp.base.compilation_cache import use_compilation_cache
 import pfedhgp
 pfedhgp.FederatedGP  # the library alone sets nothing
 import jax
@@ -267,7 +267,7 @@ def test_compiled_code_is_kept_where_the_user_keeps_caches(case, tmp_path):
 )
 def test_xla_is_asked_to_be_quiet_whoever_chose_the_cache(case, monkeypatch):
     """Before JAX is imported, and so before the function returns; a level that the user set stays."""
-    from pfedhgp.cli.terminal import use_compilation_cache
+    from pfedhgp.base.compilation_cache import use_compilation_cache
 
     for name in ("JAX_COMPILATION_CACHE_DIR", "PFEDHGP_CACHE"):
         monkeypatch.delenv(name, raising=False)

@@ -68,9 +68,10 @@ def classify(
 
     RUN keeps counts and the closest calls for its report, no samples.
     """
+    from pfedhgp.base.compilation_cache import use_compilation_cache
     from pfedhgp.cli.predict import _check_options, write_table
     from pfedhgp.cli.saved import columns_of, open_run
-    from pfedhgp.cli.terminal import result, say, use_compilation_cache, warnings_as_lines
+    from pfedhgp.cli.terminal import result, say, warnings_as_lines
     from pfedhgp.errors import InputError
 
     with warnings_as_lines() as told:

@@ -59,9 +59,10 @@ def client(
 
     After a stop or a crash the same command goes on.
     """
+    from pfedhgp.base.compilation_cache import use_compilation_cache
     from pfedhgp.base.signals import heed
     from pfedhgp.cli.extra import require_flower
-    from pfedhgp.cli.terminal import say, use_compilation_cache, warnings_as_lines
+    from pfedhgp.cli.terminal import say, warnings_as_lines
 
     require_flower()
     from pfedhgp.data.readers import find_files

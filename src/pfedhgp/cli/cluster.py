@@ -73,8 +73,9 @@ def cluster(
 
     Without --out the groups also go into RUN/report.html, where there is one; all else in it stays.
     """
+    from pfedhgp.base.compilation_cache import use_compilation_cache
     from pfedhgp.cli.saved import clients_of, columns_of, open_run
-    from pfedhgp.cli.terminal import result, use_compilation_cache, warnings_as_lines
+    from pfedhgp.cli.terminal import result, warnings_as_lines
     from pfedhgp.errors import InputError
     from pfedhgp.settings.config import naming_options
 

@@ -68,7 +68,8 @@ def demo(
 
     The folder gets report.html, stations.csv (the readings) and RUN, the model, which holds no readings.
     """
-    from pfedhgp.cli.terminal import result, use_compilation_cache, warnings_as_lines
+    from pfedhgp.base.compilation_cache import use_compilation_cache
+    from pfedhgp.cli.terminal import result, warnings_as_lines
 
     started = time.monotonic()
     check_folder(out, overwrite=overwrite)

@@ -68,6 +68,7 @@ def train(
     import warnings
 
     from pfedhgp.base.atomic_files import write_bytes
+    from pfedhgp.cli.child import COMMAND
     from pfedhgp.errors import PFedHGPWarning
     from pfedhgp.federation.flower.certs import make_certificates
     from pfedhgp.federation.flower.federation import Federation, Member
@@ -92,6 +93,7 @@ def train(
             home = run / SITES / site_hash(client.name)
             members.append(Member(client.name, rows, keys[client.name], home))
         Federation(
+            command=COMMAND,
             config=private / "run.toml",
             certificates=private / "certs",
             out=run,

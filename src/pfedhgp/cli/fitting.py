@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pfedhgp.base import atomic_files
+from pfedhgp.base.compilation_cache import use_compilation_cache
 from pfedhgp.base.signals import Heeding, Terminated, heed
 from pfedhgp.cli import diagnosing
 from pfedhgp.cli.targets import check_parent, writing_to
-from pfedhgp.cli.terminal import counted, say, use_compilation_cache
+from pfedhgp.cli.terminal import counted, say
 from pfedhgp.data.columns import Columns
 from pfedhgp.data.ingest import Ingested, fingerprints, ingest
 from pfedhgp.data.readers import client_rows

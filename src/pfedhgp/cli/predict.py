@@ -63,8 +63,9 @@ def predict(
 
     A client that is not known gets the population's prediction; known is then false.
     """
+    from pfedhgp.base.compilation_cache import use_compilation_cache
     from pfedhgp.cli.saved import clients_of, columns_of, dropped_of, model_of, open_run
-    from pfedhgp.cli.terminal import counted, result, say, use_compilation_cache, warnings_as_lines
+    from pfedhgp.cli.terminal import counted, result, say, warnings_as_lines
     from pfedhgp.data.ingest import delimiter_of
     from pfedhgp.settings.config import Data
 

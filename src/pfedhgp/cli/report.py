@@ -46,9 +46,10 @@ def report(
 
     An existing report, RUN's own too, is replaced with --overwrite only.
     """
+    from pfedhgp.base.compilation_cache import use_compilation_cache
     from pfedhgp.cli.saved import columns_of, open_run
     from pfedhgp.cli.targets import check_file
-    from pfedhgp.cli.terminal import result, use_compilation_cache, warnings_as_lines
+    from pfedhgp.cli.terminal import result, warnings_as_lines
     from pfedhgp.data.ingest import delimiter_of
     from pfedhgp.settings.config import Data
 

@@ -53,9 +53,10 @@ def server(
 
     After a stop or a crash the same command goes on.
     """
+    from pfedhgp.base.compilation_cache import use_compilation_cache
     from pfedhgp.base.signals import Heeding
     from pfedhgp.cli.extra import require_flower
-    from pfedhgp.cli.terminal import result, say, use_compilation_cache, warnings_as_lines
+    from pfedhgp.cli.terminal import result, say, warnings_as_lines
 
     require_flower()
     from pfedhgp.federation.flower.coordinator import Coordinator

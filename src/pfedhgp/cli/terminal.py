@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import platform
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from pfedhgp.errors import PFedHGPWarning
@@ -51,40 +47,3 @@ def warnings_as_lines(words: Callable[[str], str] = str) -> Iterator[list[str]]:
         warnings.simplefilter("always", PFedHGPWarning)
         warnings.showwarning = show
         yield seen
-
-
-def use_compilation_cache() -> None:
-    """Keeps compiled code in the user's cache folder, so that a second run starts fast.
-
-    $PFEDHGP_CACHE says where, and "" switches it off; by default $XDG_CACHE_HOME/pfedhgp. JAX's own
-    setting, where there is one, stays. Only commands do this: the library leaves a program's JAX alone.
-    """
-    # XLA remarks on every piece of code that it loads again, to stderr; it reads this when it is imported.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    chosen = os.environ.get("PFEDHGP_CACHE")
-    if chosen == "" or os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        return
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = (Path(chosen) if chosen else Path(home) / "pfedhgp") / _machine()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return  # a cache is a convenience
-    if not os.access(folder, os.W_OK):
-        return
-    import jax
-
-    settings: Any = jax.config
-    settings.update("jax_compilation_cache_dir", str(folder))
-    settings.update("jax_persistent_cache_min_compile_time_secs", 0.3)
-
-
-def _machine() -> str:
-    """A name for the kind of processor: code compiled for another one may not run on this one."""
-    about = [platform.machine(), platform.system()]
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
-        about += [line for line in text.splitlines() if line.startswith(("flags", "Features"))][:1]
-    except OSError:
-        about.append(platform.processor())
-    return hashlib.sha256("\n".join(about).encode()).hexdigest()[:16]

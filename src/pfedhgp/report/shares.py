@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pfedhgp.model.prediction import Prediction
+from pfedhgp.report.recovery_rule import effective_clients, expected_recovery, split_is_stable
 
 __all__ = ["PARTS", "Evidence", "evidence", "shares", "signs_of_shakiness"]
 
@@ -110,8 +111,6 @@ def _few(e: Evidence) -> str | None:
 def _unbalanced(counts: Sequence[int]) -> str | None:
     if len(counts) < 2:
         return None
-    from pfedhgp.studies.stability.study import effective_clients
-
     worth = effective_clients(counts)
     if max(counts) <= UNBALANCED * min(counts) and not worth < FEW_CLIENTS <= len(counts):
         return None
@@ -127,8 +126,6 @@ def _recovery(e: Evidence, counts: Sequence[int], *, said: bool) -> str:
     """The rule of thumb of `pfedhgp reproduce stability`: a sign of its own, or what others (`said`) mean."""
     if not counts:
         return ""
-    from pfedhgp.studies.stability.study import expected_recovery, split_is_stable
-
     stable = split_is_stable(counts, e.heterogeneity, wanted=RECOVERED)
     expected = np.floor(100 * expected_recovery(counts, e.heterogeneity)) / 100
     rule = (

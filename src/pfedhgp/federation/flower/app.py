@@ -22,7 +22,7 @@ client_app = ClientApp()
 @client_app.train()
 def train(message: Message, context: Context) -> Message:
     """For Flower's own SuperNode: the home and the data are in its `--node-config`."""
-    from pfedhgp.cli.terminal import use_compilation_cache
+    from pfedhgp.base.compilation_cache import use_compilation_cache
 
     use_compilation_cache()  # each message is a process of its own
     from pfedhgp.errors import InputError
@@ -55,7 +55,7 @@ server_app = ServerApp()
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
     """For `flwr run`: the settings, the sites and RUN are in its `--run-config`."""
-    from pfedhgp.cli.terminal import use_compilation_cache
+    from pfedhgp.base.compilation_cache import use_compilation_cache
 
     use_compilation_cache()
     from pfedhgp.federation.flower.coordinator import Coordinator

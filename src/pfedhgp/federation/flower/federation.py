@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +25,9 @@ class Member:
 
 @dataclass(frozen=True)
 class Federation:
-    """All that the processes need to know."""
+    """All that the processes need to know; `command` is how to start `pfedhgp` as a child process."""
 
+    command: tuple[str, ...]
     config: Path
     certificates: Path
     out: Path
@@ -38,13 +38,14 @@ class Federation:
     def run(self, *, quiet: bool = False) -> None:
         """Until the server has written RUN and the sites have their models."""
         port = free_port()
-        server = _start(self.server_arguments(port), None if not quiet else subprocess.DEVNULL)
+        sink = subprocess.DEVNULL if quiet else None
+        server = self._start(self.server_arguments(port), sink)
         sites = []
         try:
             for member in self.members:
                 private_folder(member.home, "the home")
                 with open(member.home / "site.log", "ab") as log:
-                    sites.append(_start(self.client_arguments(member, port), log))
+                    sites.append(self._start(self.client_arguments(member, port), log))
             while server.poll() is None:
                 ended = next((s for s in sites if s.poll() not in (None, 0)), None)
                 if ended is not None:
@@ -79,13 +80,12 @@ class Federation:
             *("--key", str(member.key), "--least-rows", "1"),
         ]
 
-
-def _start(arguments: list[str], sink: IO[bytes] | int | None) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "pfedhgp.federation.flower.followed", *arguments]
-    surroundings = {**os.environ, PARENT: str(os.getpid())}
-    return subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=surroundings
-    )
+    def _start(self, arguments: list[str], sink: IO[bytes] | int | None) -> subprocess.Popen[bytes]:
+        command = [*self.command, *arguments]
+        surroundings = {**os.environ, PARENT: str(os.getpid())}
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=surroundings
+        )
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

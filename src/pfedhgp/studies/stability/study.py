@@ -1,19 +1,14 @@
 """How stable is the split between global and deviation? Recovery of f_g, and a rule of thumb.
 
-The paper leaves open when the two can be told apart. Both have one kernel, so a client's f_g + f_δ,i says
-nothing about which is which; only the other clients do. The mean of T clients' smooth parts is f_g plus an
-error of variance φ/T, so the recovery to expect is about
-
-    corr(f̂_g, f_g) = 1/√(1 + φ/T_eff),   T_eff = (Σ n_i)²/Σ n_i²
-
-with φ the deviation's variance relative to the global one's. The study varies the number of clients, the
-balance of their rows and φ, one at a time, and sets the fit beside this rule.
+The paper leaves open when the two can be told apart. The study varies the number of clients, the balance
+of their rows and φ (the deviations' variance relative to the global layer's), one at a time, and compares
+the fits with the rule of thumb in `pfedhgp.report.recovery_rule`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +19,7 @@ from pfedhgp.errors import InputError
 from pfedhgp.estimator import FederatedGP
 from pfedhgp.gp import metrics
 from pfedhgp.model.prediction import predict
+from pfedhgp.report.recovery_rule import expected_recovery
 from pfedhgp.studies.common.provenance import MADE, made_here, today
 from pfedhgp.studies.common.schedule import COMPILING, check_device, run_tasks
 from pfedhgp.studies.common.store import Store
@@ -38,43 +34,6 @@ USUAL_CLIENTS, USUAL_PHI = 6, 1.2
 LOCAL_INDUCING = 64
 KEY = ("sweep", "value", "run")
 NEEDS = ("metrics", "rule")
-
-
-def effective_clients(rows: Sequence[int]) -> float:
-    """(Σn)²/Σn²: how many clients of equal size say as much about what all share.
-
-    >>> effective_clients([50, 50, 50])
-    3.0
-    """
-    sizes = np.asarray(rows, np.float64)
-    if sizes.size == 0 or (sizes <= 0).any():
-        raise InputError(f"`rows` must be positive numbers of rows, got {list(rows)!r}")
-    return float(sizes.sum() ** 2 / (sizes**2).sum())
-
-
-def expected_recovery(rows: Sequence[int], phi: float) -> float:
-    """corr(f̂_g, f_g) = 1/√(1 + φ/T_eff): what to expect of the global layer.
-
-    `phi` is the deviations' variance relative to the global layer's.
-
-    >>> round(expected_recovery([50] * 6, 1.2), 3)
-    0.913
-    """
-    if phi < 0:
-        raise InputError(f"`phi` must not be negative, got {phi!r}")
-    return float(1.0 / np.sqrt(1.0 + phi / effective_clients(rows)))
-
-
-def split_is_stable(rows: Sequence[int], phi: float, *, wanted: float = 0.9) -> bool:
-    """The rule of thumb: read the global layer as "what all share" where its expected recovery is `wanted`.
-
-    At .9 that is φ ≤ .23 T_eff: about four clients for each unit of φ. Below it, what a client's global and
-    deviation layers add up to is still sound; how it is divided between them is not.
-
-    >>> split_is_stable([50] * 6, 1.2), split_is_stable([50] * 2, 1.2)
-    (True, False)
-    """
-    return expected_recovery(rows, phi) >= wanted
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,10 @@
-"""A command of pfedhgp that ends with its parent: what `pfedhgp federate` starts."""
+"""A command of pfedhgp that ends when its parent ends: `pfedhgp federate` starts its processes with it."""
 
 from __future__ import annotations
 
 import sys
+
+COMMAND = (sys.executable, "-m", "pfedhgp.cli.child")
 
 if __name__ == "__main__":
     from pfedhgp.cli.main import main
