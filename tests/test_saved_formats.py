@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import lzma
 import shutil
+import tomllib
 import warnings
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import pytest
 from pfedhgp import FederatedGP
 
 FIXTURES = Path(__file__).parent / "fixtures"
-FITTED = ["structured", "mean-field", "state-space"]
+FITTED = ["structured", "mean-field", "state-space", "cycles", "diagnosis", "zones"]
 TOLERANCE = 1e-9
 
 
@@ -134,3 +136,109 @@ def test_other_settings_than_those_of_the_stopped_fit_are_refused(run, copied):
     settings = folder / "RUN" / "checkpoint" / "run.json"
     settings.write_text(settings.read_text("ascii").replace("{here}", str(folder.resolve())))
     assert "--seed is 1" in run("fit", "--resume", "--out", "RUN", "--seed", "1").complaint
+
+
+# ------------------------------------------------------------------------- cycles, zones, reports
+
+
+def test_a_saved_diagnosis_classifies_as_it_did(run, copied):
+    copied("diagnosis")
+    asked = ("new.csv", "--cycle", "stroke", "--label", "state", "--out", "again.csv")
+    done = run("classify", "RUN", *asked)
+    assert done.code == 0, done.err
+    found, expected = pl.read_csv("again.csv"), pl.read_csv("classified.csv")
+    assert found.columns == expected.columns
+    for name in expected.columns:
+        if expected[name].dtype == pl.String:
+            assert found[name].to_list() == expected[name].to_list()
+        else:
+            np.testing.assert_allclose(found[name], expected[name], rtol=TOLERANCE)
+    assert FederatedGP.load("RUN").calibration_.to_json() == tree("diagnosis", "calibration.json")
+
+
+def test_a_report_shows_the_cycles_that_were_classified(run, copied):
+    copied("diagnosis")
+    done = run("report", "RUN", "--data", "rows.csv", "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["warnings"] == []
+    page = Path("RUN/report.html").read_text("utf-8")
+    kept = tree("diagnosis", "RUN/classified.json")
+    assert kept["counts"] == {"normal": 2, "worn": 0, "none of these": 2}
+    section = page.partition('id="diagnosis"')[2].partition("</section>")[0]
+    for name, count in kept["counts"].items():
+        assert f"<th>{name}</th><td>{count}</td>" in section
+
+
+def zones_in(page: str) -> str:
+    return page.partition("<!-- zones -->")[2].partition("<!-- end of zones -->")[0]
+
+
+def test_a_report_shows_saved_zones(run, copied):
+    copied("zones")
+    done = run("report", "RUN", "--data", "rows.csv", "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["warnings"] == []
+    section = zones_in(Path("RUN/report.html").read_text("utf-8"))
+    members = tree("zones", "RUN/zones/zones.json")["members"]
+    assert members == [["a", "b", "c"], ["d", "e"]]
+    assert all(", ".join(names) in section for names in members)
+
+
+def test_zones_are_found_again_and_go_into_a_saved_report(run, copied):
+    """With the log of what was sent for the saved ones, which counts as sent before."""
+    folder = copied("zones")
+    page = folder / "RUN" / "report.html"
+    before = lzma.decompress((folder / "report.html.xz").read_bytes()).decode("utf-8")
+    page.write_text(before, encoding="utf-8")
+    assert not zones_in(before).strip()
+    log = (folder / "RUN" / "zones" / "messages.jsonl").read_bytes()
+    how = ("--groups", "2", "--size", "12", "--data", "rows.csv", "--places", "places.csv")
+    done = run("cluster", "RUN", *how, "--overwrite", "--json")
+    assert done.code == 0, done.err
+    stored, found = tree("zones", "RUN/zones/zones.json"), json.loads(done.out)
+    assert found["labels"] == stored["labels"]
+    for name in ("distances", "between"):
+        size = np.abs(stored[name]).max()
+        close(found[name], stored[name], size)
+    assert found["r2"] == pytest.approx(stored["r2"], rel=TOLERANCE)
+    assert (folder / "RUN" / "zones" / "messages.jsonl").read_bytes().startswith(log)
+    after = page.read_text("utf-8")
+    assert "a, b, c" in zones_in(after)
+    assert after.partition("<!-- zones -->")[0].count("<svg") == (
+        before.partition("<!-- zones -->")[0].count("<svg")
+    )
+
+
+# --------------------------------------------------------------------------------------- settings
+
+
+@pytest.mark.parametrize("name", ["given", "diagnose", "cycles"])
+def test_saved_settings_arrive(name, run, copied):
+    copied("settings")
+    done = run("fit", "--config", f"{name}.toml", "--write-config", "again.toml")
+    assert done.code == 0, done.err
+    before, after = (tomllib.loads(Path(f).read_text()) for f in (f"{name}.toml", "again.toml"))
+    for table, keys in before.items():
+        assert keys.items() <= after[table].items()
+
+
+@pytest.mark.slow
+def test_a_fit_has_the_saved_settings(run, copied):
+    copied("settings")
+    done = run("fit", "--config", "given.toml")
+    assert done.code == 0, done.err
+    model = FederatedGP.load("RUN")
+    given = tomllib.loads(Path("given.toml").read_text())
+    found = model.get_params()
+    for table, names in (
+        ("model", ["latents", "local_latents", "noise", "inducing", "local_inducing", "layers"]),
+        ("model", ["learn_inducing", "largest_local_inducing", "local"]),
+        ("inference", ["rounds", "tolerance", "restarts", "batch", "averaging"]),
+        ("run", ["seed", "device"]),
+    ):
+        assert {name: found[name] for name in names} == {n: given[table][n] for n in names}
+    assert found["domain"] == [[1_709_251_200.0, 1_709_596_800.0]]  # the days, in seconds
+    assert {record["attempt"] for record in model.history_} == {0, 1}
+    assert (model.clients_, len(model.messages_) > 0) == (("north", "south"), True)
+    holdout = json.loads(Path("RUN/metrics.json").read_text())["holdout"]
+    assert (holdout["kind"], holdout["fraction"]) == ("last", 0.25)
