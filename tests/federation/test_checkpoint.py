@@ -186,7 +186,7 @@ def test_no_attribute_of_a_party_is_forgotten(name):
     # What is made anew from settings and rows, and what the next exchange sets before it is used.
     settings = {"settings", "spec", "options", "like", "rows", "start", "floor", "drawn"}
     used_up = {"total", "gradient", "info", "reference"}
-    party_server, party_clients = server.trainer, cohorts[0].trainers[0]
+    party_server, party_clients = server.party, cohorts[0].parties[0]
     kept_server = {"now"} if name == "mean-field" else set()
     kept_clients = {"states"} if name == "mean-field" else set()
     if name == "mean-field":  # its blocks are starting values, its bounds and nats are never set
@@ -199,7 +199,7 @@ def test_no_attribute_of_a_party_is_forgotten(name):
         (party_server, kept_server),
         (party_clients, kept_clients),
         (server, set()),
-        (cohorts[0], {"trainers", "starts", "scaling", "scales", "layers", "_halves", "others"}),
+        (cohorts[0], {"parties", "starts", "scaling", "scales", "layers", "_halves", "others"}),
     )
     not_yet = {"before", "best", "local_nats", "cycles", "crowd"}
     for party, more in parties:

@@ -156,7 +156,7 @@ def test_no_message_holds_a_row_or_a_clients_own_block():
     sent = np.concatenate([a.reshape(-1) for m in up for a in m.arrays.values()])
     private = [v for r in rows for v in (r.X, r.Y)]
     for cohort in cohorts:
-        block, scaling = cohort.trainers[0].blocks, cohort.scaling
+        block, scaling = cohort.parties[0].blocks, cohort.scaling
         private += [block.loadings, block.deviation, block.kernels.lengthscale]
         private += [scaling.inputs(r.X) for r in cohort.clients]
         private += [scaling.outputs(r.Y) for r in cohort.clients]

@@ -75,7 +75,7 @@ def settled_after(bounds) -> int | None:
     server.plan, server._flat = plan, 0
     for turn in range(1, len(bounds)):
         server.turn = turn + 1
-        server.trainer = SimpleNamespace(bounds=list(bounds[: turn + 1]))
+        server.party = SimpleNamespace(bounds=list(bounds[: turn + 1]))
         if server._settled(bounds[turn], 1):
             return turn
     return None

@@ -64,7 +64,7 @@ def replay(plan: Plan, rows: Sequence[ClientRows], log: Sequence[Mapping[str, An
             for name in entry["counted"]:
                 client = clients[name]
                 if request.kind == "round":
-                    if attempt not in client.trainers:
+                    if attempt not in client.parties:
                         client.catch_up([starts[attempt]])
                     if name not in last[attempt]:
                         client.lapse(attempt)

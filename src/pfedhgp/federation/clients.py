@@ -53,7 +53,7 @@ class Cohort:
         self.names = tuple(client.name for client in clients)
         self.scaling: Scaling | None = None
         self.spec: Spec = plan.spec
-        self.trainers: dict[int, ClientParty] = {}
+        self.parties: dict[int, ClientParty] = {}
         self.others: list[ClientParty] = []
         """At the other starts of the last start request, until the server has chosen."""
         self.starts: dict[int, dict[str, np.ndarray]] = {}
@@ -144,7 +144,7 @@ class Cohort:
             }
         self.attempt = int(a["attempt"])
         count = sum(name.startswith("other ") and name.endswith(".scales") for name in a)
-        self.trainers[self.attempt] = self._party(a, say=self.attempt == 0)
+        self.parties[self.attempt] = self._party(a, say=self.attempt == 0)
         self.others = [self._party(_start_number(k, a), say=False) for k in range(1, count + 1)]
         self.starts[self.attempt] = {name: np.asarray(array) for name, array in a.items()}
 
@@ -176,7 +176,7 @@ class Cohort:
         """Keeps the parties at the start that the server has chosen, and forgets the others."""
         if self.others:
             number = int(a.get("chosen", 0))
-            self.trainers[self.attempt] = [self.trainers[self.attempt], *self.others][number]
+            self.parties[self.attempt] = [self.parties[self.attempt], *self.others][number]
             self.starts[self.attempt] = _start_number(number, self.starts[self.attempt])
         self.others = []
 
@@ -223,32 +223,32 @@ class Cohort:
 
     def lapse(self, attempt: int) -> None:
         """What the clients last sent in this attempt is not in the totals that come next."""
-        if attempt in self.trainers:
-            self.trainers[attempt].lapse()
+        if attempt in self.parties:
+            self.parties[attempt].lapse()
 
     def _on_round(self, request: Message) -> list[dict[str, np.ndarray]]:
-        if self.attempt not in self.trainers:
+        if self.attempt not in self.parties:
             raise MessageError("a round was asked for before the start")
         self._choose(request.arrays)
         assert self.scaling is not None
-        local_budget.grow(self.plan, self.scaling, self.trainers[self.attempt], self.clients)
+        local_budget.grow(self.plan, self.scaling, self.parties[self.attempt], self.clients)
         return self._train(request)
 
     def _on_finish(self, request: Message) -> list[dict[str, np.ndarray]]:
         a = request.arrays
-        trainer = self.trainers[int(a["attempt"])]
-        local_budget.warn_of_cap(self.plan, self.spec, trainer, self.names)
+        party = self.parties[int(a["attempt"])]
+        local_budget.warn_of_cap(self.plan, self.spec, party, self.names)
         shared = GlobalPosterior(
             block_from_arrays(a, self._like()), jnp.asarray(a["mean"]), jnp.asarray(a["covariance"])
         )
-        found = trainer.posteriors(shared, float(a["jitter"]))
+        found = party.posteriors(shared, float(a["jitter"]))
         for name, posterior in zip(self.names, found, strict=True):
             expect_finite("the posterior", posterior, matrix=WEIGHTS, client=name)
         self.posteriors = dict(zip(self.names, found, strict=True))
-        return trainer.last_words(shared, found)
+        return party.last_words(shared, found)
 
     def _train(self, request: Message) -> list[dict[str, np.ndarray]]:
-        return self.trainers[self.attempt].answer(request.arrays, request.kind, self.names)
+        return self.parties[self.attempt].answer(request.arrays, request.kind, self.names)
 
     def _like(self) -> Kernel:
         """Stacked shared kernels of the right form, for reading a broadcast."""

@@ -29,8 +29,8 @@ def state_of(cohort: Cohort) -> State:
     plain["heard"] = list(cohort.heard)
     for kind, heard in cohort.heard.items():
         arrays |= below(f"heard {kind}", heard)
-    for attempt, trainer in cohort.trainers.items():
-        own = trainer.state()
+    for attempt, party in cohort.parties.items():
+        own = party.state()
         arrays |= below(f"start {attempt}", cohort.starts[attempt])
         arrays |= below(f"trainer {attempt}", own.arrays)
         plain["trainers"][str(attempt)] = dict(own.plain)
@@ -50,7 +50,7 @@ def restore(cohort: Cohort, state: State) -> None:
         cohort.answer(Message(kind, 0, "server", state.part(f"heard {kind}")))
     for name, plain in state.plain["trainers"].items():
         cohort.prepare(state.part(f"start {name}"))
-        cohort.trainers[int(name)].restore(State(state.part(f"trainer {name}"), plain))
+        cohort.parties[int(name)].restore(State(state.part(f"trainer {name}"), plain))
     for k, other in enumerate(cohort.others):
         other.restore(State(state.part(f"other {k}"), {}))
     cohort.attempt = int(state.plain["attempt"])

@@ -63,31 +63,31 @@ def local_kernels(spec: Spec, scaling: Scaling, start: Start) -> Kernel:
     )
 
 
-def grow(plan: Plan, scaling: Scaling, trainer: ClientParty, clients: Sequence[ClientRows]) -> None:
+def grow(plan: Plan, scaling: Scaling, party: ClientParty, clients: Sequence[ClientRows]) -> None:
     """Gives more inducing inputs to clients whose local residual costs more than NATS."""
-    nats = trainer.local_nats
+    nats = party.local_nats
     if plan.local_inducing != "auto" or nats is None or not np.any(nats > budget.NATS):
         return
-    count = [int(np.asarray(trainer.blocks.active[i]).sum()) for i in range(len(clients))]
+    count = [int(np.asarray(party.blocks.active[i]).sum()) for i in range(len(clients))]
     inputs: list[np.ndarray | None] = []
     for i, client in enumerate(clients):
         cap = min(int(1.4 * count[i]) + 4, plan.largest_local_inducing)
         if nats[i] <= budget.NATS or cap <= count[i]:
             inputs.append(None)
             continue
-        kernels = unstack(trainer.blocks.kernels, i)
+        kernels = unstack(party.blocks.kernels, i)
         found = budget.greedy_rows(kernels, scaling.inputs(client.X), 0.0, cap)
         inputs.append(found if len(found) > count[i] else None)
     if any(Z is not None for Z in inputs):
-        trainer.replace_inputs(inputs)
+        party.replace_inputs(inputs)
 
 
-def warn_of_cap(plan: Plan, spec: Spec, trainer: ClientParty, names: Sequence[str]) -> None:
+def warn_of_cap(plan: Plan, spec: Spec, party: ClientParty, names: Sequence[str]) -> None:
     """Says so where automatic local inducing inputs ended at their largest number, and are too few."""
-    largest, nats = plan.largest_local_inducing, trainer.local_nats
+    largest, nats = plan.largest_local_inducing, party.local_nats
     if plan.local_inducing != "auto" or nats is None or not spec.local_latents:
         return
-    count = np.asarray(trainer.blocks.active).sum(axis=1)
+    count = np.asarray(party.blocks.active).sum(axis=1)
     short = [
         name
         for name, own, lost in zip(names, count, nats, strict=True)

@@ -42,7 +42,7 @@ class Opening:
 
     start: Start
     block: GlobalBlock
-    trainer: ServerParty
+    party: ServerParty
 
 
 def opened(

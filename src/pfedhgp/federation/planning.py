@@ -209,7 +209,7 @@ def fitted_model(
     own_jitter = {
         name: float(value)
         for cohort in cohorts
-        for name, value in zip(cohort.names, cohort.trainers[attempt].jitter, strict=True)
+        for name, value in zip(cohort.names, cohort.parties[attempt].jitter, strict=True)
     }
     found = {name: p for cohort in cohorts for name, p in cohort.posteriors.items()}
     shared_layer = None if server.cycles is None else server.cycles.layer

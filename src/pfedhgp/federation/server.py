@@ -57,7 +57,7 @@ class Server:
         self.best: tuple[Any, int, GlobalPosterior, Any, float] | None = None
         self._request: Message | None = None
         self._flat = 0
-        self.trainer: ServerParty
+        self.party: ServerParty
         self.started: GlobalBlock
         self.openings: list[Opening] = []
         self.starts: dict[int, Start] = {}
@@ -110,7 +110,7 @@ class Server:
         elif self.phase != "finish":
             raise MessageError(f"no client answered the {self.phase} request")
         if self.phase == "round" and set(senders) != set(self.present):
-            self.trainer.bounds.clear()  # bounds of different clients do not compare
+            self.party.bounds.clear()  # bounds of different clients do not compare
         self.present = senders or self.present
         record = getattr(self, f"_take_{self.phase}")(total, count)
         if record is not None:
@@ -233,7 +233,7 @@ class Server:
         self.openings = found[:1] + [o for o in found[1:] if len(o.block.inputs) <= most]
         asked: dict[str, np.ndarray] = {}
         for k, opening in enumerate(self.openings):
-            own = {**opening.trainer.request(), "scales": opening.start.as_array()}
+            own = {**opening.party.request(), "scales": opening.start.as_array()}
             asked |= below(f"other {k}", own) if k else own
         return {
             **asked,
@@ -292,11 +292,11 @@ class Server:
         replies = State(sums)
         own = {name: array for name, array in sums.items() if not name.startswith("other ")}
         parts = [own, *(replies.part(f"other {k}") for k in range(1, len(self.openings)))]
-        bounds = [o.trainer.gather(part) for o, part in zip(self.openings, parts, strict=True)]
+        bounds = [o.party.gather(part) for o, part in zip(self.openings, parts, strict=True)]
         best = candidates.best_of(bounds, float(self._cells().sum()))
         self._take_opening(best, bounds)
         record = self._record(bounds[best], "start")
-        self.trainer.advance(self._other_inputs())
+        self.party.advance(self._other_inputs())
         self.phase, self.round, self._flat = "round", self.round + 1, 0
         self.turn = 2 if self.plan.inference.start_is_round else 1
         return record
@@ -308,38 +308,38 @@ class Server:
             self.compared = True
             log.info("starts: bounds %s, number %d is taken", bounds, best)
         self.chosen, self.starts[self.attempt] = best, chosen.start
-        self.trainer, self.started = chosen.trainer, chosen.block
+        self.party, self.started = chosen.party, chosen.block
         self.openings = []
 
     def _ask_round(self) -> dict[str, np.ndarray]:
         """Where starts were compared and the first was not the best, clients hear which one was."""
         which = {"chosen": np.asarray(float(self.chosen))} if self.chosen else {}
-        return {**self.trainer.request(), **which}
+        return {**self.party.request(), **which}
 
     def _take_round(self, sums: dict[str, np.ndarray], count: int) -> dict[str, Any]:
-        bound = self.trainer.gather(sums)
+        bound = self.party.gather(sums)
         record = self._record(bound, "round")
         last = self.turn >= self.plan.inference.rounds or self.stop_asked
         settled = self._settled(bound, count)
         if settled or last:
             self._warn_of_cap()
-            shared = self.trainer.finish()
-            bound = self.trainer.bounds[-1] if bound is not None else None
+            shared = self.party.finish()
+            bound = self.party.bounds[-1] if bound is not None else None
             record["bound"] = bound
             record["ended"] = ending.how(
-                self.trainer.bounds,
+                self.party.bounds,
                 settled=settled,
                 asked=self.stop_asked,
                 slack=self.plan.tolerance * count,
             )
             if self.best is None or (bound is not None and bound > self.best[0]):
-                population = self._of_those_who_saw(self.trainer.population())
-                self.best = (bound, self.attempt, shared, population, self.trainer.jitter)
+                population = self._of_those_who_saw(self.party.population())
+                self.best = (bound, self.attempt, shared, population, self.party.jitter)
             self.attempt += 1
             again = self.attempt < self.plan.restarts and not self.stop_asked
             self.phase = "start" if again else "finish"
         else:
-            self.trainer.advance(self._other_inputs())
+            self.party.advance(self._other_inputs())
         self.turn += 1
         self.round += 1
         return record
@@ -365,10 +365,10 @@ class Server:
 
     def _settled(self, bound: float | None, clients: int) -> bool:
         """Whether two rounds in a row gained less than the tolerance, and no round before was better."""
-        if bound is None or len(self.trainer.bounds) < 2:
+        if bound is None or len(self.party.bounds) < 2:
             self._flat = 0
             return False
-        bounds, slack = self.trainer.bounds, self.plan.tolerance * clients
+        bounds, slack = self.party.bounds, self.plan.tolerance * clients
         self._flat = self._flat + 1 if bound - bounds[-2] < slack else 0
         patient = self.turn > self.plan.inference.patience
         return self._flat >= 2 and patient and ending.may_end(bounds, slack)
@@ -378,9 +378,9 @@ class Server:
         plan = self.plan
         if plan.inducing != "auto" or plan.spec.latents == 0:
             return None
-        size = len(self.trainer.block.inputs)
+        size = len(self.party.block.inputs)
         cap = self._most_inputs()
-        if self.trainer.shared_nats() <= budget.NATS or size >= cap:
+        if self.party.shared_nats() <= budget.NATS or size >= cap:
             return None
         larger = min(budget.round_up(size + max(2, size // 4)), cap)
         log.info("global inducing inputs: %d instead of %d", larger, size)
@@ -388,10 +388,10 @@ class Server:
 
     def _warn_of_cap(self) -> None:
         """Says so where automatic inducing inputs ended at their largest number, and are too few."""
-        size, largest = len(self.trainer.block.inputs), self._largest()
+        size, largest = len(self.party.block.inputs), self._largest()
         if self.plan.inducing != "auto" or size < largest or not self.spec.latents:
             return
-        nats = self.trainer.shared_nats()
+        nats = self.party.shared_nats()
         if nats > budget.NATS:
             warnings.warn(
                 f"{largest} global inducing inputs, the most allowed, are too few for the data's "
@@ -446,5 +446,5 @@ class Server:
             "attempt": self.attempt,
             "exchange": self.exchanges,
             "bound": None if bound is None else float(bound),
-            "inducing": len(self.trainer.block.inputs),
+            "inducing": len(self.party.block.inputs),
         }

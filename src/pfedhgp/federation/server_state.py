@@ -48,9 +48,9 @@ def state_of(server: Server) -> State:
         arrays |= below("cycles", server.cycles.request())
         plain["cycles"] = server.cycles.progress()
     if server.phase == "round":
-        trainer = server.trainer.state()
-        arrays |= block_arrays("started", server.started) | below("trainer", trainer.arrays)
-        plain["trainer"] = dict(trainer.plain)
+        own = server.party.state()
+        arrays |= block_arrays("started", server.started) | below("trainer", own.arrays)
+        plain["trainer"] = dict(own.plain)
     if server.best is not None:
         bound, attempt, shared, population, jitter = server.best
         plain["best"] = {"bound": bound, "attempt": attempt, "jitter": float(jitter)}
@@ -91,8 +91,8 @@ def restore(server: Server, state: State) -> None:
         server.started = started
         cells = int(server.census["rows"][0]) * server.spec.outputs
         settings = inference_of(server.plan, server.learn, cells)
-        server.trainer = settings.server(server.spec, started)
-        server.trainer.restore(State(state.part("trainer"), plain["trainer"]))
+        server.party = settings.server(server.spec, started)
+        server.party.restore(State(state.part("trainer"), plain["trainer"]))
     if "best" in plain:
         _restore_best(server, state)
 

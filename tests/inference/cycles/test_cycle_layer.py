@@ -215,7 +215,7 @@ def test_a_cohort_keeps_no_more_for_more_cycles(monkeypatch):
 
     def spy(self, request):
         kept.append(
-            [a.shape for a in (self.trainers[0].rows.cycles.weights, self.trainers[0].rows.X)]
+            [a.shape for a in (self.parties[0].rows.cycles.weights, self.parties[0].rows.X)]
         )
         return original(self, request)
 

@@ -66,7 +66,7 @@ def server(size: int, lost: float, **kwargs) -> Server:
     made = Server(Plan(spec, Structured(), **kwargs))
     made.census, made.clients = {"rows": np.array([900.0])}, 3
     block = SimpleNamespace(inputs=np.zeros((size, 1)))
-    made.trainer = SimpleNamespace(block=block, shared_nats=lambda: lost)
+    made.party = SimpleNamespace(block=block, shared_nats=lambda: lost)
     return made
 
 

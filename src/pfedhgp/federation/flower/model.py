@@ -60,7 +60,7 @@ def site_model(
     )
     if trained:
         cohort.answer(Message("finish", delivered.round, "server", finish))
-        posterior, own_jitter = cohort.posteriors[rows.name], cohort.trainers[attempt].jitter[0]
+        posterior, own_jitter = cohort.posteriors[rows.name], cohort.parties[attempt].jitter[0]
     else:
         solver = Structured(averaging=getattr(plan.inference, "averaging", None))
         posterior, own_jitter = adopt(model, rows, noise=plan.spec.noise, settings=solver)

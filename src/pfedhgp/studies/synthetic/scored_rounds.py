@@ -58,8 +58,8 @@ def _copy(server: Server) -> Server:
     """Arrays are never changed in place, so lists and parties are all that has to be copied."""
     other = copy.copy(server)
     other.history = list(server.history)
-    other.trainer = copy.copy(server.trainer)
-    other.trainer.bounds = list(server.trainer.bounds)
+    other.party = copy.copy(server.party)
+    other.party.bounds = list(server.party.bounds)
     other.plan = replace(server.plan, restarts=1)
     return other
 
@@ -79,7 +79,7 @@ def _stopped(
     server.gather(replies)
     copies = [copy.copy(cohort) for cohort in cohorts]
     for cohort in copies:
-        cohort.trainers = {k: _plug_in(copy.copy(party)) for k, party in cohort.trainers.items()}
+        cohort.parties = {k: _plug_in(copy.copy(party)) for k, party in cohort.parties.items()}
     extra = 0
 
     def count(message: Message, receiver: str) -> None:
