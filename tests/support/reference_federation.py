@@ -67,7 +67,7 @@ def replay(plan: Plan, rows: Sequence[ClientRows], log: Sequence[Mapping[str, An
                     if attempt not in client.parties:
                         client.catch_up([starts[attempt]])
                     if name not in last[attempt]:
-                        client.lapse(attempt)
+                        client.forget_last_reply(attempt)
                 replies += client.answer(request)
             if request.kind in ("start", "round"):
                 last[attempt] = list(entry["counted"])

@@ -221,10 +221,10 @@ class Cohort:
             else:
                 self.answer(request)
 
-    def lapse(self, attempt: int) -> None:
+    def forget_last_reply(self, attempt: int) -> None:
         """What the clients last sent in this attempt is not in the totals that come next."""
         if attempt in self.parties:
-            self.parties[attempt].lapse()
+            self.parties[attempt].forget_last_reply()
 
     def _on_round(self, request: Message) -> list[dict[str, np.ndarray]]:
         if self.attempt not in self.parties:
@@ -245,7 +245,7 @@ class Cohort:
         for name, posterior in zip(self.names, found, strict=True):
             expect_finite("the posterior", posterior, matrix=WEIGHTS, client=name)
         self.posteriors = dict(zip(self.names, found, strict=True))
-        return party.last_words(shared, found)
+        return party.final_replies(shared, found)
 
     def _train(self, request: Message) -> list[dict[str, np.ndarray]]:
         return self.parties[self.attempt].answer(request.arrays, request.kind, self.names)

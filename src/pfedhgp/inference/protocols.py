@@ -67,7 +67,7 @@ class ClientParty(Protocol):
     ) -> list[dict[str, np.ndarray]]:
         """The replies to a broadcast, one a client."""
 
-    def lapse(self) -> None:
+    def forget_last_reply(self) -> None:
         """The clients' last reply is not in the totals that come next: they were away."""
 
     def replace_inputs(self, inputs: list[np.ndarray | None]) -> None:
@@ -76,7 +76,7 @@ class ClientParty(Protocol):
     def posteriors(self, shared: GlobalPosterior, jitter: float) -> list[ClientPosterior]:
         """What each client keeps for prediction."""
 
-    def last_words(
+    def final_replies(
         self, shared: GlobalPosterior, found: list[ClientPosterior]
     ) -> list[dict[str, np.ndarray]]:
         """The replies to the final delivery, if any."""

@@ -143,7 +143,7 @@ class Site:
         here.cohort.catch_up(request.missed())
         if request.lapsed:
             attempt = request.arrays.get("attempt")
-            here.cohort.lapse(here.cohort.attempt if attempt is None else int(attempt))
+            here.cohort.forget_last_reply(here.cohort.attempt if attempt is None else int(attempt))
         return here.cohort
 
     def _agree_on_past(self, here: Participation, request: Envelope) -> None:

@@ -171,7 +171,7 @@ class MeanFieldServer:
         self.jitter = float(state.plain["jitter"])
 
     def population(self) -> Population | None:
-        """Not known from gradients; the clients' last words say it."""
+        """Not known from gradients; the clients' final replies say it."""
         return None
 
     def shared_nats(self) -> float:
@@ -250,7 +250,7 @@ class MeanFieldClients:
             more = float(raised(same, only, blocks, names)[first])
         self.jitter = np.full(len(names), more)
 
-    def lapse(self) -> None:
+    def forget_last_reply(self) -> None:
         """Nothing to do: a client's step depends on Θ_global alone, not on what was summed."""
 
     def replace_inputs(self, inputs: list[np.ndarray | None]) -> None:
@@ -303,7 +303,7 @@ class MeanFieldClients:
         )
         self.states = tree_from_arrays(state.part("states"), form)
 
-    def last_words(
+    def final_replies(
         self, shared: GlobalPosterior, found: list[ClientPosterior]
     ) -> list[dict[str, np.ndarray]]:
         """E[f_δ f_δᵀ], E[f_l f_lᵀ] and Σ of each client, for the population."""

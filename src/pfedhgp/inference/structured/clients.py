@@ -100,7 +100,7 @@ class StructuredClients:
     def _derivatives(self, wanted: int) -> int | None:
         return wanted if self.settings.learn_shared else None
 
-    def lapse(self) -> None:
+    def forget_last_reply(self) -> None:
         """The clients' last sums are not in the totals: all of these are the others'."""
         self.own = self.own_block = None
 
@@ -260,7 +260,7 @@ class StructuredClients:
         self.local_nats = state.arrays.get("local_nats")
         self.jitter = state.array("jitter")
 
-    def last_words(
+    def final_replies(
         self, shared: GlobalPosterior, found: list[ClientPosterior]
     ) -> list[dict[str, np.ndarray]]:
         """None: the statistics said it all."""

@@ -109,7 +109,7 @@ class PersonalClients(StructuredClients):
         logs = [np.log(_ravel(self.blocks.kernels, i)) for i in range(count)]
         return [{"kernel": kernel, "clients": np.ones(())} for kernel in logs]
 
-    def last_words(
+    def final_replies(
         self, shared: GlobalPosterior, found: list[ClientPosterior]
     ) -> list[dict[str, np.ndarray]]:
         """B_l B_lᵀ and Σ of each client, for the population."""
