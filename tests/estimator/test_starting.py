@@ -53,13 +53,16 @@ def test_an_output_that_a_client_never_observed_has_the_populations_variance():
     data["site 0"][1][:, 1] = np.nan
     model = FederatedGP(**SMALL).fit(data)
     x = np.linspace(0.0, 10.0, 5)
-    p, people = model.predict("site 0", x), model.model_.population
+    p, population = model.predict("site 0", x), model.model_.population
     spread = model.model_.scaling.spread[1]
-    for layer, power in (("deviation", people.deviation_power), ("local", people.local_power)):
+    for layer, power in (
+        ("deviation", population.deviation_power),
+        ("local", population.local_power),
+    ):
         expected = np.sqrt(np.asarray(power)[1, 1]) * spread
         np.testing.assert_allclose(p.layers[layer].sd[:, 1], expected, rtol=1e-9)
         np.testing.assert_allclose(p.layers[layer].mean[:, 1], 0.0, atol=1e-12)
-    assert np.all(p.sd[:, 1] > np.sqrt(np.asarray(people.noise)[1, 1]) * spread)
+    assert np.all(p.sd[:, 1] > np.sqrt(np.asarray(population.noise)[1, 1]) * spread)
     assert np.all(p.sd[:, 1] > 1.2 * model.predict("site 1", x).sd[:, 1])
     joint = p.covariance("joint")
     np.testing.assert_allclose(np.diag(joint).reshape(5, 2), p.sd**2, rtol=1e-8)

@@ -248,23 +248,23 @@ def test_unseen_client_has_the_population_variances():
     case = make(seed=2, outputs=3)
     X = np.concatenate([points(1), points(1)[:1]])
     p, q = predict(case.model, "new", X), predict(case.model, "client 0", X)
-    people = case.model.population
+    population = case.model.population
     np.testing.assert_allclose(p.layers["global"].mean, q.layers["global"].mean, atol=1e-12)
     np.testing.assert_allclose(p.mean, p.layers["global"].mean, atol=1e-12)
     g = q.layers["global"].covariance()
-    parts = people.deviation_power + people.local_power + people.noise
+    parts = population.deviation_power + population.local_power + population.noise
     np.testing.assert_allclose(p.covariance(), g + parts, atol=1e-10)
     np.testing.assert_allclose(p.sd**2, np.einsum("nqq->nq", g + parts), atol=1e-10)
     kernel = np.mean([k(X, X) for k in case.twin.k_g], axis=0)
     np.testing.assert_allclose(
         p.layers["deviation"].covariance("joint"),
-        np.kron(kernel, people.deviation_power),
+        np.kron(kernel, population.deviation_power),
         atol=1e-10,
     )
     same = np.eye(7)
     same[0, 6] = same[6, 0] = 1.0
     np.testing.assert_allclose(
-        p.layers["local"].covariance("joint"), np.kron(same, people.local_power), atol=1e-10
+        p.layers["local"].covariance("joint"), np.kron(same, population.local_power), atol=1e-10
     )
 
 

@@ -27,8 +27,8 @@ SPREAD = np.array([2.0, 0.5, 1.0])
 def case():
     scaling = Scaling(np.zeros(1), np.ones(1), np.zeros(Q), SPREAD)
     found = make(seed=2, outputs=Q, scaling=scaling)
-    people = eqx.tree_at(lambda p: p.division, found.model.population, DIVISION)
-    return found, replace(found.model, population=people)
+    population = eqx.tree_at(lambda p: p.division, found.model.population, DIVISION)
+    return found, replace(found.model, population=population)
 
 
 def both(case, client, X):

@@ -93,14 +93,14 @@ class Predictor(eqx.Module):
         S_half = psd_factor(np.asarray(shared.covariance))
         basis = _basis(shared.block, model.jitter, None) if B_g.shape[1] else None
         if posterior is None:
-            people = model.population
+            population = model.population
             return Predictor(
                 shared=basis,
                 local=None,
                 loadings=_arrays(
-                    B_g, _columns(people.deviation_power), _columns(people.local_power)
+                    B_g, _columns(population.deviation_power), _columns(population.local_power)
                 ),
-                noise=jnp.asarray(people.noise),
+                noise=jnp.asarray(population.noise),
                 mean=jnp.asarray(m),
                 half_shared=jnp.asarray(S_half),
                 half_own=jnp.zeros((0, 0)),

@@ -51,7 +51,7 @@ def undetermined(
 ) -> tuple[Undetermined, ...]:
     """Of one client: the division between global and deviation, and outputs that it never observed."""
     _, B_dev, B_loc = (np.asarray(B) for B in predictor.loadings)
-    people, units = model.population, np.outer(spread, spread)
+    population, units = model.population, np.outer(spread, spread)
     unseen = ~np.any(B_dev != 0, axis=1) & ~np.any(B_loc != 0, axis=1)
     if not (B_dev.shape[1] or B_loc.shape[1]):
         unseen[:] = False
@@ -59,14 +59,14 @@ def undetermined(
     if predictor.known and unseen.any():
         one = unseen.astype(np.float64)
         for layer, power, kernel in (
-            ("deviation", people.deviation_power, OF_DEVIATION),
-            ("local", people.local_power, OF_LOCAL),
+            ("deviation", population.deviation_power, OF_DEVIATION),
+            ("local", population.local_power, OF_LOCAL),
         ):
             weights = {layer: one, "total": one}
             found.append(Undetermined(np.asarray(power) * units, kernel, weights))
-    if np.any(np.asarray(people.division)):
+    if np.any(np.asarray(population.division)):
         all_of_it = np.ones(len(spread))
         given_up = np.where(unseen, 0.0, 1.0) if predictor.known else np.zeros(len(spread))
         weights = {"global": all_of_it, "deviation": -given_up, "total": all_of_it - given_up}
-        found.append(Undetermined(np.asarray(people.division) * units, OF_DEVIATION, weights))
+        found.append(Undetermined(np.asarray(population.division) * units, OF_DEVIATION, weights))
     return tuple(found)

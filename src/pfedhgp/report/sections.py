@@ -121,7 +121,7 @@ def convergence(found: Gathered) -> dict[str, Any]:
 
 def layer_shares(found: Gathered) -> dict[str, Any]:
     """What each layer explains, and how far to trust it."""
-    model, people = found.model, found.model.population
+    model, population = found.model, found.model.population
     centre = np.broadcast_to(model.scaling.centre, (model.outputs,))
     predictions = {n: [s.prediction for s in v.slices] for n, v in found.views.items()}
     each = {name: shares(several, centre) for name, several in predictions.items()}
@@ -142,7 +142,7 @@ def layer_shares(found: Gathered) -> dict[str, Any]:
         "mean": dict(zip(PARTS, drawn.mean(axis=0).tolist(), strict=True)),
         "signs": signs_of_shakiness(known) if split else [],
         "correlation": known.correlation if split else None,
-        "divided": int(people.clients) if np.any(np.asarray(people.division)) else 0,
+        "divided": int(population.clients) if np.any(np.asarray(population.division)) else 0,
         "counted": bool(found.counts),
     }
 
