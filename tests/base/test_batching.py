@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from pfedhgp import FederatedGP
-from pfedhgp.base.batching import SMALL, SOONER, Together, _stack, run_together, together
+from pfedhgp.base.batching import EFFORTS, SMALL, Batchable, _stack, batchable, run_batched
 from pfedhgp.inference.structured.settings import Structured
 from pfedhgp.studies.synthetic.simulator import simulate
 
 
-@together(static=1)
+@batchable(static=1)
 def powers(twice: bool, count: jax.Array, tree: dict) -> dict:
     """x ↦ x + Σ_{k<count} sin(x), and a product."""
     x = jax.lax.fori_loop(0, count, lambda _, x: x + jnp.sin(x), tree["x"])
@@ -42,17 +42,17 @@ def programs(counts, sizes=None, log=None):
 def test_results_are_those_of_each_program_alone():
     work = programs([2, 2, 5, 2], sizes=[3, 3, 3, 4])
     alone = [program() for program in work]
-    for one, both in zip(alone, run_together(work), strict=True):
+    for one, both in zip(alone, run_batched(work), strict=True):
         for name in one:
             np.testing.assert_allclose(both[name], one[name], rtol=1e-13)
 
 
 def test_smaller_groups_are_filled_up_and_not_compiled_again(monkeypatch):
-    fresh = together(static=1)(powers.__wrapped__)
+    fresh = batchable(static=1)(powers.__wrapped__)
     monkeypatch.setitem(globals(), "powers", fresh)
     counts = [2, 2, 5, 2]  # a group of three and one apart
     alone = [program() for program in programs(counts)]
-    found = run_together(programs(counts), pad=True, device=jax.devices("cpu")[0])
+    found = run_batched(programs(counts), pad=True, device=jax.devices("cpu")[0])
     for one, both in zip(alone, found, strict=True):
         np.testing.assert_allclose(both["y"], one["y"], rtol=1e-13)
     assert fresh.stacked._cache_size() == 1
@@ -60,22 +60,22 @@ def test_smaller_groups_are_filled_up_and_not_compiled_again(monkeypatch):
 
 def test_equal_shapes_and_counts_are_one_call(monkeypatch):
     sizes = []
-    original = Together._mapped
+    original = Batchable._mapped
 
     def counted(self, fixed, layout, common, mapped):
         sizes.append(mapped[0].shape[0])
         return original(self, fixed, layout, common, mapped)
 
-    monkeypatch.setattr(Together, "_mapped", counted)
-    fresh = together(static=1)(powers.__wrapped__)
+    monkeypatch.setattr(Batchable, "_mapped", counted)
+    fresh = batchable(static=1)(powers.__wrapped__)
     monkeypatch.setitem(globals(), "powers", fresh)
-    run_together(programs([2, 2, 5, 2], sizes=[3, 3, 3, 4]))
+    run_batched(programs([2, 2, 5, 2], sizes=[3, 3, 3, 4]))
     assert sorted(sizes) == [1, 1, 2]
 
 
 def test_a_program_that_ends_early_does_not_hold_the_others_up():
     work = programs([2, 2])
-    found = run_together([lambda: "done", *work])
+    found = run_batched([lambda: "done", *work])
     assert found[0] == "done"
     np.testing.assert_allclose(found[2]["x"], work[1]()["x"], rtol=1e-13)
 
@@ -87,12 +87,12 @@ def test_an_error_in_one_program_is_raised_and_the_others_end():
         raise ValueError("this one")
 
     with pytest.raises(ValueError, match="this one"):
-        run_together([fails, *programs([1, 1], log=ended)])
+        run_batched([fails, *programs([1, 1], log=ended)])
     assert len(ended) == 2
 
 
 def test_an_error_in_a_shared_call_reaches_all_that_share_it():
-    @together()
+    @batchable()
     def bad(x):
         raise RuntimeError("cannot be traced")
 
@@ -104,18 +104,18 @@ def test_an_error_in_a_shared_call_reaches_all_that_share_it():
         except RuntimeError as error:
             caught.append(str(error))
 
-    run_together([program, program])
+    run_batched([program, program])
     assert caught == ["cannot be traced"] * 2
 
 
 def test_heavy_calls_wait_for_those_who_are_behind():
     order = []
 
-    @together(order=1)
+    @batchable(order=1)
     def heavy(x):
         return x + 1.0
 
-    @together()
+    @batchable()
     def light(x):
         return x * 2.0
 
@@ -129,20 +129,20 @@ def test_heavy_calls_wait_for_those_who_are_behind():
         order.append("heavy")
         return value
 
-    assert run_together([quick, slow]) == [2.0, 2.0]
+    assert run_batched([quick, slow]) == [2.0, 2.0]
     assert order == ["light", "heavy"]
 
 
 def test_a_marked_function_inside_another_is_part_of_it():
-    @together()
+    @batchable()
     def inner(x):
         return jnp.sin(x)
 
-    @together()
+    @batchable()
     def outer(x):
         return inner(x) + 1.0
 
-    found = run_together([lambda v=v: float(outer(np.float64(v))) for v in (0.1, 0.2)])
+    found = run_batched([lambda v=v: float(outer(np.float64(v))) for v in (0.1, 0.2)])
     np.testing.assert_allclose(found, np.sin([0.1, 0.2]) + 1.0, rtol=1e-14)
 
 
@@ -173,7 +173,7 @@ def fit(seed: int):
 def test_federations_in_lockstep_end_where_each_would_alone():
     """With few evaluations searches have no room to drift apart by rounding."""
     alone = [fit(seed) for seed in (0, 1)]
-    both = run_together([lambda s=s: fit(s) for s in (0, 1)])
+    both = run_batched([lambda s=s: fit(s) for s in (0, 1)])
     for one, other in zip(alone, both, strict=True):
         np.testing.assert_allclose(other[0], one[0], rtol=1e-5)
         np.testing.assert_allclose(other[0][0], one[0][0], rtol=1e-10)  # at equal parameters
@@ -182,7 +182,7 @@ def test_federations_in_lockstep_end_where_each_would_alone():
         assert other[2:] == one[2:]
 
 
-def test_what_is_compiled_sooner_gives_the_same():
+def test_what_is_compiled_with_less_effort_gives_the_same():
     """Small arguments by the shorter way, large ones by the usual, as all where XLA has no options."""
 
     def waves_again():
@@ -194,15 +194,15 @@ def test_what_is_compiled_sooner_gives_the_same():
     rng = np.random.default_rng(0)
     tree = {"A": rng.normal(size=(4, 4)), "x": rng.normal(size=(4, 3))}
     want = np.linalg.cholesky(tree["A"] @ tree["A"].T + np.eye(4)) @ np.sin(tree["x"])
-    for sooner in SOONER:
-        fresh = together(sooner=sooner)(waves_again())
+    for effort in EFFORTS:
+        fresh = batchable(effort=effort)(waves_again())
         np.testing.assert_allclose(fresh(tree), want, rtol=1e-12, atol=1e-12)
         assert fresh.small._cache_size() == fresh._cache_size() == 1
         np.testing.assert_allclose(jax.jit(fresh)(tree), want, rtol=1e-12, atol=1e-12)
         fresh({**tree, "x": rng.normal(size=(4, SMALL))})
         assert fresh.alone._cache_size() >= 1
         assert fresh._cache_size() == 2
-    unknown = Together(waves_again(), 0, 0)
+    unknown = Batchable(waves_again(), 0, 0)
     unknown.options = (("no_such_option", True),)
     np.testing.assert_allclose(unknown(tree), want, rtol=1e-12, atol=1e-12)
     assert unknown.small is unknown.alone

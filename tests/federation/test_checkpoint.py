@@ -198,7 +198,7 @@ def test_no_attribute_of_a_party_is_forgotten(name):
     parties = (
         (party_server, kept_server),
         (party_clients, kept_clients),
-        (server, set()),
+        (server, {"party"}),  # files call it "trainer"
         (cohorts[0], {"parties", "starts", "scaling", "scales", "layers", "_halves", "others"}),
     )
     not_yet = {"before", "best", "local_nats", "cycles", "crowd"}

@@ -1,17 +1,17 @@
-"""Many independent programs, one compiled step: calls that meet are computed together.
+"""Many independent programs, one compiled step: equal calls of several programs are computed as one batch.
 
-A study fits hundreds of federations whose arrays have equal shapes. Each is an ordinary sequential program,
-and runs as such, in a thread of its own. Where it calls a function marked `together` it waits until all
-programs of its meeting wait; calls of one function with equal shapes are then stacked, mapped by vmap, and
-computed at once. Programs need not agree: one that calls something else, or ends early, forms a group of its
-own. Outside a meeting such a function is plain `jax.jit`.
+A study fits hundreds of federations whose arrays have equal shapes. Each fit is an ordinary sequential
+program and runs in a thread of its own. When a program calls a `batchable` function, it waits until every
+program of its run waits too. Calls of one function with equal shapes are then stacked, mapped by vmap and
+computed at once. Programs need not agree: one that calls something else, or ends early, forms a batch of
+its own. Outside `run_batched` a batchable function is plain `jax.jit`.
 
-A function that runs once or a few times in a fit takes longer to compile than to run, where its arguments
-are small. Such a one is marked `sooner`, and is then compiled by a shorter way.
+A function that runs only a few times in a fit takes longer to compile than to run if its arguments are
+small. Mark it with a lower `effort`, and the compiler spends less time on it.
 
-Results come back as NumPy views of the stacked result, so that between two calls all is host memory and only
-the marked functions run on the device. Whole numbers (counts of evaluations) are shared by a group and not
-mapped, so that loops keep one trip count; calls with different ones are computed apart.
+Results come back as NumPy views of the stacked result. So everything between two calls is host memory, and
+only batchable functions run on the device. Whole numbers (counts of evaluations) are shared by a batch and
+not mapped, so that loops keep one trip count; calls with different ones are computed apart.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ import numpy as np
 
 T = TypeVar("T")
 Options = tuple[tuple[str, bool | int], ...]
-Sooner = Literal["a little", "much"]
+Effort = Literal["low", "lowest"]
 
 _LEAN: tuple[str, bool] = ("xla_cpu_use_fusion_emitters", False)
 _LEVEL = "xla_backend_optimization_level"
-SOONER: dict[Sooner, Options] = {"a little": (_LEAN, (_LEVEL, 1)), "much": (_LEAN, (_LEVEL, 0))}
-"""XLA's options on a CPU. Of `batched_average` in the study (15 s of CPU to compile, 0.95 s to run): a little
-is 5.6 s and 0.91 s, much 2.3 s and 1.8 s."""
+EFFORTS: dict[Effort, Options] = {"low": (_LEAN, (_LEVEL, 1)), "lowest": (_LEAN, (_LEVEL, 0))}
+"""XLA's options on a CPU. `batched_average` in the study takes 15 s of CPU to compile and 0.95 s to run; with
+low effort 5.6 s and 0.91 s, with the lowest 2.3 s and 1.8 s."""
 SMALL = 500_000
-"""Numbers in the arguments, up to which compiling is what takes the time."""
+"""With at most this many numbers in the arguments, compiling takes longer than running."""
 
 _here = threading.local()
 
 
-class Together:
-    """A compiled function; inside a meeting, one that is computed for all callers at once."""
+class Batchable:
+    """A compiled function; inside `run_batched` it is computed for all callers at once."""
 
     def __init__(
-        self, function: Callable[..., Any], static: int, order: int, sooner: Sooner | None = None
+        self, function: Callable[..., Any], static: int, order: int, effort: Effort | None = None
     ) -> None:
         self.function, self.static, self.order = function, static, order
-        self.options: Options = () if sooner is None else SOONER[sooner]
+        self.options: Options = () if effort is None else EFFORTS[effort]
         self.__doc__, self.__name__ = function.__doc__, function.__name__
         self.__wrapped__ = function
         self.alone: Any = jax.jit(function, static_argnums=tuple(range(static)))
         self.stacked = jax.jit(self._mapped, static_argnums=(0, 1))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        meeting: _Meeting | None = getattr(_here, "meeting", None)
+        scheduler: _Scheduler | None = getattr(_here, "scheduler", None)
         if kwargs or _traced(args):  # the options are for what is compiled by itself
             return self.alone(*args, **kwargs)
-        if meeting is not None:
-            return meeting.call(self, args)
+        if scheduler is not None:
+            return scheduler.call(self, args)
         if self.options and _numbers(args[self.static :]) <= SMALL:
             return self.small(*args)
         return self.alone(*args)
@@ -76,7 +76,7 @@ class Together:
         )
 
     def _cache_size(self) -> int:
-        """How often the function was compiled outside meetings."""
+        """How often the function was compiled outside `run_batched`."""
         other = self.__dict__.get("small", self.alone)
         return sum(int(each._cache_size()) for each in {self.alone, other})
 
@@ -86,30 +86,30 @@ class Together:
 
         def one(leaves: list) -> Any:
             own, shared = iter(leaves), iter(common)
-            together = [next(shared) if same else next(own) for same in is_common]
-            return self.function(*fixed, *jax.tree.unflatten(treedef, together))
+            every = [next(shared) if same else next(own) for same in is_common]
+            return self.function(*fixed, *jax.tree.unflatten(treedef, every))
 
         return jax.vmap(one)(mapped)
 
 
-def together(
-    *, static: int = 0, order: int = 0, sooner: Sooner | None = None
-) -> Callable[[Callable[..., Any]], Together]:
-    """Compiles a function of which the first `static` arguments are fixed, and lets meetings batch it.
+def batchable(
+    *, static: int = 0, order: int = 0, effort: Effort | None = None
+) -> Callable[[Callable[..., Any]], Batchable]:
+    """Compiles a function and lets `run_batched` batch its calls; the first `static` arguments are fixed.
 
-    One of a higher `order` waits until no program of the meeting asks for one of a lower: a program that fell
-    behind (it had to repeat a step) joins the others at the next heavy step (1), and those that stop early
-    wait for the others before what comes after training (2). `sooner` is for functions that run a few times
-    in a fit ("a little") or once ("much").
+    A function of a higher `order` waits until no program asks for one of a lower order. So a program that
+    fell behind (it had to repeat a step) joins the others at the next heavy step (1), and programs that stop
+    early wait for the others before what comes after training (2). `effort` is the compiler's: "low" for
+    functions that run a few times in a fit, "lowest" for those that run once.
     """
-    return lambda function: Together(function, static, order, sooner)
+    return lambda function: Batchable(function, static, order, effort)
 
 
 @dataclass(eq=False)
 class _Ticket:
     """One program's call: what is asked, and what came of it."""
 
-    function: Together
+    function: Batchable
     fixed: tuple
     treedef: Any
     leaves: list
@@ -126,7 +126,9 @@ class _Ticket:
         self.key = (self.function, self.fixed, self.treedef, shapes)
 
 
-class _Meeting:
+class _Scheduler:
+    """Collects the calls of all programs, and computes them when every program waits."""
+
     def __init__(self, programs: int, device: Any, pad: bool) -> None:
         self.live, self.device = programs, device
         self.least = programs if pad else 1
@@ -134,7 +136,7 @@ class _Meeting:
         self.pending: list[_Ticket] = []
         self.change = threading.Condition()
 
-    def call(self, function: Together, args: tuple) -> Any:
+    def call(self, function: Batchable, args: tuple) -> Any:
         leaves, treedef = jax.tree.flatten(args[function.static :])
         arrays = [leaf if hasattr(leaf, "dtype") else np.asarray(leaf) for leaf in leaves]
         ticket = _Ticket(function, args[: function.static], treedef, arrays)
@@ -237,10 +239,10 @@ def _stack(leaves: list) -> np.ndarray:
     return np.lib.stride_tricks.as_strided(first, shape, strides, writeable=False)
 
 
-def run_together(
+def run_batched(
     programs: Sequence[Callable[[], T]], *, device: Any = None, pad: bool | None = None
 ) -> list[T]:
-    """Runs the programs side by side, their `together` calls batched on `device`; results in order.
+    """Runs the programs side by side, their `batchable` calls batched on `device`; results in order.
 
     One program alone is simply called. The first error of a program is raised when all have ended. With
     `pad` (by default on any device but a CPU) every group is filled up to the number of programs, so that a
@@ -250,19 +252,19 @@ def run_together(
         return [programs[0]()]
     if pad is None:
         pad = device is not None and device.platform != "cpu"
-    meeting = _Meeting(len(programs), device, pad)
+    scheduler = _Scheduler(len(programs), device, pad)
     results: list[Any] = [None] * len(programs)
     errors: list[BaseException] = []
 
     def run(i: int) -> None:
-        _here.meeting = meeting
+        _here.scheduler = scheduler
         with jax.enable_x64(True):  # a setting of each thread's own, and `leave` may compute
             try:
                 results[i] = programs[i]()
             except BaseException as error:
                 errors.append(error)
             finally:
-                meeting.leave()
+                scheduler.leave()
 
     threads = [
         threading.Thread(target=run, args=(i,), daemon=True, name=f"program {i}")

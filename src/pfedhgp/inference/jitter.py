@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pfedhgp.base.batching import together
+from pfedhgp.base.batching import batchable
 from pfedhgp.errors import NonFiniteError, NumericsError, NumericsWarning
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock
 
@@ -90,13 +90,13 @@ def not_finite(tree: Any, count: int) -> np.ndarray:
     return bad
 
 
-@together()
+@batchable()
 def _shared_factor(block: GlobalBlock, jitter: jax.Array) -> tuple[jax.Array, jax.Array]:
     basis = block.basis(jitter)
     return jnp.all(jnp.isfinite(basis.gram)), jnp.all(jnp.isfinite(basis.factor))
 
 
-@together()
+@batchable()
 def _local_factors(blocks: ClientBlock, jitter: jax.Array) -> tuple[jax.Array, jax.Array]:
     def one(block: ClientBlock, own: jax.Array) -> tuple[jax.Array, jax.Array]:
         basis = block.basis(own)

@@ -25,7 +25,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from pfedhgp.base.batching import together
+from pfedhgp.base.batching import batchable
 from pfedhgp.errors import NonFiniteError, NumericsError
 from pfedhgp.gp.features import Basis
 from pfedhgp.model import local_states
@@ -131,7 +131,7 @@ class Predictor(eqx.Module):
         )
 
 
-@together()
+@batchable()
 def latents(
     predictor: Predictor, X: Float[Array, "n d"]
 ) -> tuple[
@@ -170,7 +170,7 @@ def latents(
     return moments[:, :, 0], moments[:, :, 1:], own, spread
 
 
-@together(sooner="a little")
+@batchable(effort="low")
 def moments(
     predictor: Predictor, X: Float[Array, "n d"]
 ) -> tuple[Float[Array, "n L"], Float[Array, "n L L"]]:
@@ -183,7 +183,7 @@ def moments(
     return mean, V + eye[None] * spread[:, :, None]
 
 
-@together(sooner="a little")
+@batchable(effort="low")
 def tilt(predictor: Predictor, X: Float[Array, "n d"]) -> Float[Array, "n 3 Q P"]:
     """∂f/∂e of the three layers at each row, in scaled units; no columns where nothing was averaged."""
     p = predictor
@@ -216,7 +216,7 @@ def tilt(predictor: Predictor, X: Float[Array, "n d"]) -> Float[Array, "n 3 Q P"
     return jnp.moveaxis(jax.lax.map(along, (t.kernels, t.deviation, t.loadings, t.weights)), 0, -1)
 
 
-@together()
+@batchable()
 def own_covariance(
     predictor: Predictor, X: Float[Array, "n d"], Z: Float[Array, "m d"]
 ) -> Float[Array, "U n m"]:
@@ -232,7 +232,7 @@ def own_covariance(
     return jnp.concatenate([*parts, jnp.mean(kernels, axis=0, keepdims=True), same[None]])
 
 
-@together()
+@batchable()
 def prior_covariance(
     predictor: Predictor, X: Float[Array, "n d"], Z: Float[Array, "m d"]
 ) -> Float[Array, "2 n m"]:
@@ -265,7 +265,7 @@ def _arrays(*loadings: Any) -> tuple[Array, Array, Array]:
     return g, d, l
 
 
-@together()
+@batchable()
 def _build(block: GlobalBlock | ClientBlock, jitter: Array) -> Basis:
     return block.basis(jitter)
 

@@ -17,7 +17,7 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from pfedhgp.base.batching import together
+from pfedhgp.base.batching import batchable
 from pfedhgp.inference.meanfield.bound import (
     JITTER,
     ClientCoordinates,
@@ -95,7 +95,7 @@ def client_update(
     return new, gradient, Info(values[0] if options.local_steps else after, after)
 
 
-@together(static=1, order=1)
+@batchable(static=1, order=1)
 def batched_client_update(
     options: MeanFieldOptions,
     broadcast: GlobalState,
@@ -113,7 +113,7 @@ def server_init(options: MeanFieldOptions, block: GlobalBlock) -> ServerState:
     return ServerState(free, _server_optimizer(options).init(free))
 
 
-@together(static=1)
+@batchable(static=1)
 def server_update(
     options: MeanFieldOptions, state: ServerState, gradient_sum: Gradient
 ) -> ServerState:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pfedhgp.base.batching import together
+from pfedhgp.base.batching import batchable
 from pfedhgp.base.checks import Check, flag, number, one_of, optional, whole
 from pfedhgp.errors import NonFiniteError, NumericsError
 from pfedhgp.gp.kernels import Kernel
@@ -322,7 +322,7 @@ class MeanFieldClients:
         ]
 
 
-@together(static=1, sooner="much")
+@batchable(static=1, effort="lowest")
 def _batched_squares(
     structure: Structure, shared: GlobalPosterior, clients: ClientPosterior, jitter: jax.Array
 ) -> tuple[jax.Array, jax.Array]:

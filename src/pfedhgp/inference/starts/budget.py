@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pfedhgp.base.batching import together
+from pfedhgp.base.batching import batchable
 from pfedhgp.gp.features import Basis
 from pfedhgp.gp.kernels import Kernel
 
@@ -66,7 +66,7 @@ def box_residual(kernels: Kernel, Z: np.ndarray, jitter: float) -> float:
     return residual(kernels, Z, probe, jitter)
 
 
-@together(sooner="much")
+@batchable(effort="lowest")
 def _residual(kernels: Kernel, Z: jax.Array, X: jax.Array, jitter: float) -> jax.Array:
     basis = Basis.build(kernels, Z, jitter)
     return jnp.mean(basis.residual(basis.features(X)))

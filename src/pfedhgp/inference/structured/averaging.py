@@ -23,7 +23,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from pfedhgp.base.batching import together
+from pfedhgp.base.batching import batchable
 from pfedhgp.gp import linalg
 from pfedhgp.inference.grams import Grams, accumulate
 from pfedhgp.inference.structured.bound import cavity_bound, design_of
@@ -66,7 +66,7 @@ def with_parameters(block: ClientBlock, values: tuple) -> ClientBlock:
     return ClientBlock(kernels, block.inputs, block.active, deviation, loadings, noise)
 
 
-@together(static=2, order=2, sooner="a little")
+@batchable(static=2, order=2, effort="low")
 def batched_average(
     options: StepOptions,
     settings: Averaging,

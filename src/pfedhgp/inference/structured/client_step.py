@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from pfedhgp.base.batching import together
+from pfedhgp.base.batching import batchable
 from pfedhgp.gp.kernels import Kernel, Periodic, leaves_of
 from pfedhgp.gp.noise import Noise
 from pfedhgp.inference import lbfgs
@@ -263,7 +263,7 @@ def search(
     return from_free(unravel(found.x)), found
 
 
-@together(static=1, order=1, sooner="a little")
+@batchable(static=1, order=1, effort="low")
 def batched_step(
     options: StepOptions,
     broadcast: Broadcast,
@@ -289,7 +289,7 @@ def batched_step(
     return jax.vmap(one)(rest, clients, anchors, rows, jitter, floor)
 
 
-@together(static=1, order=1)
+@batchable(static=1, order=1)
 def batched_held_step(
     options: StepOptions,
     broadcast: Broadcast,
@@ -333,7 +333,7 @@ def batched_held_step(
     return better, sums, Info(-found.first_value, -found.value, found.accepted, nats)
 
 
-@together(static=1, sooner="much")
+@batchable(static=1, effort="lowest")
 def batched_opening(
     options: StepOptions,
     broadcast: Broadcast,
@@ -388,7 +388,7 @@ def first_rows(rows: Rows, count: int) -> Rows:
     return Rows(rows.X[:count], rows.Y[:count], rows.mask[:count])
 
 
-@together(static=1)
+@batchable(static=1)
 def batched_rest(
     structure: Structure, broadcast: Broadcast, block: GlobalBlock, own: Statistics
 ) -> tuple[Array, Array]:

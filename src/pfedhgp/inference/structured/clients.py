@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pfedhgp.base.batching import together
+from pfedhgp.base.batching import batchable
 from pfedhgp.errors import NumericsWarning
 from pfedhgp.gp.kernels import Kernel
 from pfedhgp.gp.noise import Noise
@@ -385,7 +385,7 @@ class StructuredClients:
         )
 
 
-@together(static=1, sooner="a little")
+@batchable(static=1, effort="low")
 def _posteriors(
     options: StepOptions,
     shared: GlobalBlock,

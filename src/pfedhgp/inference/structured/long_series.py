@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pfedhgp.base.batching import together
+from pfedhgp.base.batching import batchable
 from pfedhgp.gp import linalg, state_space
 from pfedhgp.gp.features import Basis
 from pfedhgp.gp.kernels import Kernel
@@ -39,7 +39,7 @@ class Held(eqx.Module):
     probes: int = eqx.field(static=True)
 
 
-@together(static=2)
+@batchable(static=2)
 def points(
     probes: int, seed: int, J: Float[Array, "K K"], h: Float[Array, " K"]
 ) -> Float[Array, "K k"]:
@@ -87,7 +87,7 @@ def _by_chunks(piece: Callable[[Array], Array], X: Float[Array, "n d"], chunk: i
     return found.reshape(pieces * length, *found.shape[2:])[:n]
 
 
-@together(static=3)
+@batchable(static=3)
 def batched_beyond(
     probes: int, seed: int, chunk: int, block: GlobalBlock, X: Float[Array, "c n d"], jitter: Array
 ) -> Float[Array, "c n R p"]:

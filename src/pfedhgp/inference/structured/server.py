@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pfedhgp.base.batching import together
+from pfedhgp.base.batching import batchable
 from pfedhgp.gp import linalg
 from pfedhgp.inference.arrays import block_to_arrays, statistics_from_arrays
 from pfedhgp.inference.ending import NOISE
@@ -213,16 +213,16 @@ def usual_noise(sums: Statistics) -> np.ndarray:
     return np.exp(logs / (count + USUAL_WEIGHT))
 
 
-@together(static=1)
+@batchable(static=1)
 def _value(structure: Structure, total: Surrogate, loadings: jax.Array) -> jax.Array:
     return total.value(structure, loadings)
 
 
-@together(static=1)
+@batchable(static=1)
 def _carried(
     structure: Structure, total: Surrogate, block: GlobalBlock, jitter: float
 ) -> tuple[jax.Array, jax.Array]:
     return total.carried(structure, block, jitter)
 
 
-_moments = together()(linalg.posterior_moments)
+_moments = batchable()(linalg.posterior_moments)

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from pfedhgp.base.batching import together
+from pfedhgp.base.batching import batchable
 from pfedhgp.inference import lbfgs
 from pfedhgp.inference.structured.coordinates import theta_of, with_theta
 from pfedhgp.inference.structured.surrogate import Surrogate
@@ -21,7 +21,7 @@ class ServerOptions(NamedTuple):
     learn_shared: bool = True
 
 
-@together(static=1, sooner="a little")
+@batchable(static=1, effort="low")
 def improve(
     options: ServerOptions, surrogate: Surrogate, anchor: Array, radius: Array, jitter: Array
 ) -> tuple[GlobalBlock, Array]:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pfedhgp.base.batching import together
+from pfedhgp.base.batching import batchable
 from pfedhgp.gp import state_space
 from pfedhgp.gp.kernels import Kernel
 from pfedhgp.inference.structured.client_step import StepOptions
@@ -15,7 +15,7 @@ from pfedhgp.model.blocks import ClientBlock, Rows, deviation_loadings
 from pfedhgp.model.posterior import GlobalPosterior, LocalStates
 
 
-@together(static=1)
+@batchable(static=1)
 def batched_states(
     options: StepOptions,
     shared: GlobalPosterior,

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 import jax
 
-from pfedhgp.base.batching import run_together
+from pfedhgp.base.batching import run_batched
 from pfedhgp.base.numerics import one_blas_thread
 from pfedhgp.base.signals import AT_WORK, heed
 from pfedhgp.errors import InputError
@@ -154,7 +154,7 @@ def _kinds_together(
 
     def lockstep(group: list[Task]) -> None:
         with jax.default_device(jax.devices("cpu")[0]):
-            run_together([lambda task=task: work(task) for task in group], device=device)  # type: ignore[misc]
+            run_batched([lambda task=task: work(task) for task in group], device=device)  # type: ignore[misc]
 
     errors: list[BaseException] = []
 
