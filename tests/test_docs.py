@@ -34,12 +34,13 @@ from support.documents import (
     inline_code,
     lines_of,
     links,
+    name_of,
     prose,
 )
 from support.parts import require
 
 GUIDE = ROOT / "docs" / "guide.md"
-SLOW = {"README.md", "guide.md", "diagnosis.md"}  # they fit models
+SLOW = {"README.md", "docs/api.md", "docs/guide.md", "docs/diagnosis.md"}  # they fit models
 SHORT = ("--rounds", "2")  # added to fits that do not say how long: what they write is the same
 HOME = "/home/ana/air"  # where the text's reader works
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
@@ -288,7 +289,10 @@ def reader(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(p, marks=[pytest.mark.slow] * (p.name in SLOW), id=p.name) for p in DOCUMENTS],
+    [
+        pytest.param(p, marks=[pytest.mark.slow] * (name_of(p) in SLOW), id=name_of(p))
+        for p in DOCUMENTS
+    ],
 )
 def test_every_example_does_what_it_says(path, reader):
     for block in blocks(path):
@@ -372,7 +376,7 @@ def test_commands_are_in_fences():
         assert not re.findall(r"^    +(?:pfedhgp|make|python3?|pip) .*$", prose(path), flags=re.M)
 
 
-@pytest.mark.parametrize("path", [*DOCUMENTS, ROOT / "CHANGELOG.md"], ids=lambda p: p.name)
+@pytest.mark.parametrize("path", [*DOCUMENTS, ROOT / "CHANGELOG.md"], ids=name_of)
 def test_commands_and_options_in_the_text_exist(path):
     commands = all_commands()
     options = {"--help", "--version"}
@@ -394,7 +398,7 @@ def test_commands_and_options_in_the_text_exist(path):
 
 
 @pytest.mark.parametrize(
-    "path", [*DOCUMENTS, ROOT / "CHANGELOG.md", ROOT / "CITATION.cff"], ids=lambda p: p.name
+    "path", [*DOCUMENTS, ROOT / "CHANGELOG.md", ROOT / "CITATION.cff"], ids=name_of
 )
 def test_links_lead_somewhere(path):
     for link in links(path):
@@ -419,13 +423,32 @@ def test_public_names_are_in_the_api_and_explain_themselves():
         assert f"`pfedhgp.{name}" in text, name
         module = importlib.import_module(f"pfedhgp.{name}")
         assert module.__doc__
-    for name in re.findall(r"`pfedhgp\.([a-z]+)\.(\w+)`", text):
-        assert getattr(importlib.import_module(f"pfedhgp.{name[0]}"), name[1]).__doc__
+    for name in re.findall(r"`pfedhgp\.([\w.]+)`", text):
+        assert resolved(name).__doc__, name
+
+
+def resolved(name: str) -> object:
+    """What `pfedhgp.name` is: a module, or something in one."""
+    try:
+        return importlib.import_module(f"pfedhgp.{name}")
+    except ModuleNotFoundError:
+        module, _, attribute = name.rpartition(".")
+        return getattr(resolved(module) if module else pfedhgp, attribute)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_names_in_the_code_exist(path):
+    """Dotted names, and files of the source by their path."""
+    for code in inline_code(path):
+        if named := re.fullmatch(r"pfedhgp\.(?!federation\.flower)([\w.]+)", code):
+            assert resolved(named[1]) is not None, code
+        if re.fullmatch(r"[\w/]+\.py", code):
+            assert (ROOT / code).is_file() or (ROOT / "src" / "pfedhgp" / code).is_file(), code
 
 
 def reference_modules() -> list[str]:
-    (listed,) = re.findall(r"addprefix pfedhgp\.,([a-z ]+)\)", MAKEFILE)
-    return listed.split()
+    (listed,) = re.findall(r"^MODULES := ((?:.*\\\n)*.*)$", MAKEFILE, flags=re.M)
+    return listed.replace("\\\n", " ").split()
 
 
 @pytest.mark.slow
@@ -444,7 +467,7 @@ def test_the_reference_builds_without_a_warning(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "FederatedGP" in (tmp_path / "pfedhgp.html").read_text("utf-8")
     for name in reference_modules():
-        assert (tmp_path / "pfedhgp" / f"{name}.html").is_file()
+        assert (tmp_path / "pfedhgp" / f"{name.replace('.', '/')}.html").is_file()
 
 
 def test_blocks_are_understood(tmp_path):

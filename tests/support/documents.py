@@ -9,7 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = tuple(sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")]))
+DOCUMENTS = tuple(sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]))
 RUNNABLE, OUTPUT = ("python", "sh", "toml"), "text"
 NOT_RUN = re.compile(r"<!-- not run: (.+) -->")
 
@@ -68,6 +68,11 @@ def _close(found: list[Block], block: Block, before: str) -> None:
         raise ValueError(f"{block.place}: a text block says what the block before it prints")
     else:
         found[-1] = replace(found[-1], printed=block.text)
+
+
+def name_of(path: Path) -> str:
+    """The document as the project names it: docs/guide.md."""
+    return path.relative_to(ROOT).as_posix()
 
 
 def prose(path: Path) -> str:
