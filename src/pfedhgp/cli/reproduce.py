@@ -72,15 +72,7 @@ def synthetic(
             device=device,
             progress=None if as_json else _Progress(),
         )
-    config: dict[str, Any] = {
-        "study": "synthetic",
-        "scenarios": chosen,
-        "models": wanted,
-        "runs": runs,
-        "device": device,
-        **json.loads((out / "config.json").read_text()),
-    }
-    results = report.write_synthetic(store, config, scenarios=chosen, models=wanted, runs=runs)
+    results = report.write_synthetic(store, scenarios=chosen, models=wanted, runs=runs)
     _say(results, out, as_json)
 
 
@@ -97,7 +89,8 @@ def stability(
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """When global and deviation can be told apart: by clients, balance and heterogeneity."""
-    from pfedhgp.studies.stability.study import Stability, run_stability, write_stability
+    from pfedhgp.studies.stability.report import write_stability
+    from pfedhgp.studies.stability.study import Stability, run_stability
 
     _check_device(device)
     study = Stability(seed=seed, rounds=rounds, rows=rows, grid=grid, quick=quick)
@@ -110,7 +103,7 @@ def stability(
             device=device,
             progress=None if as_json else _Progress(),
         )
-    results = write_stability(store, study, runs=runs, device=device)
+    results = write_stability(store, study, runs=runs)
     _say(results, out, as_json)
 
 
@@ -207,7 +200,8 @@ def airquality(
             found = air_hours.run(every, data, out, tell)
         _say(found, out, as_json)
         return
-    from pfedhgp.studies.airquality.study import AirQuality, run
+    from pfedhgp.studies.airquality.models import AirQuality
+    from pfedhgp.studies.airquality.study import run
 
     if year is None:
         raise InputError("--year is needed, such as --year 2013 (but for --hours all)")

@@ -7,7 +7,6 @@ reproduce synthetic`; where matplotlib is missing there are tables and no figure
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 import warnings
@@ -20,6 +19,7 @@ from typing import Any
 from pfedhgp.base.option_names import naming
 from pfedhgp.base.signals import INTERRUPTED, TERMINATED, Terminated, leave, resumable, terminable
 from pfedhgp.errors import InputError
+from pfedhgp.studies.common.pages import can_draw
 from pfedhgp.studies.synthetic import report
 from pfedhgp.studies.synthetic.models import MODELS
 from pfedhgp.studies.synthetic.simulator import SCENARIOS
@@ -78,21 +78,8 @@ def _main(arguments: list[str] | None) -> int:
         )
     if given.join:
         return 0
-    config = {
-        "study": "synthetic",
-        "scenarios": scenarios,
-        "models": models,
-        "runs": given.runs,
-        "device": given.device,
-        **json.loads((given.out / "config.json").read_text()),
-    }
     report.write_synthetic(
-        store,
-        config,
-        scenarios=scenarios,
-        models=models,
-        runs=given.runs,
-        figures=report.can_draw(),
+        store, scenarios=scenarios, models=models, runs=given.runs, figures=can_draw()
     )
     print((given.out / "tables.md").read_text())
     return 0

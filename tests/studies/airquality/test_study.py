@@ -12,7 +12,7 @@ import pytest
 from pfedhgp.cli.main import main
 from pfedhgp.errors import InputError
 from pfedhgp.studies.airquality import imputation as imputing
-from pfedhgp.studies.airquality import sparse_station
+from pfedhgp.studies.airquality import models, report, sparse_station, zone_scores
 from pfedhgp.studies.airquality import study as airquality
 from pfedhgp.zones.clustering import revealed
 from pfedhgp.zones.comparison import Compared
@@ -24,7 +24,7 @@ def test_pooled_distances_are_over_common_hours() -> None:
         "b": (np.array([0.0, 1.0, 2.0]), np.array([1.0, 2.0, 3.0])),
         "a": (np.array([1.0, 2.0, 3.0]), np.array([2.0, 5.0, 9.0])),
     }
-    names, squared = airquality.pooled_distances(sites)
+    names, squared = zone_scores.pooled_distances(sites)
     assert names == ("a", "b")
     np.testing.assert_allclose(squared, [[0.0, 2.0], [2.0, 0.0]])
 
@@ -145,7 +145,7 @@ def test_options_of_the_zone_study_are_refused_with_all_hours(
 
 def test_rows_are_called_by_their_usual_grouping() -> None:
     names = [
-        airquality.row_name(model, method)
+        report.row_name(model, method)
         for model in ("pfedhgp", "operator")
         for method in ("agglomerative", "spectral")
     ]
@@ -164,7 +164,7 @@ def test_the_study_writes_its_results(tmp_path: Path) -> None:
     source = tmp_path / "data"
     source.mkdir()
     write_stations(source)
-    study = airquality.AirQuality(year=2014, inducing=8, rounds=2, impute_inducing=20, sketches=2)
+    study = models.AirQuality(year=2014, inducing=8, rounds=2, impute_inducing=20, sketches=2)
     results = airquality.run(study, source, tmp_path / "out", lambda line: None)
     written = json.loads((tmp_path / "out" / "results.json").read_text())
     assert written == json.loads(json.dumps(results))
@@ -200,13 +200,13 @@ def test_the_study_writes_its_results(tmp_path: Path) -> None:
 def test_twelve_stations_have_the_same_groups_in_any_order(tmp_path: Path) -> None:
     """Shapes are those of the study above, so that nothing compiles again."""
     write_stations(tmp_path)
-    study = airquality.AirQuality(year=2014, inducing=8, rounds=2)
+    study = models.AirQuality(year=2014, inducing=8, rounds=2)
     sites = airquality.sites_of(study, tmp_path)
     names = list(np.random.default_rng(4).permutation(list(sites)))
     assert names != list(sites)
     found = []
     for order in (list(sites), names):
-        model = airquality.zone_model(study).fit(
+        model = models.zone_model(study).fit(
             {n: (sites[n][0][:, None], sites[n][1]) for n in order}
         )
         found.append(model.cluster(3, draws=0))
@@ -232,17 +232,17 @@ needs_beijing = pytest.mark.skipif(
 @needs_beijing
 @pytest.mark.parametrize("year", [2013, 2014])
 def test_the_zones_of_beijing_come_back_from_sketches(year: int) -> None:
-    study = airquality.AirQuality(year=year)
+    study = models.AirQuality(year=year)
     sites = airquality.sites_of(study, beijing())
-    model = airquality.zone_model(study).fit({n: (t[:, None], y) for n, (t, y) in sites.items()})
-    own = airquality.own_functions(model)
+    model = models.zone_model(study).fit({n: (t[:, None], y) for n, (t, y) in sites.items()})
+    own = zone_scores.own_functions(model)
     rows = {n: (t[:, None], y[:, None]) for n, (t, y) in sites.items()}
-    attacks, names = airquality.attacks_on(model, rows), tuple(sorted(own))
+    attacks, names = zone_scores.attacks_on(model, rows), tuple(sorted(own))
     found, told = [], []
     for seed in range(5):
         compared = Compared(own, names, size=240, seed=seed, grid="", least=3)
         labels = map(int, compared.label(3, "agglomerative"))
-        found.append(airquality.ari(dict(zip(names, labels, strict=True))))
+        found.append(zone_scores.ari(dict(zip(names, labels, strict=True))))
         told += revealed(attacks, own, compared.sent).values()
     assert sum(score == 1.0 for score in found) >= 4
     assert np.mean(found) >= 0.95
@@ -253,15 +253,15 @@ def test_the_zones_of_beijing_come_back_from_sketches(year: int) -> None:
 @pytest.mark.slow
 @needs_beijing
 def test_a_station_of_beijing_with_few_rows_comes_into_its_zone_and_is_predicted() -> None:
-    study = airquality.AirQuality(year=2013)
+    study = models.AirQuality(year=2013)
     sites = airquality.sites_of(study, beijing())
     found = sparse_station.sparse_part(
         sites,
         ZONES,
         ["Wanliu"],
-        model=lambda: airquality.zone_model(study),
-        predictor=lambda: airquality.imputing_model(study, sites),
-        pooled=airquality.pooled_distances,
+        model=lambda: models.zone_model(study),
+        predictor=lambda: models.imputing_model(study, sites),
+        pooled=zone_scores.pooled_distances,
         seed=5,
         say=lambda line: None,
     )
@@ -273,7 +273,7 @@ def test_a_station_of_beijing_with_few_rows_comes_into_its_zone_and_is_predicted
 @pytest.mark.slow
 @needs_beijing
 def test_held_out_days_of_beijing_are_imputed_better_than_by_a_station_alone() -> None:
-    study = airquality.AirQuality(year=2014)
+    study = models.AirQuality(year=2014)
     sites = airquality.sites_of(study, beijing())
     parts = imputing.split(sites, share=study.held_out, seed=study.seed)
     found = airquality.imputation_part(study, [parts], lambda line: None)

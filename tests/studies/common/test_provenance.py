@@ -6,8 +6,8 @@ import json
 
 from pfedhgp.studies.common import provenance
 from pfedhgp.studies.common.provenance import MADE, common, devices, lines, made_here, sets
+from pfedhgp.studies.common.records import measured
 from pfedhgp.studies.common.store import Store
-from pfedhgp.studies.common.summary import measured
 from pfedhgp.studies.synthetic import report
 from pfedhgp.studies.synthetic.study import KEY
 
@@ -52,9 +52,8 @@ def test_a_report_written_elsewhere_names_who_trained(tmp_path, monkeypatch):
     store = Store(tmp_path, {}, key=KEY)
     for run in (0, 1):
         store.add(record(run, {**THERE, "date": "2026-01-02"}))
-    config = {"study": "synthetic", "device": "cpu"}
     chosen = {"scenarios": ["A"], "models": ["local-only"], "runs": 2}
-    report.write_synthetic(store, config, figures=False, **chosen)
+    report.write_synthetic(store, figures=False, **chosen)
     found = json.loads((tmp_path / "results.json").read_text())
     assert found["config"]["device"] == "gpu"
     assert found["config"]["made"][0]["accelerator"] == "Some GPU"
@@ -71,7 +70,7 @@ def test_a_part_asked_for_later_does_not_hide_the_rest(tmp_path):
         store.add(record(run, None))
     store.add({**record(0, None), "scenario": "C", "model": "oracle"})
     asked = {"scenarios": ["C"], "models": ["oracle"], "runs": 1}
-    found = report.write_synthetic(store, {}, figures=False, **asked)
+    found = report.write_synthetic(store, figures=False, **asked)
     rows = {(r["scenario"], r["model"]): r["runs"] for r in found["records"] if "printed" not in r}
     assert rows == {("C", "oracle"): 1, ("A", "local-only"): 2}
     assert found["config"]["scenarios"] == ["A", "C"]

@@ -81,7 +81,7 @@ def test_a_missing_gpu_is_said_before_anything_is_written(tmp_path, capsys):
 # threads away that are inside XLA.
 STOPPED = """
 import atexit, os, sys, time
-from pfedhgp.studies import synthetic
+from pfedhgp.studies.synthetic import study as synthetic
 
 def run_cell(study, cell):
     print("at work", flush=True)
@@ -90,7 +90,7 @@ def run_cell(study, cell):
 synthetic.run_cell = run_cell
 atexit.register(os.abort)
 if sys.argv.pop(1) == "bare":
-    from pfedhgp.cli.signals import leave
+    from pfedhgp.base.signals import leave
     from pfedhgp.studies.__main__ import main
     sys.exit(leave(main()))
 from pfedhgp.cli.entry import run

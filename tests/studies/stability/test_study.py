@@ -12,7 +12,7 @@ from pfedhgp.cli.main import main
 from pfedhgp.report.recovery_rule import expected_recovery
 from pfedhgp.studies.common.store import Store
 from pfedhgp.studies.stability import study as stability
-from pfedhgp.studies.stability.report import figure, table
+from pfedhgp.studies.stability.report import figure, table, write_stability
 from pfedhgp.studies.stability.study import (
     Stability,
     recovery,
@@ -20,7 +20,6 @@ from pfedhgp.studies.stability.study import (
     run_stability,
     runs_of,
     summarise,
-    write_stability,
 )
 
 
@@ -142,7 +141,7 @@ def test_intervals_end_where_metrics_do(tmp_path, monkeypatch):
     monkeypatch.setattr(stability, "run_point", invented([]))
     study = Stability(quick=True)
     store = run_stability(study, runs=3, folder=tmp_path)
-    write_stability(store, study, runs=3, device="cpu", figures=False)
+    write_stability(store, study, runs=3, figures=False)
     records = json.loads((tmp_path / "results.json").read_text())["records"]
     ends = {r["metric"]: r["ci95"] for r in records if r["model"] == "24"}
     assert ends["correlation"] == [pytest.approx(0.8232, abs=1e-4), 1.0]

@@ -20,13 +20,14 @@ import numpy as np
 
 from pfedhgp.errors import InputError
 from pfedhgp.estimator import FederatedGP
-from pfedhgp.gp import metrics
 from pfedhgp.gp.kernels import RBF, Kernel, Matern32, Periodic
 from pfedhgp.inference.structured.settings import Structured
+from pfedhgp.studies.airquality.imputation import score
 from pfedhgp.studies.airquality.station_gp import station_gps
-from pfedhgp.studies.airquality.stations import load_stations, years_of
-from pfedhgp.studies.common.summary import interval
-from pfedhgp.studies.synthetic.report import machine, write_results
+from pfedhgp.studies.airquality.stations import ATTRIBUTION, load_stations, years_of
+from pfedhgp.studies.common.pages import make_folder, write_results
+from pfedhgp.studies.common.provenance import machine
+from pfedhgp.studies.common.records import record_of
 
 COLUMNS = ("PM2.5", "TEMP")
 Say = Callable[[str], None]
@@ -127,15 +128,7 @@ def scores(hours: Hours, held: dict[str, np.ndarray], found: Predicted) -> dict[
             y.append(hours.values[name][where, q][seen])
             mean.append(found[name][0][seen, q])
             sd.append(found[name][1][seen, q])
-        truth, centre, spread = (np.concatenate(v)[:, None] for v in (y, mean, sd))
-        variance = (spread**2)[:, :, None]
-        result[column] = {
-            "rmse": metrics.rmse(truth, centre),
-            "nll": metrics.nll(truth, centre, variance),
-            "crps": metrics.crps(truth, centre, variance),
-            "coverage": metrics.coverage(truth, centre, variance),
-            "width": metrics.width(truth, centre, variance),
-        }
+        result[column] = score(*(np.concatenate(v) for v in (y, mean, sd)))
     return result
 
 
@@ -143,10 +136,7 @@ def run(study: AllHours, source: str | Path, folder: Path, say: Say) -> dict[str
     """Fits, predicts held-out days, compares; writes results.json, tables and report.html into `folder`."""
     hours = hours_of(study, source)
     kept, held = split(hours, share=study.held_out, seed=study.seed)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot write there ({error.strerror})") from None
+    make_folder(folder)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found, cost = _ours(study, kept, held, say)
@@ -216,10 +206,10 @@ def _write(
         for column, found in columns.items():
             scenario = f"{period}, {column}"
             for metric, value in found.items():
-                records.append(_record(scenario, model, metric, value))
+                records.append(record_of(scenario, model, metric, [value]))
             rows.append([model, column, *(f"{v:.3f}" for v in found.values())])
     for metric, value in cost.items():
-        records.append(_record(period, "pfedhgp", metric, value))
+        records.append(record_of(period, "pfedhgp", metric, [value]))
     count = sum(len(v) for v in hours.values.values())
     results = {
         "records": records,
@@ -231,8 +221,6 @@ def _write(
     }
     names = ["method", "column", *next(iter(every["pfedhgp"].values()))]
     spent = [[name, f"{value:.4g}"] for name, value in cost.items()]
-    from pfedhgp.studies.airquality.study import ATTRIBUTION
-
     unit = "raw PM2.5 (µg/m³)" if study.raw else "log(1 + PM2.5)"
     notes = (
         ATTRIBUTION,
@@ -243,10 +231,3 @@ def _write(
     tables = {"Held-out days": (names, rows), "What it took": (["", ""], spent)}
     write_results(folder, results, f"Beijing, all hours, {period}", notes, tables, {})
     return results
-
-
-def _record(scenario: str, model: str, metric: str, value: float) -> dict[str, Any]:
-    mean, ci95 = interval([value])
-    return {"scenario": scenario, "model": model, "metric": metric, "mean": mean, "ci95": ci95} | {
-        "runs": 1
-    }

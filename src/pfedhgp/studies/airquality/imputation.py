@@ -82,21 +82,25 @@ def split(sites: Mapping[str, Series], *, share: float, seed: int) -> Split:
     return Split(kept, days, fortnight)
 
 
+def score(y: np.ndarray, mean: np.ndarray, sd: np.ndarray) -> dict[str, float]:
+    """RMSE, NLL, CRPS, coverage and width of 95% intervals, in transformed units; all arguments (n,)."""
+    truth, centre, variance = y[:, None], mean[:, None], (sd**2)[:, None, None]
+    return {
+        "rmse": metrics.rmse(truth, centre),
+        "nll": metrics.nll(truth, centre, variance),
+        "crps": metrics.crps(truth, centre, variance),
+        "coverage": metrics.coverage(truth, centre, variance),
+        "width": metrics.width(truth, centre, variance),
+    }
+
+
 def scores(
     held: Mapping[str, Series], found: Mapping[str, tuple[np.ndarray, np.ndarray]]
 ) -> dict[str, float]:
-    """RMSE, NLL, CRPS, coverage and width of 95% intervals over all held-out cells, in transformed units."""
-    y = np.concatenate([held[name][1] for name in held])[:, None]
-    mean = np.concatenate([found[name][0] for name in held])[:, None]
-    sd = np.concatenate([found[name][1] for name in held])[:, None]
-    variance = (sd**2)[:, :, None]
-    return {
-        "rmse": metrics.rmse(y, mean),
-        "nll": metrics.nll(y, mean, variance),
-        "crps": metrics.crps(y, mean, variance),
-        "coverage": metrics.coverage(y, mean, variance),
-        "width": metrics.width(y, mean, variance),
-    }
+    """`score` over the held-out cells of all stations together."""
+    y = np.concatenate([held[name][1] for name in held])
+    mean, sd = (np.concatenate([found[name][j] for name in held]) for j in range(2))
+    return score(y, mean, sd)
 
 
 # ---------------------------------------------------------------------------------------- baselines

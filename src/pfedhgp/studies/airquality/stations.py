@@ -55,6 +55,10 @@ COORDINATES = {
     "Wanshouxigong": (39.878, 116.352),
 }
 """Approximate (latitude, longitude); for maps only, no model sees them."""
+ATTRIBUTION = (
+    "Data: Beijing Multi-Site Air-Quality, Song Xi Chen, UCI Machine Learning Repository 501, CC BY 4.0. "
+    "Station coordinates are approximate and are used for maps alone."
+)
 LARGEST_FILE = 200 * 2**20
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Hashable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 import jax
 
@@ -49,6 +49,15 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def check_least(settings: Any, least: Mapping[str, int], *, runs: int) -> None:
+    """Refuses numbers that are too small: the settings named in `least`, rounds (if given) and runs."""
+    rounds = settings.rounds
+    limits = {**least, **({} if rounds is None else {"rounds": 1})}
+    for name, value in (*((n, getattr(settings, n)) for n in limits), ("runs", runs)):
+        if value < limits.get(name, 1):
+            raise InputError(f"`{name}` must be at least {limits.get(name, 1)}, got {value}")
 
 
 def check_device(device: str) -> None:

@@ -39,8 +39,9 @@ class Store:
         except OSError as error:
             raise InputError(f"{folder}: cannot write there ({error.strerror})") from None
         there = folder / CONFIG
+        self.config = _read_json(there) if there.exists() else wanted
         if there.exists():
-            _check_same(folder, _read_json(there), wanted)
+            _check_same(folder, self.config, wanted)
         else:
             write_whole(there, json.dumps(wanted, indent=2) + "\n")
         self.records = {self._key(record): record for record in self._read()}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from pfedhgp.studies.common.pages import with_makers, write_results
 from pfedhgp.studies.common.store import Store
 from pfedhgp.studies.stability.study import Stability, runs_of, summarise
-from pfedhgp.studies.synthetic.report import with_makers, write_results
 
 NOTES = (
     "Scenario A of the numerical study; six clients of equal size and phi = 1.2 unless varied. Correlation "
@@ -29,13 +29,14 @@ TITLES = {
 }
 
 
-def write(
-    store: Store, study: Stability, *, runs: int, device: str, figures: bool
+def write_stability(
+    store: Store, study: Stability, *, runs: int, figures: bool = True
 ) -> dict[str, Any]:
+    """Writes results.json, the table, the figure and report.html; returns what results.json holds."""
     runs = runs_of(store, study, runs)
     records = summarise(store, study, runs)
     head, rows = table(records, study)
-    config = {"study": "stability", "runs": runs, "device": device, **asdict(study)}
+    config = {"study": "stability", "runs": runs, **asdict(study)}
     used = [
         store.records[sweep, value, run] for sweep, value in study.points() for run in range(runs)
     ]
@@ -108,7 +109,7 @@ def _text(record: dict[str, Any]) -> str:
 
 def figure(records: list[dict[str, Any]], study: Stability) -> str:
     """Correlation (with the rule) and CRPS over each of the three ranges."""
-    from pfedhgp.studies.common.figures import pyplot, to_svg
+    from pfedhgp.studies.common.drawing import pyplot, to_svg
 
     plt = pyplot()
     cells = {(r["scenario"], r["model"], r["metric"]): r for r in records}

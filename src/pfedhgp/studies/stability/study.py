@@ -15,15 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from pfedhgp.errors import InputError
 from pfedhgp.estimator import FederatedGP
 from pfedhgp.gp import metrics
 from pfedhgp.model.prediction import predict
 from pfedhgp.report.recovery_rule import expected_recovery
 from pfedhgp.studies.common.provenance import MADE, made_here, today
-from pfedhgp.studies.common.schedule import COMPILING, check_device, run_tasks
+from pfedhgp.studies.common.records import measured, possible, record_of
+from pfedhgp.studies.common.schedule import COMPILING, check_device, check_least, run_tasks
 from pfedhgp.studies.common.store import Store
-from pfedhgp.studies.common.summary import interval, measured, possible
 from pfedhgp.studies.synthetic.models import INDUCING, clients_of
 from pfedhgp.studies.synthetic.simulator import DOMAIN, Simulation, simulate
 
@@ -33,6 +32,7 @@ PHI = (0.05, 0.3, 1.2, 4.0)
 USUAL_CLIENTS, USUAL_PHI = 6, 1.2
 LOCAL_INDUCING = 64
 KEY = ("sweep", "value", "run")
+LEAST = {"seed": 0, "rows": 4, "grid": 2}
 NEEDS = ("metrics", "rule")
 
 
@@ -113,13 +113,7 @@ def run_stability(
 
     A point that several sweeps have in common is fitted once a run, and its record stands under each of them.
     """
-    for name, least in (("seed", 0), ("rows", 4), ("grid", 2)):
-        if getattr(study, name) < least:
-            raise InputError(f"`{name}` must be at least {least}, got {getattr(study, name)}")
-    if study.rounds is not None and study.rounds < 1:
-        raise InputError(f"`rounds` must be at least 1, got {study.rounds}")
-    if runs < 1:
-        raise InputError(f"`runs` must be at least 1, got {runs}")
+    check_least(study, LEAST, runs=runs)
     check_device(device)
     store = Store(folder, {"study": "stability", **asdict(study)}, key=KEY, needs=NEEDS)
     wanted = [(sweep, value, run) for sweep, value in study.points() for run in range(runs)]
@@ -194,15 +188,6 @@ def recovery(found: np.ndarray, truth: np.ndarray) -> float:
     return float(np.sum(a * b) / np.sqrt(np.sum(a**2) * np.sum(b**2)))
 
 
-def write_stability(
-    store: Store, study: Stability, *, runs: int, device: str, figures: bool = True
-) -> dict[str, Any]:
-    """results.json, the table, the figure and report.html."""
-    from pfedhgp.studies.stability import report as stability_report
-
-    return stability_report.write(store, study, runs=runs, device=device, figures=figures)
-
-
 def runs_of(store: Store, study: Stability, runs: int) -> int:
     """How many runs every point has: `runs`, or more where the folder had more before."""
     while all((sweep, value, runs) in store.records for sweep, value in study.points()):
@@ -216,22 +201,8 @@ def summarise(store: Store, study: Stability, runs: int) -> list[dict[str, Any]]
     for sweep, value in study.points():
         found = [store.records[sweep, value, run] for run in range(runs)]
         for name in measured(found):
-            mean, ci95 = interval([record["metrics"][name] for record in found], possible(name))
-            records.append(_record(sweep, f"{value:g}", name, mean, ci95, runs))
-        records.append(
-            _record(sweep, f"{value:g} (rule)", "correlation", found[0]["rule"], [None, None], runs)
-        )
+            values = [record["metrics"][name] for record in found]
+            records.append(record_of(sweep, f"{value:g}", name, values, possible(name)))
+        rule = record_of(sweep, f"{value:g} (rule)", "correlation", [found[0]["rule"]])
+        records.append({**rule, "runs": runs})
     return records
-
-
-def _record(
-    sweep: str, point: str, metric: str, mean: float, ci95: list[float | None], runs: int
-) -> dict[str, Any]:
-    return {
-        "scenario": sweep,
-        "model": point,
-        "metric": metric,
-        "mean": mean,
-        "ci95": ci95,
-        "runs": runs,
-    }

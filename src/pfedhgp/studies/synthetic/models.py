@@ -18,7 +18,7 @@ from pfedhgp.studies.common import provenance
 from pfedhgp.studies.synthetic import algorithm1
 from pfedhgp.studies.synthetic.oracle import Gaussians, oracle
 from pfedhgp.studies.synthetic.personal import Personal
-from pfedhgp.studies.synthetic.scored_rounds import Point, watched
+from pfedhgp.studies.synthetic.scored_rounds import Point, score_rounds
 from pfedhgp.studies.synthetic.simulator import DOMAIN, Simulation
 
 INDUCING = 24
@@ -142,7 +142,7 @@ def _trained(model: FederatedGP, truth: Simulation, curve: bool) -> Outcome:
     def nll(fitted: FittedModel) -> float:
         return _mean_nll(truth, _predictions(fitted, truth))
 
-    points = watched(model, nll) if curve else []
+    points = score_rounds(model, nll) if curve else []
     model.fit(clients_of(truth))
     predictions = _predictions(model.model_, truth)
     exchanges, sent = model.exchanges_, sum(entry["bytes"] for entry in model.messages_)

@@ -53,12 +53,12 @@ class PersonalServer:
     def __init__(self, settings: Personal, block: GlobalBlock) -> None:
         self.settings, self.block, self.jitter = settings, block, settings.jitter
         self.kernel = np.zeros(0)
-        self.turn = 0
+        self.round = 0
         self.bounds: list[float] = []
 
     def request(self) -> dict[str, np.ndarray]:
         """log of the averaged kernel (none before the first round), and whether it is held."""
-        held = self.turn > 0 and self.turn >= self.settings.rounds - 1
+        held = self.round > 0 and self.round >= self.settings.rounds - 1
         return {
             "kernel": self.kernel,
             "kernels_free": np.asarray(0.0 if held else 1.0),
@@ -67,7 +67,7 @@ class PersonalServer:
 
     def gather(self, sums: Arrays) -> None:
         self.kernel = sums["kernel"] / sums["clients"]
-        self.turn += 1
+        self.round += 1
 
     def advance(self, inputs: np.ndarray | None = None) -> None:
         """The average is all there is."""

@@ -1,4 +1,4 @@
-"""A fit that also says how well it would have predicted, had it stopped after each exchange."""
+"""How well a fit would have predicted if it had stopped after each round."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Point = tuple[int, int, float]
 """Exchanges so far, bytes so far (the final delivery included), and the score."""
 
 
-def watched(model: FederatedGP, score: Score) -> list[Point]:
+def score_rounds(model: FederatedGP, score: Score) -> list[Point]:
     """Makes `model` keep a point of its curve for every round but the last; fills the list it returns.
 
-    The answer to each round is given to a copy of the server that is asked to stop there, so that the
-    curve comes from the protocol's own ending and the training itself does not notice.
+    The replies of each round also go to a copy of the server that is told to stop there. So the curve comes
+    from the protocol's own ending, and the training itself is not affected.
     """
     curve: list[Point] = []
 

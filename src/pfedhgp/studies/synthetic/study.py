@@ -16,7 +16,7 @@ import numpy as np
 from pfedhgp.errors import InputError
 from pfedhgp.gp import metrics
 from pfedhgp.studies.common.provenance import MADE, made_here, today
-from pfedhgp.studies.common.schedule import COMPILING, check_device, run_tasks
+from pfedhgp.studies.common.schedule import COMPILING, check_device, check_least, run_tasks
 from pfedhgp.studies.common.store import Store
 from pfedhgp.studies.synthetic.models import (
     KERNELS,
@@ -31,6 +31,7 @@ from pfedhgp.studies.synthetic.models import (
 from pfedhgp.studies.synthetic.simulator import SCENARIOS, Simulation, simulate
 
 KEY = ("scenario", "model", "run")
+LEAST = {"seed": 0, "clients": 1, "rows": 2, "grid": 2, "curve_runs": 0}
 NEEDS = ("metrics", "coverage", "curve")
 QUICK_TO_COMPILE = ("--xla_gpu_autotune_level=0", "--xla_gpu_enable_triton_gemm=false")
 """Matrices are small and a study is short: trying out kernels for them takes five times as long as all else
@@ -48,19 +49,6 @@ class Study:
     grid: int = 150
     curve_runs: int = 5
     """For how many runs of a model predictions are also scored after each exchange."""
-
-    def check(self) -> None:
-        for name, least in (
-            ("seed", 0),
-            ("clients", 1),
-            ("rows", 2),
-            ("grid", 2),
-            ("curve_runs", 0),
-        ):
-            if getattr(self, name) < least:
-                raise InputError(f"`{name}` must be at least {least}, got {getattr(self, name)}")
-        if self.rounds is not None and self.rounds < 1:
-            raise InputError(f"`rounds` must be at least 1, got {self.rounds}")
 
     def truth(self, scenario: str, run: int) -> Simulation:
         return simulate(
@@ -95,11 +83,9 @@ def run_study(
     compiled once, and what is left is compiling and Python, of which a process does one thing at a time. Such
     a process `joins` a study.
     """
-    study.check()
+    check_least(study, LEAST, runs=runs)
     check_names("scenario", scenarios, SCENARIOS)
     check_names("model", models, (*MODELS, *PARTS.values()) if joins else MODELS)
-    if runs < 1:
-        raise InputError(f"`runs` must be at least 1, got {runs}")
     check_device(device)
     store = Store(folder, asdict(study), key=KEY, needs=NEEDS, mend=not joins)
     names = trainings_of(models)

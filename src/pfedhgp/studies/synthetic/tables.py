@@ -1,14 +1,13 @@
-"""The study's tables, in Markdown and HTML: the best in bold, 95% intervals in brackets."""
+"""The tables of the numerical study: the best in bold, 95% intervals in brackets."""
 
 from __future__ import annotations
 
-import html
-from collections.abc import Callable, Sequence
 from typing import Any
 
-from pfedhgp.studies.common.summary import BEHIND, ONE_AFTER_ANOTHER
+from pfedhgp.studies.common.pages import Table
 from pfedhgp.studies.synthetic.models import PARTS
 from pfedhgp.studies.synthetic.printed import MARK
+from pfedhgp.studies.synthetic.summary import BEHIND, ONE_AFTER_ANOTHER
 
 COLUMNS = (
     ("rmse", "RMSE", "{:.3f}"),
@@ -25,11 +24,10 @@ COLUMNS = (
 COMPARED = ("rmse", "nll", "crps", "coverr", "width", "coverage", "ece")
 NOMINAL = 0.95
 
-Row = list[str]
 Results = dict[str, Any]
 
 
-def main_table(results: Results) -> tuple[Row, list[Row]]:
+def main_table(results: Results) -> Table:
     """One row per scenario and model; bold (**) is the best of the fitted models, not oracle or printed."""
     cells = {(r["scenario"], r["model"], r["metric"]): r for r in results["records"]}
     order = list(dict.fromkeys((r["scenario"], r["model"]) for r in results["records"]))
@@ -76,7 +74,7 @@ def _loss(metric: str, value: float) -> float:
     return abs(value - NOMINAL) if metric == "coverage" else value
 
 
-def near_table(results: Results) -> tuple[Row, list[Row]]:
+def near_table(results: Results) -> Table:
     """Exchanges and bytes until the NLL is within 0.2 nats of the method's own best."""
     name = next(name for name in results["tables"] if name.startswith("within"))
     head = ["scenario", "model", "exchanges", "MB", "runs"]
@@ -93,7 +91,7 @@ def near_table(results: Results) -> tuple[Row, list[Row]]:
     return head, rows
 
 
-def behind_table(results: Results) -> tuple[Row, list[Row]]:
+def behind_table(results: Results) -> Table:
     """Differences to `full` on the same data; the oracle's are negative: what is left to gain."""
     head = ["scenario", "model", *(f"{title} − full's" for title in ("NLL", "CRPS", "CovErr"))]
     head.append("NLL − full's, least in any run")
@@ -109,7 +107,7 @@ def behind_table(results: Results) -> tuple[Row, list[Row]]:
     ]
 
 
-def kernels_table(results: Results) -> tuple[Row, list[Row]]:
+def kernels_table(results: Results) -> Table:
     """How often the bound chose which kernel, and the exchanges of the trainings one after another."""
     votes = {(r["scenario"], r["kernel"]): r["runs"] for r in results["tables"]["kernels chosen"]}
     names = [name for name in PARTS if any(kernel == name for _, kernel in votes)]
@@ -128,25 +126,3 @@ def _gap(found: dict[str, Any], form: str) -> str:
     low, high = found["ci95"]
     text = form.format(found["mean"])
     return text if low is None else f"{text} [{form.format(low)}, {form.format(high)}]"
-
-
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows]) + "\n"
-
-
-def as_html(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The same in HTML; ** becomes bold."""
-
-    def line(cells: Sequence[str], tag: str, form: Callable[[str], str]) -> str:
-        return "<tr>" + "".join(f"<{tag}>{form(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-    body = "\n".join(line(row, "td", _bold) for row in rows)
-    return f"<table>\n{line(head, 'th', html.escape)}\n{body}\n</table>\n"
-
-
-def _bold(text: str) -> str:
-    if text.startswith("**") and text.endswith("**"):
-        return f"<b>{html.escape(text[2:-2])}</b>"
-    return html.escape(text)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from pfedhgp.data.cycle_files import CycleSet
+from pfedhgp.studies.common.pages import Table, write_results
+from pfedhgp.studies.common.provenance import machine
 from pfedhgp.studies.common.store import Store
-from pfedhgp.studies.synthetic import report
 from pfedhgp.studies.tonnage import data as sources
 from pfedhgp.studies.tonnage import study as tonnage
 from pfedhgp.studies.tonnage.baselines import LABELS_ONLY
@@ -41,7 +42,7 @@ def write_tonnage(
         "subtlety": study.subtlety,
         "small": study.small,
         "runs": runs,
-        "machine": report.machine(),
+        "machine": machine(),
     }
     notes = [
         f"Data: {source.says}. Mean over {runs} runs, sd behind ±.",
@@ -88,9 +89,7 @@ def write_tonnage(
         for part in ("share", "subtlety"):
             if results["curves"][part]:
                 pictures[f"{part}.svg"] = curve(results["curves"][part], part)
-    report.write_results(
-        store.folder, results, f"Fault diagnosis: {study.data}", notes, parts, pictures
-    )
+    write_results(store.folder, results, f"Fault diagnosis: {study.data}", notes, parts, pictures)
     return results
 
 
@@ -105,7 +104,7 @@ def worth_of_the_layer(results: Mapping[str, Any]) -> str | None:
     )
 
 
-def _f1(tables: Mapping[str, Any]) -> tuple[list[str], list[list[str]]] | None:
+def _f1(tables: Mapping[str, Any]) -> Table | None:
     """A row for each model, a column for each class, mean over runs."""
     found = {name.removeprefix("f1: "): t for name, t in tables.items() if name.startswith("f1: ")}
     if not found:
@@ -115,7 +114,7 @@ def _f1(tables: Mapping[str, Any]) -> tuple[list[str], list[list[str]]] | None:
     return ["model", *names], rows
 
 
-def _accuracy(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+def _accuracy(results: Mapping[str, Any]) -> Table:
     cells = {(r["model"], r["metric"]): r for r in results["records"]}
     rows = []
     for model in dict.fromkeys(model for model, _ in cells):
@@ -137,7 +136,7 @@ def _accuracy(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     return head, rows
 
 
-def _none(found: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+def _none(found: list[dict[str, Any]]) -> Table:
     head = ["class left out", "flagged", "of", "false alarms", "of known", "cycle layer"]
     rows = [
         [
@@ -155,7 +154,7 @@ def _none(found: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
 
 def waveforms(data: CycleSet) -> str:
     """Class means with bands of one sd, channel by channel (at most six)."""
-    from pfedhgp.studies.common.figures import pyplot, to_svg
+    from pfedhgp.studies.common.drawing import pyplot, to_svg
 
     plt = pyplot()
     shown = min(6, data.cycles.shape[1])
@@ -185,7 +184,7 @@ def waveforms(data: CycleSet) -> str:
 
 def why_picture(example: Mapping[str, Any]) -> str:
     """Log-likelihood differences along the axis, channel by channel (the six strongest), and their sum."""
-    from pfedhgp.studies.common.figures import pyplot, to_svg
+    from pfedhgp.studies.common.drawing import pyplot, to_svg
 
     plt = pyplot()
     nats = np.asarray(example["nats"])
@@ -212,7 +211,7 @@ def why_picture(example: Mapping[str, Any]) -> str:
 
 def curve(points: list[dict[str, Any]], part: str) -> str:
     """Accuracy over the share of training data, or over subtlety."""
-    from pfedhgp.studies.common.figures import pyplot, to_svg
+    from pfedhgp.studies.common.drawing import pyplot, to_svg
 
     plt = pyplot()
     figure, panel = plt.subplots(figsize=(7, 4), constrained_layout=True)

@@ -11,6 +11,7 @@ import numpy as np
 
 from pfedhgp.data.cycle_files import CycleSet
 from pfedhgp.errors import InputError
+from pfedhgp.studies.common.records import record_of
 from pfedhgp.studies.common.store import Store
 from pfedhgp.studies.tonnage import data as sources
 from pfedhgp.studies.tonnage.models import MODELS, OURS, PAPER, ours, run_model, said
@@ -146,8 +147,6 @@ def none_of_these(
 
 def summarise(store: Store, study: Tonnage, *, runs: int) -> dict[str, Any]:
     """records, curves and tables of results.json."""
-    from pfedhgp.studies.common.summary import interval
-
     found = list(store.records.values())
     main = [r for r in found if r["part"] == "main" and r["run"] < runs]
     order = [name for name in MODELS if any(r["model"] == name for r in main)]
@@ -157,19 +156,8 @@ def summarise(store: Store, study: Tonnage, *, runs: int) -> dict[str, Any]:
         mine = [r for r in main if r["model"] == model]
         for metric in mine[0]["metrics"]:
             values = [r["metrics"][metric] for r in mine]
-            mean, ci95 = interval(values)
             sd = float(np.std(values, ddof=1)) if len(values) > 1 else None
-            records.append(
-                {
-                    "scenario": study.data,
-                    "model": model,
-                    "metric": metric,
-                    "mean": mean,
-                    "ci95": ci95,
-                    "sd": sd,
-                    "runs": len(mine),
-                }
-            )
+            records.append({**record_of(study.data, model, metric, values), "sd": sd})
         names = sorted(mine[0]["classes"])
         tables[f"confusion: {model}"] = {
             "classes": names,

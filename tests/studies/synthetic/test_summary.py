@@ -1,4 +1,4 @@
-"""From runs to the table: intervals, nearness, bold, and the figures of the paper as printed."""
+"""From runs to the table: nearness, bold, and the figures of the paper as printed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pfedhgp.studies.common import figures
-from pfedhgp.studies.common.summary import interval, nearness, summarise
-from pfedhgp.studies.synthetic import tables
+from pfedhgp.studies.common import pages
+from pfedhgp.studies.synthetic import figures, tables
 from pfedhgp.studies.synthetic.printed import printed_records
+from pfedhgp.studies.synthetic.summary import nearness, summarise
 
 
 def run(model: str, r: int, nll: float, **more) -> dict:
@@ -30,15 +30,6 @@ def results() -> dict:
     runs += [run("oracle", r, -5.0) for r in range(3)] + [run("pfedgp", r, 3.0) for r in range(4)]
     names = ["full", "pfedgp", "oracle"]
     return summarise(runs, scenarios=["A"], models=names, count=3)
-
-
-def test_intervals_are_students():
-    values = [0.3, -1.2, 0.8, 2.5]
-    mean, (low, high) = interval(values)
-    want = stats.t.interval(0.95, 3, loc=np.mean(values), scale=stats.sem(values))
-    np.testing.assert_allclose((low, high), want)
-    assert mean == pytest.approx(0.6)
-    assert interval([1.5]) == (1.5, [None, None])
 
 
 def test_one_record_for_each_scenario_model_and_metric():
@@ -101,10 +92,10 @@ def test_bold_is_the_best_fitted_row_and_brackets_are_intervals():
     assert cells["full (printed)"]["NLL"] == "-2.275 [-2.405, -2.145]"
     assert cells["full"]["MB"] == "2.00"
     assert "s" not in head  # nothing was timed
-    text = tables.as_html(head, rows)
+    text = pages.as_html(head, rows)
     assert "<b>-4.100 [" in text
     assert "**" not in text
-    assert tables.markdown(head, rows).count("\n") == len(rows) + 2
+    assert pages.markdown(head, rows).count("\n") == len(rows) + 2
 
 
 def test_coverage_is_best_where_it_is_nearest_to_nominal():

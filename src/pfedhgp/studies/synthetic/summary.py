@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student
 
 from pfedhgp.gp.metrics import ECE_LEVELS
-from pfedhgp.studies.common.provenance import MADE
+from pfedhgp.studies.common.records import Record, interval, measured, possible, record_of
 from pfedhgp.studies.synthetic.printed import printed_records
 
 NEAR = 0.2
@@ -17,32 +16,6 @@ NEAR = 0.2
 BEHIND = "behind full, run by run"
 ONE_AFTER_ANOTHER = "exchanges one after another"
 PAIRED = ("nll", "crps", "coverr")
-Record = dict[str, Any]
-POSSIBLE = {"coverage": (0.0, 1.0), "correlation": (-1.0, 1.0)}
-POSSIBLE |= dict.fromkeys(("rmse", "crps", "coverr", "width", "ece"), (0.0, np.inf))
-"""Ranges of metrics that have ends: an interval does not reach beyond."""
-
-
-def interval(
-    values: Sequence[float], within: tuple[float, float] = (-np.inf, np.inf)
-) -> tuple[float, list[float | None]]:
-    """Mean and its 95% interval by Student's t over runs, cut at what is possible; one run has none.
-
-    >>> interval([0.9, 1.0, 1.0], within=(0.0, 1.0))[1][1]
-    1.0
-    """
-    array = np.asarray(values, np.float64)
-    mean = float(array.mean())
-    if len(array) < 2:
-        return mean, [None, None]
-    reach = float(student.ppf(0.975, len(array) - 1) * array.std(ddof=1) / np.sqrt(len(array)))
-    low, high = within
-    return mean, [max(mean - reach, low), min(mean + reach, high)]
-
-
-def possible(metric: str) -> tuple[float, float]:
-    """The range of a metric."""
-    return POSSIBLE.get(metric, (-np.inf, np.inf))
 
 
 def summarise(
@@ -54,10 +27,9 @@ def summarise(
         if (run["scenario"], run["model"]) in cells and run["run"] < count:
             cells[run["scenario"], run["model"]].append(run)
     records = [
-        {"scenario": s, "model": m, "metric": name, "mean": mean, "ci95": ci95, "runs": len(found)}
+        record_of(s, m, name, [run["metrics"][name] for run in found], possible(name))
         for (s, m), found in cells.items()
         for name in measured(found)
-        for mean, ci95 in (interval([run["metrics"][name] for run in found], possible(name)),)
     ]
     return {
         "records": [*records, *printed_records(list(scenarios))],
@@ -97,14 +69,6 @@ def summarise(
             ],
         },
     }
-
-
-def measured(found: Sequence[Record]) -> list[str]:
-    """A row's metrics. Seconds are wall time: on a GPU runs are a batch, and they are no run's own."""
-    names = list(found[0]["metrics"]) if found else []
-    if any((run.get(MADE) or {}).get("device") == "gpu" for run in found):
-        names = [name for name in names if name != "seconds"]
-    return names
 
 
 def behind(found: Sequence[Record], full: Sequence[Record]) -> dict[str, Any]:

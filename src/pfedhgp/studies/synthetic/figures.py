@@ -1,13 +1,13 @@
-"""The study's three figures as SVG text. Matplotlib is imported here alone, and without a display."""
+"""The three figures of the numerical study, as SVG text."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from pfedhgp.studies.common.drawing import pyplot, to_svg
 from pfedhgp.studies.synthetic.tables import competes
 
 Results = dict[str, Any]
@@ -24,23 +24,6 @@ COLOURS = {
     "oracle": "#999999",
 }
 TITLES = {"rmse": "RMSE", "nll": "NLL", "crps": "CRPS", "coverr": "CovErr"}
-STYLE: dict[Any, Any] = {
-    "svg.hashsalt": "pfedhgp",  # the same figure has the same bytes
-    "svg.fonttype": "none",  # text stays text
-    "font.size": 10.0,
-    "axes.titlesize": 11.0,
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#666666",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#e6e6e6",
-    "grid.linewidth": 0.7,
-    "xtick.color": "#444444",
-    "ytick.color": "#444444",
-    "legend.frameon": False,
-}
 
 
 def robustness(results: Results) -> str:
@@ -176,20 +159,3 @@ def _axes(results: Results) -> tuple[list[str], list[str]]:
     scenarios = sorted({r["scenario"] for r in ours})
     there = {r["model"] for r in ours}
     return scenarios, [model for model in COLOURS if model in there]
-
-
-def pyplot() -> Any:
-    import matplotlib
-
-    matplotlib.use("svg")
-    import matplotlib.pyplot as plt
-
-    plt.rcParams.update(STYLE)
-    return plt
-
-
-def to_svg(plt: Any, figure: Any) -> str:
-    text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
-    plt.close(figure)
-    return text.getvalue()
