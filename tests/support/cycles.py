@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import reference as ref
-from pfedhgp.inference.cycles.scatter import Within
+from pfedhgp.inference.cycles.scatter import CycleSums
 from pfedhgp.model.cycle_layer import BASIS_JITTER, CycleBasis, CycleLayer
 
 Array = np.ndarray
@@ -52,7 +52,7 @@ def with_gaps(rng: np.random.Generator, cycles: Array, share: float = 0.2) -> Ar
     return out
 
 
-def same_sums(one: Within, two: Within, rel: float = 1e-9) -> None:
+def same_sums(one: CycleSums, two: CycleSums, rel: float = 1e-9) -> None:
     for name in vars(one):
         a, b = np.asarray(getattr(one, name)), np.asarray(getattr(two, name))
         np.testing.assert_allclose(a, b, rtol=0, atol=rel * max(np.max(np.abs(b)), 1e-12))

@@ -7,7 +7,7 @@ Never rows, never a client's weights, inducing inputs or loadings. A client's re
 | census   | counts and sums: rows, Σx, Σx², per output observed cells, mean and sums around it |
 | extent   | counts of rows in bins along each input; sums of squared differences by lag; where a kernel |
 |          | leaves its period open, how much waves explain along each input |
-| cycles   | with a cycle layer: sums over cycles around their mean, of the size of its basis (`Within`), |
+| cycles   | with a cycle layer: sums over cycles around their mean, of the size of its basis (`CycleSums`), |
 |          | of the first half of the cycles and of the rest; how many cycles, how many that lack cells. |
 |          | Asked once; again only where cells are missing, whose expected sums depend on the layer |
 | start    | the solver's statistics at the starting values, of each start that is compared |

@@ -77,7 +77,7 @@ class Noise(eqx.Module):
         """|log σ² − log σ'²|² over what was learned: how far two noises of one form lie apart."""
 
     @abstractmethod
-    def within(self, scatter: Float[Array, "G Q Q"], seen: Float[Array, "G Q"]) -> Array:
+    def scatter_trace(self, scatter: Float[Array, "G Q Q"], seen: Float[Array, "G Q"]) -> Array:
         """Σ_g tr(Σ_g⁻¹ scatter_g): what replicates add around their means, Σ_g being Σ's observed block.
 
         Replicates with the same cells observed (`seen` is 1) are a group: where a cell is missing, the
@@ -114,7 +114,7 @@ class DiagonalNoise(Noise):
         variance = self.variances(mask.shape[1])
         return DiagonalRows(jnp.sum(mask * jnp.log(variance)[None, :]), mask / variance[None, :])
 
-    def within(self, scatter: Float[Array, "G Q Q"], seen: Float[Array, "G Q"]) -> Array:
+    def scatter_trace(self, scatter: Float[Array, "G Q Q"], seen: Float[Array, "G Q"]) -> Array:
         spread = jnp.einsum("gqq->q", scatter)
         return jnp.sum(spread / self.variances(seen.shape[1]))
 
@@ -155,7 +155,7 @@ class FullNoise(Noise):
         log_det = 2.0 * jnp.sum(count[:, None] * jnp.log(jnp.diagonal(factor, axis1=1, axis2=2)))
         return FullRows(log_det, precision * count[:, None, None])
 
-    def within(self, scatter: Float[Array, "G Q Q"], seen: Float[Array, "G Q"]) -> Array:
+    def scatter_trace(self, scatter: Float[Array, "G Q Q"], seen: Float[Array, "G Q"]) -> Array:
         _, precision = _observed(self.covariance(seen.shape[1]), seen)
         return jnp.einsum("gqp,gqp->", precision, scatter)
 

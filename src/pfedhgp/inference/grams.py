@@ -68,7 +68,7 @@ def accumulate(rows: Rows, design: Design, *, unloaded: bool = False, chunk: int
         assert seen is not None
         without = Rows(rows.X, rows.Y, rows.mask, cycles=rows.cycles)
         sums = accumulate(without, design, unloaded=unloaded, chunk=chunk)
-        spread = 0.5 * design.noise.within(scatter, seen)
+        spread = 0.5 * design.noise.scatter_trace(scatter, seen)
         return eqx.tree_at(lambda g: g.constant, sums, sums.constant - spread)
     if design.exact is not None:
         return _with_states(rows, design, design.exact, unloaded, chunk)

@@ -1,8 +1,9 @@
-"""How server and clients agree on a cycle layer: one exchange of sums, a few where cells are missing.
+"""How server and clients agree on a cycle layer: one exchange of sums, or a few if cells are missing.
 
-The server says on which basis; clients send their sums over cycles (`Within`) in two halves; the server fits
-(Ψ, Σ_ε) to the total and broadcasts the layer with the start of training. Where cycles lack cells, clients'
-sums are expected ones under the layer of the request (EM), and the server asks again until it settles.
+The server says on which basis. Clients send their sums over cycles (`CycleSums`) in two halves. The server
+fits (Ψ, Σ_ε) to the total and broadcasts the layer with the start of training. If cycles lack cells, the
+clients' sums are expected ones under the layer of the request (EM), and the server asks again until the
+layer no longer changes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from pfedhgp.errors import InputError
 from pfedhgp.inference.cycles.forms import Halves, choose_form, estimate, mixed
-from pfedhgp.inference.cycles.scatter import Within, halves_of
+from pfedhgp.inference.cycles.scatter import CycleSums, halves_of
 from pfedhgp.inference.protocols import Arrays
 from pfedhgp.inference.starts import budget
 from pfedhgp.inference.starts.census import Scales
@@ -113,7 +114,7 @@ def own_layer(choice: CycleChoice, shared: CycleLayer, halves: Halves, noise: st
 
 
 def halves_from(arrays: Arrays) -> Halves:
-    return Within.from_arrays(arrays, "first."), Within.from_arrays(arrays, "rest.")
+    return CycleSums.from_arrays(arrays, "first."), CycleSums.from_arrays(arrays, "rest.")
 
 
 def layer_to_arrays(layer: CycleLayer) -> dict[str, np.ndarray]:

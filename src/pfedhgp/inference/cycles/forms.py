@@ -18,11 +18,11 @@ import numpy as np
 from scipy.special import multigammaln
 
 from pfedhgp.errors import InputError
-from pfedhgp.inference.cycles.scatter import Orthonormal, Within, within_evidence
+from pfedhgp.inference.cycles.scatter import CycleSums, Orthonormal, restricted_evidence
 from pfedhgp.inference.cycles.stationary import KERNELS, fit_stationary
 from pfedhgp.model.cycle_layer import FORMS, NOISE_FLOOR, CycleBasis, CycleLayer
 
-Halves = tuple[Within, Within]
+Halves = tuple[CycleSums, CycleSums]
 WORTHS = tuple(float(v) for v in np.geomspace(0.03, 3e4, 13))
 """κ, half a decade apart."""
 MARGIN = 6.0
@@ -37,16 +37,16 @@ def estimate(
 
     `noise` is the form of Σ_ε: "scalar", "output" or "full".
     """
-    within = halves[0] + halves[1]
+    cycle_sums = halves[0] + halves[1]
     if form not in FORMS:
         raise InputError(f"a cycle layer is one of {', '.join(FORMS)}, got {form!r}")
-    if within.freedom <= 0:
+    if cycle_sums.freedom <= 0:
         raise InputError("a cycle layer needs a client with at least two cycles")
     if form == "white":
-        spread = in_form(within.scatter / within.rows, noise)
-        size = len(within.gram) * len(spread)
+        spread = in_form(cycle_sums.scatter / cycle_sums.rows, noise)
+        size = len(cycle_sums.gram) * len(spread)
         return CycleLayer(basis, np.zeros((size, 0)), spread, "white")
-    target = _stationary(within, basis, noise)
+    target = _stationary(cycle_sums, basis, noise)
     return target if form == "stationary" else _free(halves, target, noise)
 
 
@@ -73,7 +73,9 @@ def held_out_evidence(
     else:
         nothing = halves[0].times(0.0)
         layers = [estimate((nothing, seen), basis, form=form, noise=noise) for seen, _ in pairs]
-    return sum(within_evidence(layer, new) for layer, (_, new) in zip(layers, pairs, strict=True))
+    return sum(
+        restricted_evidence(layer, new) for layer, (_, new) in zip(layers, pairs, strict=True)
+    )
 
 
 def choose_form(
@@ -92,27 +94,27 @@ def mixed(halves: Halves, shared: CycleLayer, *, form: str, noise: str) -> tuple
     that half of them says: they are taken out first (`Shrinkage.others`). A stationary layer has too few
     parameters to know a client's cycles. Noise is mixed at the same κ.
     """
-    within = halves[0] + halves[1]
-    sums = Orthonormal.of(within)
+    cycle_sums = halves[0] + halves[1]
+    sums = Orthonormal.of(cycle_sums)
     rest = None
     if form == "free":
-        rest = Shrinkage(sums, within, shared, shared.noise).others(shared.worth)
+        rest = Shrinkage(sums, cycle_sums, shared, shared.noise).others(shared.worth)
     kappa = _worth(halves, sums, shared, shared.noise, rest)
-    more = expected(within, shared).times(kappa)
+    more = expected(cycle_sums, shared).times(kappa)
     if form != "free":
         return estimate((halves[0], halves[1] + more), shared.basis, form=form, noise=noise), kappa
-    sigma = Shrinkage.of(within + more, shared, noise).sigma
-    omega = Shrinkage(sums, within, shared, sigma).others(shared.worth)
-    return Shrinkage(sums, within, shared, sigma, omega).layer(kappa), kappa
+    sigma = Shrinkage.of(cycle_sums + more, shared, noise).sigma
+    omega = Shrinkage(sums, cycle_sums, shared, sigma).others(shared.worth)
+    return Shrinkage(sums, cycle_sums, shared, sigma, omega).layer(kappa), kappa
 
 
-def expected(within: Within, layer: CycleLayer) -> Within:
+def expected(cycle_sums: CycleSums, layer: CycleLayer) -> CycleSums:
     """The sums of one more degree of freedom on the same grid, just as `layer` expects it."""
-    Q, M = layer.outputs, len(within.gram)
-    G, n = within.gram / within.freedom, within.rows / within.freedom
+    Q, M = layer.outputs, len(cycle_sums.gram)
+    G, n = cycle_sums.gram / cycle_sums.freedom, cycle_sums.rows / cycle_sums.freedom
     F, noise = layer.factor.reshape(Q, M, layer.factor.shape[1]), layer.noise
     GF = np.einsum("ml,qlk->qmk", G, F)
-    return Within(
+    return CycleSums(
         freedom=np.asarray(1.0),
         rows=np.asarray(n),
         gram=G,
@@ -130,11 +132,11 @@ def in_form(noise: np.ndarray, form: str) -> np.ndarray:
     return np.diag(variances if form == "output" else np.full(len(noise), variances.mean()))
 
 
-def _stationary(within: Within, basis: CycleBasis, noise: str) -> CycleLayer:
+def _stationary(cycle_sums: CycleSums, basis: CycleBasis, noise: str) -> CycleLayer:
     """The stationary form with the kernel that the restricted likelihood likes best."""
-    sums = Orthonormal.of(within)
+    sums = Orthonormal.of(cycle_sums)
     fits = [fit_stationary(sums, basis, kernel, noise) for kernel in KERNELS]
-    return max(fits, key=lambda fit: within_evidence(fit, within))
+    return max(fits, key=lambda fit: restricted_evidence(fit, cycle_sums))
 
 
 def _free(halves: Halves, target: CycleLayer, noise: str) -> CycleLayer:
@@ -157,7 +159,7 @@ def _worth(
     return best_worth([(first, halves[1]), (rest, halves[0])])
 
 
-def best_worth(pairs: Sequence[tuple[Shrinkage, Within]]) -> float:
+def best_worth(pairs: Sequence[tuple[Shrinkage, CycleSums]]) -> float:
     """κ with the highest evidence of held-out sums.
 
     A search outwards from the middle of `WORTHS`, since the evidence has one peak.
@@ -191,7 +193,7 @@ class Shrinkage:
     def __init__(
         self,
         sums: Orthonormal,
-        within: Within,
+        cycle_sums: CycleSums,
         target: CycleLayer,
         sigma: np.ndarray,
         omega: np.ndarray | None = None,
@@ -200,17 +202,17 @@ class Shrinkage:
         self.white = np.linalg.inv(np.linalg.cholesky(sigma))
         half = sums.whitened_half(self.white, target)
         self.target = np.eye(len(half)) + half @ half.T if omega is None else omega
-        self.T, self.freedom = sums.whitened(self.white, within), float(within.freedom)
+        self.T, self.freedom = sums.whitened(self.white, cycle_sums), float(cycle_sums.freedom)
 
     @staticmethod
-    def of(within: Within, target: CycleLayer, noise: str) -> Shrinkage:
+    def of(cycle_sums: CycleSums, target: CycleLayer, noise: str) -> Shrinkage:
         """With Σ_ε from what the basis cannot carry, where that is enough, else the target's."""
-        sums, sigma = Orthonormal.of(within), target.noise
+        sums, sigma = Orthonormal.of(cycle_sums), target.noise
         outside = sums.noise_outside()
         if outside is not None:
             found = in_form(outside, noise)
             sigma = found if np.linalg.eigvalsh(found)[0] > 1e-3 * sigma.diagonal().min() else sigma
-        return Shrinkage(sums, within, target, sigma)
+        return Shrinkage(sums, cycle_sums, target, sigma)
 
     def others(self, worth: float) -> np.ndarray:
         """Ω₀ without these sums: (worth Ω₀ − T̃)/(worth − freedom), where Ω₀ is a mean that has them in it."""

@@ -5,7 +5,7 @@ cycles is taken out is a restricted likelihood of (Ψ, Σ_ε) alone:
 
     −½[(C−1)(N log 2π + log|Σ_e|) + tr(Σ_e⁻¹ Scatter)] − (N/2) log C
 
-and by Woodbury it needs, of the cycles, only sums of the size of the basis: `Within`. They add over
+and by Woodbury it needs, of the cycles, only sums of the size of the basis: `CycleSums`. They add over
 clients. One pass over the cycles makes them; nothing afterwards depends on how many cycles there were.
 """
 
@@ -26,7 +26,7 @@ SPARE_ROWS = 0.2
 
 
 @dataclass(frozen=True, eq=False)
-class Within:
+class CycleSums:
     """Sums over cycles y_c around the mean ȳ of their client, d_c = y_c − ȳ; scaled units.
 
     Exact for complete cycles on one grid. Clients on different grids add up with the mean of their Grams in
@@ -46,16 +46,18 @@ class Within:
     log_counts: np.ndarray
     """Σ N log C"""
 
-    def __add__(self, other: Within) -> Within:
+    def __add__(self, other: CycleSums) -> CycleSums:
         names = [field.name for field in fields(self)]
-        return Within(**{name: getattr(self, name) + getattr(other, name) for name in names})
+        return CycleSums(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
-    def __sub__(self, other: Within) -> Within:
+    def __sub__(self, other: CycleSums) -> CycleSums:
         return self + other.times(-1.0)
 
-    def times(self, factor: float) -> Within:
+    def times(self, factor: float) -> CycleSums:
         """Each sum `factor` times."""
-        return Within(**{field.name: factor * getattr(self, field.name) for field in fields(self)})
+        return CycleSums(
+            **{field.name: factor * getattr(self, field.name) for field in fields(self)}
+        )
 
     def as_arrays(self, prefix: str = "") -> dict[str, np.ndarray]:
         """As they travel: of T one triangle."""
@@ -64,18 +66,18 @@ class Within:
         return {name: np.asarray(array, np.float64) for name, array in arrays.items()}
 
     @staticmethod
-    def from_arrays(arrays: Mapping[str, np.ndarray], prefix: str = "") -> Within:
+    def from_arrays(arrays: Mapping[str, np.ndarray], prefix: str = "") -> CycleSums:
         """The inverse of `as_arrays`."""
-        found = {field.name: arrays[prefix + field.name] for field in fields(Within)}
+        found = {field.name: arrays[prefix + field.name] for field in fields(CycleSums)}
         size = len(found["gram"]) * len(found["scatter"])
         T = np.zeros((size, size))
         T[np.triu_indices(size)] = found["T"]
-        return Within(**{**found, "T": T + np.triu(T, 1).T})
+        return CycleSums(**{**found, "T": T + np.triu(T, 1).T})
 
 
-def within_of(
+def sums_over_cycles(
     X: np.ndarray, cycles: np.ndarray, basis: CycleBasis, layer: CycleLayer | None = None
-) -> Within:
+) -> CycleSums:
     """The sums of one client's cycles (C, n, Q) on the grid X (n, d); NaN is a missing cell.
 
     Where cells are missing, the expected sums under `layer` take their place (`expected_sums`).
@@ -90,7 +92,7 @@ def within_of(
         gap = np.zeros((0, n, Q)) if C < 2 else cycles - cycles.mean(0)
         p = np.einsum("mn,cnq->cqm", A, gap, optimize=True).reshape(len(gap), Q * len(A))
         T, scatter = p.T @ p, np.einsum("cnq,cnp->qp", gap, gap, optimize=True)
-    return Within(
+    return CycleSums(
         freedom=np.asarray(freedom),
         rows=np.asarray(freedom * n),
         gram=freedom * (A @ A.T),
@@ -102,60 +104,67 @@ def within_of(
 
 def halves_of(
     X: np.ndarray, cycles: np.ndarray, basis: CycleBasis, layer: CycleLayer | None = None
-) -> tuple[Within, Within]:
+) -> tuple[CycleSums, CycleSums]:
     """The sums in two parts that say independent things, the first half of the cycles and the rest.
 
     Together they are the sums of all. Of complete cycles, the rest is all less the first half, and has the
     difference of the halves' means too: with Gaussian cycles C − 1 contrasts are independent, however cut.
     """
     C = len(cycles)
-    whole = within_of(X, cycles, basis, layer)
-    first = within_of(X, cycles[: (C + 1) // 2], basis, layer)
+    whole = sums_over_cycles(X, cycles, basis, layer)
+    first = sums_over_cycles(X, cycles[: (C + 1) // 2], basis, layer)
     if np.isfinite(cycles).all():
         return first, whole - first
     if C < 4:  # too few to do without the difference of the halves' means
         return whole.times(0.0), whole
-    return first, within_of(X, cycles[(C + 1) // 2 :], basis, layer)
+    return first, sums_over_cycles(X, cycles[(C + 1) // 2 :], basis, layer)
 
 
-def within_evidence(layer: CycleLayer, within: Within) -> float:
+def restricted_evidence(layer: CycleLayer, cycle_sums: CycleSums) -> float:
     """The restricted log-likelihood of (Ψ, Σ_ε) given sums over cycles: of their own, or of held-out ones.
 
-    Held-out evidence: make `within` of cycles that had no part in the layer. It takes nothing but the sums,
+    Held-out evidence: make the sums of cycles that had no part in the layer. It takes nothing but the sums,
     so white, stationary and free forms compare on equal terms.
 
     Example:
         >>> import numpy as np
         >>> from pfedhgp.inference.cycles.forms import estimate
-        >>> from pfedhgp.inference.cycles.scatter import halves_of, within_evidence, within_of
+        >>> from pfedhgp.inference.cycles.scatter import (
+        ...     halves_of,
+        ...     restricted_evidence,
+        ...     sums_over_cycles,
+        ... )
         >>> from pfedhgp.model.cycle_layer import CycleBasis
         >>> grid, rng = np.linspace(0, 1, 30)[:, None], np.random.default_rng(0)
         >>> waves = rng.normal(size=(20, 1, 1)) * np.sin(6 * grid) + 0.1 * rng.normal(
         ...     size=(20, 30, 1)
         ... )
         >>> basis = CycleBasis.on(np.linspace(0, 1, 10)[:, None])
-        >>> seen, held_out = halves_of(grid, waves[:10], basis), within_of(grid, waves[10:], basis)
+        >>> seen, held_out = (
+        ...     halves_of(grid, waves[:10], basis),
+        ...     sums_over_cycles(grid, waves[10:], basis),
+        ... )
         >>> smooth, white = (estimate(seen, basis, form=form) for form in ("stationary", "white"))
-        >>> bool(within_evidence(smooth, held_out) > within_evidence(white, held_out))
+        >>> bool(restricted_evidence(smooth, held_out) > restricted_evidence(white, held_out))
         True
     """
-    if within.freedom <= 0:
+    if cycle_sums.freedom <= 0:
         return 0.0
     noise = layer.noise
-    Q, M = len(noise), len(within.gram)
+    Q, M = len(noise), len(cycle_sums.gram)
     F = layer.factor.reshape(Q, M, layer.factor.shape[1])
     precision = np.linalg.inv(noise)
     PF = np.einsum("qp,pmk->qmk", precision, F)
-    GF = np.einsum("ml,qlk->qmk", within.gram / within.freedom, F)
+    GF = np.einsum("ml,qlk->qmk", cycle_sums.gram / cycle_sums.freedom, F)
     size, rank = Q * M, F.shape[2]
     factor = np.linalg.cholesky(np.eye(rank) + PF.reshape(size, rank).T @ GF.reshape(size, rank))
     half = solve_triangular(factor, PF.reshape(size, rank).T, lower=True)
-    explained = float(np.sum((half @ within.T) * half))
-    log_det = float(within.rows) * np.linalg.slogdet(noise)[1]
-    log_det += float(within.freedom) * 2.0 * float(np.sum(np.log(np.diagonal(factor))))
-    spread = float(np.trace(precision @ within.scatter)) - explained
-    cells = float(within.rows) * Q
-    return -0.5 * (cells * LOG_2PI + log_det + spread + float(within.log_counts))
+    explained = float(np.sum((half @ cycle_sums.T) * half))
+    log_det = float(cycle_sums.rows) * np.linalg.slogdet(noise)[1]
+    log_det += float(cycle_sums.freedom) * 2.0 * float(np.sum(np.log(np.diagonal(factor))))
+    spread = float(np.trace(precision @ cycle_sums.scatter)) - explained
+    cells = float(cycle_sums.rows) * Q
+    return -0.5 * (cells * LOG_2PI + log_det + spread + float(cycle_sums.log_counts))
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,21 +187,21 @@ class Orthonormal:
         return self.H.shape[1]
 
     @staticmethod
-    def of(within: Within) -> Orthonormal:
-        freedom, M, Q = float(within.freedom), len(within.gram), len(within.scatter)
-        values, vectors = np.linalg.eigh(within.gram / freedom)
+    def of(cycle_sums: CycleSums) -> Orthonormal:
+        freedom, M, Q = float(cycle_sums.freedom), len(cycle_sums.gram), len(cycle_sums.scatter)
+        values, vectors = np.linalg.eigh(cycle_sums.gram / freedom)
         kept = values > 1e-10 * values[-1]
         root = np.sqrt(values[kept])
         H, inverse = vectors[:, kept] * root, (vectors[:, kept] / root).T
-        T = within.T.reshape(Q, M, Q, M)
+        T = cycle_sums.T.reshape(Q, M, Q, M)
         T = np.einsum("am,qmpl,bl->qapb", inverse, T, inverse, optimize=True)
-        outside = within.scatter - np.einsum("qapa->qp", T)
-        return Orthonormal(freedom, float(within.rows) / freedom, H, inverse, T, outside)
+        outside = cycle_sums.scatter - np.einsum("qapa->qp", T)
+        return Orthonormal(freedom, float(cycle_sums.rows) / freedom, H, inverse, T, outside)
 
-    def whitened(self, white: np.ndarray, within: Within) -> np.ndarray:
-        """T̃, the sums `within` in these coordinates and in units of the noise; `white` is L⁻¹."""
+    def whitened(self, white: np.ndarray, cycle_sums: CycleSums) -> np.ndarray:
+        """T̃, `cycle_sums` in these coordinates and in units of the noise; `white` is L⁻¹."""
         Q, M = len(white), len(self.H)
-        T = within.T.reshape(Q, M, Q, M)
+        T = cycle_sums.T.reshape(Q, M, Q, M)
         half = np.einsum("am,qmpl,bl->qapb", self.H_inverse, T, self.H_inverse, optimize=True)
         full = np.einsum("xq,qapb,yp->xayb", white, half, white, optimize=True)
         return full.reshape(Q * self.rank, Q * self.rank)

@@ -141,5 +141,5 @@ def expected_bound(held: Held, client: ClientBlock, rows: Rows) -> Array:
     )
     value = jnp.sum(each)
     if rows.scatter is not None and rows.scatter_seen is not None:
-        value -= 0.5 * client.noise.within(rows.scatter, rows.scatter_seen)
+        value -= 0.5 * client.noise.scatter_trace(rows.scatter, rows.scatter_seen)
     return value
