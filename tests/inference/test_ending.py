@@ -24,9 +24,9 @@ SLACK = 0.1
     ],
 )
 def test_the_limit_of_rounds_is_convergence_only_where_it_is(bounds, word):
-    assert ending.how(bounds, settled=False, asked=False, slack=SLACK) == word
-    assert ending.how(bounds, settled=True, asked=False, slack=SLACK) == "converged"
-    assert ending.how(bounds, settled=False, asked=True, slack=SLACK) == "stopped"
+    assert ending.how(bounds, converged=False, asked=False, slack=SLACK) == word
+    assert ending.how(bounds, converged=True, asked=False, slack=SLACK) == "converged"
+    assert ending.how(bounds, converged=False, asked=True, slack=SLACK) == "stopped"
 
 
 def history(bounds, ended, attempt=0):
@@ -68,7 +68,7 @@ def test_of_restarts_the_one_that_was_kept_is_told():
     assert ending.in_words([{"round": 0, "bound": 1.0, "attempt": 0}]) is None  # an older model's
 
 
-def settled_after(bounds) -> int | None:
+def converged_after(bounds) -> int | None:
     """The round after which a server of patience 1 and tolerance 0.1 ends early."""
     plan = SimpleNamespace(tolerance=SLACK, inference=SimpleNamespace(patience=1, rounds=99))
     server = Server.__new__(Server)
@@ -76,13 +76,13 @@ def settled_after(bounds) -> int | None:
     for turn in range(1, len(bounds)):
         server.turn = turn + 1
         server.party = SimpleNamespace(bounds=list(bounds[: turn + 1]))
-        if server._settled(bounds[turn], 1):
+        if server._converged(bounds[turn], 1):
             return turn
     return None
 
 
 def test_training_never_ends_early_on_a_worse_round():
-    assert settled_after([-9.0, -5.0, -4.99, -4.98]) == 3
+    assert converged_after([-9.0, -5.0, -4.99, -4.98]) == 3
     # Two rounds without a gain, but a nat below the best: it goes on until it is back there.
-    assert settled_after([-9.0, -4.0, -5.0, -5.0]) is None
-    assert settled_after([-9.0, -4.0, -5.0, -5.0, -4.05, -4.04, -4.03]) == 6
+    assert converged_after([-9.0, -4.0, -5.0, -5.0]) is None
+    assert converged_after([-9.0, -4.0, -5.0, -5.0, -4.05, -4.04, -4.03]) == 6

@@ -76,7 +76,7 @@ def smallest_that_factorises(matrix: np.ndarray, start: float) -> float:
 def test_a_matrix_that_factorises_keeps_its_jitter_and_says_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert jitters.settle_jitter(shared_block(RBF(np.array([0.3]))), 1e-8) == 1e-8
+        assert jitters.sufficient_jitter(shared_block(RBF(np.array([0.3]))), 1e-8) == 1e-8
 
 
 def test_jitter_rises_tenfold_to_the_smallest_that_serves_and_warns_each_time():
@@ -85,7 +85,7 @@ def test_jitter_rises_tenfold_to_the_smallest_that_serves_and_warns_each_time():
     expected = smallest_that_factorises(K, 1e-8)
     assert 1e-7 < expected < 1e-2
     with pytest.warns(NumericsWarning, match=r"^k\(Z_g, Z_g\) could not be factorised") as caught:
-        found = jitters.settle_jitter(block, 1e-8)
+        found = jitters.sufficient_jitter(block, 1e-8)
     assert found == pytest.approx(expected, rel=1e-12)
     assert len(caught) == round(np.log10(expected / 1e-8))
     assert f"{expected:.0e}" in str(caught[-1].message)
@@ -96,7 +96,7 @@ def test_beyond_the_largest_jitter_is_an_error_that_names_the_matrix():
         pytest.warns(NumericsWarning, match="1e-02"),
         pytest.raises(NumericsError, match=r"largest jitter, 0\.01") as caught,
     ):
-        jitters.settle_jitter(shared_block(Box(np.array([0.45]))), 1e-8)
+        jitters.sufficient_jitter(shared_block(Box(np.array([0.45]))), 1e-8)
     assert (caught.value.client, caught.value.matrix) == (None, "k(Z_g, Z_g)")
     assert not isinstance(caught.value, NonFiniteError)
 
@@ -105,7 +105,9 @@ def test_more_jitter_is_not_tried_where_the_kernel_is_not_finite():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(NonFiniteError, match="kernel is not finite") as caught:
-            jitters.settle_jitter(shared_block(Periodic(np.array([1.0]), period=[1e-310])), 1e-8)
+            jitters.sufficient_jitter(
+                shared_block(Periodic(np.array([1.0]), period=[1e-310])), 1e-8
+            )
     assert caught.value.matrix == "k(Z_g, Z_g)"
 
 

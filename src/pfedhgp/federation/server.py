@@ -137,7 +137,7 @@ class Server:
             self.phase = "extent"
             return
         lower, upper = (np.asarray(side, np.float64) for side in self.plan.domain)
-        self._settle(lower, upper, sums, upper - lower)
+        self._agree_scaling(lower, upper, sums, upper - lower)
 
     def _ask_extent(self) -> dict[str, np.ndarray]:
         asked = {"centre": self.x_centre, "spread": self.x_spread}
@@ -154,9 +154,9 @@ class Server:
     def _take_extent(self, sums: dict[str, np.ndarray], count: int) -> None:
         lower, upper = census.extent(sums["histogram"], self.x_centre, self.x_spread)
         self.crowd = census.crowd(sums["histogram"], self.x_centre, self.x_spread)
-        self._settle(lower, upper, sums, self.x_spread * np.sqrt(12.0))
+        self._agree_scaling(lower, upper, sums, self.x_spread * np.sqrt(12.0))
 
-    def _settle(
+    def _agree_scaling(
         self,
         lower: np.ndarray,
         upper: np.ndarray,
@@ -200,7 +200,7 @@ class Server:
     def _take_cycles(self, sums: dict[str, np.ndarray], count: int) -> None:
         assert self.cycles is not None
         self.cycles.gather(sums, count)
-        if not self.cycles.settled:
+        if not self.cycles.done:
             return
         layer = self.cycles.layer
         noise = float(np.mean(np.diagonal(layer.noise))) / max(self.cycles.cycles, 1.0)
@@ -320,15 +320,15 @@ class Server:
         bound = self.party.gather(sums)
         record = self._record(bound, "round")
         last = self.turn >= self.plan.inference.rounds or self.stop_asked
-        settled = self._settled(bound, count)
-        if settled or last:
+        converged = self._converged(bound, count)
+        if converged or last:
             self._warn_of_cap()
             shared = self.party.finish()
             bound = self.party.bounds[-1] if bound is not None else None
             record["bound"] = bound
             record["ended"] = ending.how(
                 self.party.bounds,
-                settled=settled,
+                converged=converged,
                 asked=self.stop_asked,
                 slack=self.plan.tolerance * count,
             )
@@ -363,7 +363,7 @@ class Server:
             division=population.division * deviation * local,
         )
 
-    def _settled(self, bound: float | None, clients: int) -> bool:
+    def _converged(self, bound: float | None, clients: int) -> bool:
         """Whether two rounds in a row gained less than the tolerance, and no round before was better."""
         if bound is None or len(self.party.bounds) < 2:
             self._flat = 0

@@ -84,7 +84,7 @@ def restore(server: Server, state: State) -> None:
         choice = server.plan.cycles
         assert choice is not None
         layer = layer_from_arrays(state.part("cycles"))
-        server.cycles = CycleServer(choice, server.plan.spec.noise, layer, **plain["cycles"])
+        server.cycles = CycleServer.resumed(choice, server.plan.spec.noise, layer, plain["cycles"])
     if "trainer" in plain:
         started = block_of(state, "started", server.kernels_like())
         assert started is not None

@@ -28,17 +28,17 @@ def may_end(bounds: Sequence[float], slack: float) -> bool:
     return bounds[-1] >= max(bounds) - slack
 
 
-def how(bounds: Sequence[float], *, settled: bool, asked: bool, slack: float) -> str:
+def how(bounds: Sequence[float], *, converged: bool, asked: bool, slack: float) -> str:
     """What the last record of a training says of its end; `slack` is the tolerance of all clients in nats.
 
     At the limit of rounds, training has converged too if its last two gained no more than the tolerance.
 
-    >>> how([-9.0, -5.0, -4.99, -4.985], settled=True, asked=False, slack=0.1)
+    >>> how([-9.0, -5.0, -4.99, -4.985], converged=True, asked=False, slack=0.1)
     'converged'
-    >>> how([-9.0, -5.0, -4.0, -3.0], settled=False, asked=False, slack=0.1)
+    >>> how([-9.0, -5.0, -4.0, -3.0], converged=False, asked=False, slack=0.1)
     'limit'
     """
-    if settled:
+    if converged:
         return CONVERGED
     if asked:
         return STOPPED

@@ -24,7 +24,7 @@ SHARED, LOCAL, WEIGHTS = "k(Z_g, Z_g)", "k(Z_i, Z_i)", "I + HᵀΣ⁻¹H"
 NO_KERNEL = "a kernel is not finite at the inducing inputs"
 
 
-def settle_jitter(block: GlobalBlock, jitter: float) -> float:
+def sufficient_jitter(block: GlobalBlock, jitter: float) -> float:
     """The smallest tenfold multiple of `jitter` at which the shared kernels factorise."""
     while True:
         gram, factor = (bool(found) for found in _shared_factor(block, np.float64(jitter)))

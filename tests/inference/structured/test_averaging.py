@@ -82,7 +82,7 @@ def test_gaussian_takes_no_step_over_a_cliff():
 
 
 @pytest.mark.slow
-def test_parameters_are_settled_before_their_curvature_is_taken(monkeypatch):
+def test_parameters_are_refined_before_their_curvature_is_taken(monkeypatch):
     """After one round a client is far from its best; the Gaussian is taken after one more search."""
     rng = np.random.default_rng(0)
     X = rng.uniform(0.0, 1.0, (30, 1))
@@ -91,17 +91,17 @@ def test_parameters_are_settled_before_their_curvature_is_taken(monkeypatch):
         for name, shift in (("a", 0.0), ("b", 0.4))
     }
     caught = {}
-    settle = structured_clients.StructuredClients._settled
+    refine = structured_clients.StructuredClients._refined
 
-    def settling(self, final, rest):
+    def refining(self, final, rest):
         caught["before"] = self.blocks
-        return settle(self, final, rest)
+        return refine(self, final, rest)
 
     def catching(*arguments):
         caught["arguments"] = arguments
         return averaging.batched_average(*arguments)
 
-    monkeypatch.setattr(structured_clients.StructuredClients, "_settled", settling)
+    monkeypatch.setattr(structured_clients.StructuredClients, "_refined", refining)
     monkeypatch.setattr(structured_clients, "batched_average", catching)
     FederatedGP(rounds=1, inducing=8, local_inducing=8).fit(clients)
     options, _, shared, jitter, rest, after, *more = caught["arguments"]

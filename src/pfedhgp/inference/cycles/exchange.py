@@ -8,6 +8,7 @@ layer no longer changes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,8 +23,8 @@ from pfedhgp.inference.starts.census import Scales
 from pfedhgp.model.cycle_layer import FORMS, CycleBasis, CycleChoice, CycleLayer
 
 LARGEST_BASIS, SMALLEST_BASIS = 81, 8
-EM_TURNS = 12
-EM_SETTLED = 0.01
+EM_ITERATIONS = 12
+EM_TOLERANCE = 0.01
 """Relative change of the layer's variances at which EM ends."""
 
 
@@ -36,17 +37,17 @@ def basis_size(scales: Scales, dimensions: int, rows: float) -> int:
 
 @dataclass
 class CycleServer:
-    """The server's side: `request`, `gather`, until `settled`."""
+    """The server's side: `request`, `gather`, until `done`."""
 
     choice: CycleChoice
     noise: str
     layer: CycleLayer
-    settled: bool = False
+    done: bool = False
     cycles: float = 0.0
     """How many cycles a client has on average."""
     evidence: dict[str, float] = field(default_factory=dict)
     """Held-out evidence of each form, where the form was to be chosen."""
-    turn: int = 0
+    iterations: int = 0
 
     @staticmethod
     def start(
@@ -63,7 +64,21 @@ class CycleServer:
 
     def progress(self) -> dict[str, Any]:
         """Where the exchange stands, beside the layer: its part of a checkpoint."""
-        return {name: getattr(self, name) for name in ("settled", "cycles", "evidence", "turn")}
+        return {
+            "settled": self.done,
+            "cycles": self.cycles,
+            "evidence": self.evidence,
+            "turn": self.iterations,
+        }
+
+    @staticmethod
+    def resumed(
+        choice: CycleChoice, noise: str, layer: CycleLayer, progress: Mapping[str, Any]
+    ) -> CycleServer:
+        """The server where `progress` says it stood."""
+        done, iterations = bool(progress["settled"]), int(progress["turn"])
+        cycles, evidence = float(progress["cycles"]), dict(progress["evidence"])
+        return CycleServer(choice, noise, layer, done, cycles, evidence, iterations)
 
     def gather(self, sums: Arrays, clients: int) -> None:
         """Fits the layer to the clients' sums."""
@@ -72,14 +87,14 @@ class CycleServer:
             raise InputError(
                 "a cycle layer needs a client with at least two cycles: use cycles='white'"
             )
-        self.turn += 1
+        self.iterations += 1
         self.cycles = float(sums["cycles"]) / clients
         before = _variances(self.layer)
         form = self._form(halves)
         self.layer = estimate(halves, self.layer.basis, form=form, noise=self.noise)
         change = np.max(np.abs(np.log(_variances(self.layer) / before)))
         complete = float(sums["incomplete"]) == 0
-        self.settled = complete or self.turn >= EM_TURNS or bool(change < EM_SETTLED)
+        self.done = complete or self.iterations >= EM_ITERATIONS or bool(change < EM_TOLERANCE)
 
     def _form(self, halves: Halves) -> str:
         if self.choice.form != "auto":

@@ -17,8 +17,8 @@ from scipy.linalg import cho_solve
 
 from pfedhgp.inference.cycles.missing_patterns import groups_of, row_precision
 
-TURNS = 200
-SETTLED = 1e-10
+ITERATIONS = 200
+TOLERANCE = 1e-10
 """Largest change of the mean, relative to the cycles' own size."""
 
 
@@ -90,11 +90,11 @@ def _departures(
     filled = np.where(seen, cycles, 0.0)
     mean = filled.sum(0) / np.maximum(seen.sum(0), 1)
     size = max(float(np.abs(filled).max()), 1e-300)
-    for _ in range(TURNS):
+    for _ in range(ITERATIONS):
         for group in groups:
             d = np.where(group.there[None], cycles[group.members] - mean[None], 0.0)
             filled[group.members] = mean[None] + group.fill(d, E)
         before, mean = mean, filled.mean(0)
-        if np.max(np.abs(mean - before)) <= SETTLED * size:
+        if np.max(np.abs(mean - before)) <= TOLERANCE * size:
             break
     return filled - mean[None]

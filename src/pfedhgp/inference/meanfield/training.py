@@ -27,7 +27,7 @@ from pfedhgp.inference.jitter import (
     not_finite,
     raised,
     say_raised,
-    settle_jitter,
+    sufficient_jitter,
     tenfold,
 )
 from pfedhgp.inference.meanfield import bound as meanfield
@@ -120,7 +120,7 @@ class MeanFieldServer:
         self.options = settings.options(spec)
         self.start = block
         self.now = meanfield_steps.server_init(self.options, block)
-        self.jitter = settle_jitter(block, settings.jitter)
+        self.jitter = sufficient_jitter(block, settings.jitter)
         self.gradient: GlobalState | None = None
         self.bounds: list[float] = []
 
@@ -145,7 +145,7 @@ class MeanFieldServer:
         before = self.now.free
         self.now = meanfield_steps.server_update(self.options, self.now, self.gradient)
         self._expect_small_step(before)
-        self.jitter = settle_jitter(self.block, self.jitter)
+        self.jitter = sufficient_jitter(self.block, self.jitter)
 
     def _expect_small_step(self, before: GlobalState) -> None:
         """A step that diverged is refused here: clients would fail on it later, and be blamed."""

@@ -256,7 +256,7 @@ def search(
         unravel(start),
         kernels_free=broadcast.kernels_free,
         inputs=options.learn_inputs,
-        noise=rows.cycles is None,  # a cycle layer's noise was settled with it, before training
+        noise=rows.cycles is None,  # a cycle layer's noise was fixed with it, before training
         mixed=not options.structure.state_space,
     )
     found = lbfgs.minimize(objective, start, evaluations=broadcast.evaluations, movable=mask)
@@ -344,7 +344,7 @@ def batched_opening(
 ) -> tuple[Noise, Statistics, Array]:
     """Sums at the starting values, without the search and its derivatives: quick to compile.
 
-    Only the noise is settled before, among a few multiples of where it starts and by what the client sees
+    Only the noise is chosen before, among a few multiples of where it starts and by what the client sees
     alone: one that is too small makes any start look bad, and the comparison of two a comparison of misfits.
     """
     nothing = (jnp.zeros_like(broadcast.J), jnp.zeros_like(broadcast.h))

@@ -116,7 +116,7 @@ class StructuredClients:
         return client_step.batched_rest(structure, broadcast, self.own_block, self.own)
 
     def expect_noise(self, variances: np.ndarray) -> None:
-        """Centres the prior of log σ² at what is usual among clients; a cycle layer's noise is settled."""
+        """Centres the prior of log σ² at what is usual among clients; a cycle layer's noise is fixed."""
         if self.rows.cycles is None:
             centre = self.blocks.noise.at(jnp.asarray(variances))
             self.anchors = eqx.tree_at(lambda b: b.noise, self.anchors, centre)
@@ -297,7 +297,7 @@ class StructuredClients:
             shared.block,
             jnp.asarray(jitter),
             rest,
-            self._settled(final, rest),
+            self._refined(final, rest),
             self.anchors,
             self.rows,
             jnp.asarray(self.jitter),
@@ -357,7 +357,7 @@ class StructuredClients:
         cells = np.asarray(self.rows.mask).sum(axis=(1, 2))
         return (cells <= self.settings.averaging.cells * each) & (each > 0)
 
-    def _settled(self, final: Broadcast, rest: tuple[jax.Array, jax.Array]) -> ClientBlock:
+    def _refined(self, final: Broadcast, rest: tuple[jax.Array, jax.Array]) -> ClientBlock:
         """Blocks after one more search, at the final θ_g.
 
         A curvature says something at the best parameters alone, and the last round's were found before the

@@ -14,7 +14,7 @@ from pfedhgp.gp import linalg
 from pfedhgp.inference.arrays import block_to_arrays, statistics_from_arrays
 from pfedhgp.inference.ending import NOISE
 from pfedhgp.inference.function_sizes import population_of
-from pfedhgp.inference.jitter import expect_finite, settle_jitter
+from pfedhgp.inference.jitter import expect_finite, sufficient_jitter
 from pfedhgp.inference.protocols import Arrays
 from pfedhgp.inference.state import State, block_arrays, block_of
 from pfedhgp.inference.structured.bound import Statistics
@@ -38,7 +38,7 @@ class StructuredServer:
     def __init__(self, settings: Structured, spec: Spec, block: GlobalBlock) -> None:
         self.settings, self.spec = settings, spec
         self.block = block
-        self.jitter = settle_jitter(block, settings.jitter)
+        self.jitter = sufficient_jitter(block, settings.jitter)
         self.anchor = theta_of(spec.structure, block)
         size = block.loadings.shape[1] * block.inputs.shape[0]
         self.J, self.h = jnp.zeros((size, size)), jnp.zeros(size)
@@ -115,7 +115,7 @@ class StructuredServer:
         if inputs is not None:
             new = eqx.tree_at(lambda b: b.inputs, new, jnp.asarray(inputs))
         expect_finite("the server's step", new, matrix="the global block")
-        self.jitter = settle_jitter(new, self.jitter)
+        self.jitter = sufficient_jitter(new, self.jitter)
         self.before, self.block = self.block, new
         self.J, self.h = _carried(structure, total, new, np.float64(self.jitter))
         expect_finite("the evidence at the new block", (self.J, self.h), matrix="ΣJ, Σh")
