@@ -38,7 +38,7 @@ class Design(eqx.Module):
     """Optional change of the global weights' coordinates: features become turn · a(x)."""
     exact: Kernel | None = None
     """The local kernels, one an output, of a state-space local layer; then there is no local basis."""
-    beyond: Float[Array, "n R p"] | None = None
+    residual_draws: Float[Array, "n R p"] | None = None
     """Draws from k − q of the shared latents, for a sharper residual beside exact local layers."""
 
 
@@ -85,11 +85,11 @@ def _with_states(rows: Rows, design: Design, kernels: Kernel, unloaded: bool, ch
 
     The VFE term stays −½ Σ res/σ² with the white noise's σ²: what the global inducing inputs leave out comes
     before local functions are integrated out. It is a bound, and not the tightest: that is −½ tr(N⁻¹R) with
-    the whole residual covariance R, which draws from R estimate (`design.beyond`).
+    the whole residual covariance R, which draws from R estimate (`design.residual_draws`).
     """
     scales, noise = jnp.diagonal(design.B_loc), design.noise
     gamma, constant, left = gammas(
-        rows, design.shared, kernels, scales, noise, chunk, design.beyond
+        rows, design.shared, kernels, scales, noise, chunk, design.residual_draws
     )
     layers = [design.B_g, design.B_dev]
     precision, linear, quadratic = loaded(gamma, layers, design.turn, unloaded=unloaded)

@@ -55,7 +55,9 @@ def dense(rows: Rows, q: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def test_the_expected_bound_is_that_of_dense_matrices() -> None:
     rows = rows_of()
     columns = np.random.default_rng(1).normal(size=(17, 2, 5))
-    found = long_series.expected_bound(long_series.Held(jnp.asarray(columns), 2), block_of(), rows)
+    found = long_series.expected_bound(
+        long_series.SearchColumns(jnp.asarray(columns), 2), block_of(), rows
+    )
     total = 0.0
     for q in range(2):
         seen, count, N = dense(rows, q)
@@ -72,7 +74,7 @@ def test_points_are_the_mean_and_have_the_posteriors_length() -> None:
     rng = np.random.default_rng(2)
     A, h = rng.normal(size=(6, 4)), rng.normal(size=6)
     precision = np.eye(6) + A @ A.T
-    found = np.asarray(long_series.points(3, 0, jnp.asarray(A @ A.T), jnp.asarray(h)))
+    found = np.asarray(long_series.mean_and_probes(3, 0, jnp.asarray(A @ A.T), jnp.asarray(h)))
     np.testing.assert_allclose(found[:, 0], np.linalg.solve(precision, h), rtol=1e-10)
     lengths = np.einsum("ik,ij,jk->k", found[:, 1:], precision, found[:, 1:])
     np.testing.assert_allclose(lengths, 6.0, rtol=1e-10)
@@ -91,7 +93,7 @@ def shared_block() -> GlobalBlock:
 def test_draws_have_the_covariance_that_inducing_inputs_leave_out() -> None:
     block, many = shared_block(), 4_000
     X = jnp.asarray([[0.0], [0.2 / 3], [0.2], [0.2 + 0.4 / 3], [0.6 + 0.2 / 3]])  # of the finer set
-    drawn = np.asarray(long_series.beyond(block, X, many, 0, jnp.asarray(1e-10), 2))[:, 0]
+    drawn = np.asarray(long_series.residual_draws(block, X, many, 0, jnp.asarray(1e-10), 2))[:, 0]
     basis = block.basis(1e-10)
     A = np.asarray(basis.features(X))[0]
     k = np.asarray(jax.vmap(lambda kernel: kernel(X, X))(block.kernels))[0]
@@ -116,7 +118,7 @@ def test_with_draws_the_residual_is_their_length_under_local_functions() -> None
     plain = accumulate(rows, design, chunk=5)
     sharp = accumulate(
         rows,
-        Design(**{**vars(design), "beyond": jnp.asarray(drawn)}),
+        Design(**{**vars(design), "residual_draws": jnp.asarray(drawn)}),
         chunk=5,
     )
     for name in ("precision", "linear", "constant"):

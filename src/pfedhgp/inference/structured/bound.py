@@ -59,7 +59,7 @@ def design_of(
     basis: Basis,
     client: ClientBlock,
     jitter: Array | float,
-    beyond: Array | None = None,
+    residual_draws: Array | None = None,
 ) -> Design:
     """The client's linear model at the current parameters."""
     return Design(
@@ -70,7 +70,7 @@ def design_of(
         B_loc=client.loadings,
         noise=client.noise,
         exact=client.kernels if structure.state_space else None,
-        beyond=beyond,
+        residual_draws=residual_draws,
     )
 
 
@@ -136,7 +136,7 @@ def statistics(
     local_jitter: Array | float | None = None,
     learn_inputs: bool = False,
     derivatives: Array | int | None = 1,
-    beyond: Array | None = None,
+    residual_draws: Array | None = None,
 ) -> Statistics:
     """What the client sends: see `Statistics`. `jitter` is the shared basis's, and the client's unless given.
 
@@ -146,7 +146,7 @@ def statistics(
     latents, size = basis.factor.shape[:2]
     outputs = shared.loadings.shape[0]
     own_jitter = jitter if local_jitter is None else local_jitter
-    design = design_of(structure, shared, basis, client, own_jitter, beyond)
+    design = design_of(structure, shared, basis, client, own_jitter, residual_draws)
     grams = accumulate(rows, design, unloaded=True, chunk=chunk)
     evidence, y, U = summary(grams, latents * outputs * size)
     theta = theta_of(structure, shared)

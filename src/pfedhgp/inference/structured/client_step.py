@@ -171,7 +171,7 @@ def send(
     rows: Rows,
     rest: tuple[Array, Array],
     jitter: Array,
-    beyond: Array | None = None,
+    residual_draws: Array | None = None,
 ) -> tuple[Statistics, Array]:
     """The sums at the client's current block, and the nats that its local inducing inputs cost."""
     shared = broadcast.block
@@ -188,7 +188,7 @@ def send(
         local_jitter=jitter,
         learn_inputs=options.learn_inputs,
         derivatives=broadcast.derivatives,
-        beyond=beyond,
+        residual_draws=residual_draws,
     )
     if not options.learn_shared:
         sums = without_derivatives(sums)
@@ -290,45 +290,47 @@ def batched_step(
 
 
 @batchable(static=1, order=1)
-def batched_held_step(
+def batched_step_at_q(
     options: StepOptions,
     broadcast: Broadcast,
-    points: Float[Array, "K k"],
-    beyond: Float[Array, "c n R p"],
+    mean_and_probes: Float[Array, "K k"],
+    residual_draws: Float[Array, "c n R p"],
     clients: ClientBlock,
     anchors: ClientBlock,
     rows: Rows,
     jitter: Array,
     floor: Float[Array, "n d"],
 ) -> tuple[ClientBlock, Statistics, Info]:
-    """`step` with the search at q(v_g), given by `points` (see `expected`), for a batch of clients.
+    """`step` with the search at q(v_g), for a batch of clients (see `long_series`).
 
-    They search side by side, and sum up one after the other: sums are what takes memory.
+    Clients search side by side and sum up one after the other, because the sums take the memory.
     """
     shared = broadcast.block
     basis = shared.basis(broadcast.jitter)
-    held = jax.lax.map(
-        lambda own: long_series.hold(own[0], basis, shared.loadings, points, own[1], options.chunk),
-        (rows, beyond),
+    columns = jax.lax.map(
+        lambda own: long_series.search_columns(
+            own[0], basis, shared.loadings, mean_and_probes, own[1], options.chunk
+        ),
+        (rows, residual_draws),
     )
 
     def one(
-        held: long_series.Held,
+        columns: long_series.SearchColumns,
         client: ClientBlock,
         anchor: ClientBlock,
         rows: Rows,
         floor: Array,
     ) -> tuple[ClientBlock, lbfgs.Result]:
         def bound(block: ClientBlock) -> Array:
-            return long_series.expected_bound(held, block, rows)
+            return long_series.expected_bound(columns, block, rows)
 
         return search(options, broadcast, bound, client, anchor, rows, floor)
 
-    better, found = jax.vmap(one)(held, clients, anchors, rows, floor)
+    better, found = jax.vmap(one)(columns, clients, anchors, rows, floor)
     rest = (broadcast.J, broadcast.h)  # for derivatives, which are not asked for
     sums, nats = jax.lax.map(
         lambda own: send(options, broadcast, own[0], own[1], rest, *own[2:]),
-        (better, rows, jitter, beyond),
+        (better, rows, jitter, residual_draws),
     )
     return better, sums, Info(-found.first_value, -found.value, found.accepted, nats)
 
@@ -340,7 +342,7 @@ def batched_opening(
     clients: ClientBlock,
     rows: Rows,
     jitter: Array,
-    beyond: Float[Array, "c n R p"] | None = None,
+    residual_draws: Float[Array, "c n R p"] | None = None,
 ) -> tuple[Noise, Statistics, Array]:
     """Sums at the starting values, without the search and its derivatives: quick to compile.
 
@@ -370,8 +372,8 @@ def batched_opening(
             client = at(levels[jnp.nanargmax(jax.lax.map(bound, levels))])
         return client.noise, *send(options, broadcast, client, rows, nothing, jitter, left)
 
-    if beyond is not None:  # one after the other: sums are what takes memory
-        return jax.lax.map(lambda own: one(*own), (clients, rows, jitter, beyond))
+    if residual_draws is not None:  # one after the other: sums are what takes memory
+        return jax.lax.map(lambda own: one(*own), (clients, rows, jitter, residual_draws))
     return jax.vmap(lambda c, r, own: one(c, r, own, None))(clients, rows, jitter)
 
 

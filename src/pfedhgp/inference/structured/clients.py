@@ -64,7 +64,7 @@ class StructuredClients:
     jitter: np.ndarray = field(init=False)
     names: tuple[str, ...] = ()
     drawn: tuple[np.ndarray, jax.Array] | None = None
-    """Inducing inputs, and draws from what they leave out (see `expected.beyond`)."""
+    """Inducing inputs, and draws from what they leave out (see `long_series.residual_draws`)."""
     floor: np.ndarray = field(init=False)
     """The shortest local lengthscale that a client's rows can tell from noise, along each input."""
 
@@ -125,7 +125,7 @@ class StructuredClients:
         self, broadcast: Broadcast, rest: tuple[jax.Array, jax.Array] | None, names: tuple[str, ...]
     ) -> Statistics:
         """Each client's step given the others' J and h (None: at q(v_g)); returns their sums."""
-        at_q = self._held_step(broadcast) if rest is None else None
+        at_q = self._step_at_q(broadcast) if rest is None else None
 
         def step(jitter: jax.Array) -> tuple[Statistics, tuple[ClientBlock, Info]]:
             if at_q is not None:
@@ -153,16 +153,18 @@ class StructuredClients:
             jnp.asarray(self.floor),
         )
 
-    def _held_step(
+    def _step_at_q(
         self, broadcast: Broadcast
     ) -> Callable[[jax.Array], tuple[ClientBlock, Statistics, Info]]:
         """The step at q(v_g); the seed of its probes is the same at all clients and in all rounds."""
-        points = long_series.points(self.settings.probes, 0, broadcast.J, broadcast.h)
-        return lambda jitter: client_step.batched_held_step(
+        mean_and_probes = long_series.mean_and_probes(
+            self.settings.probes, 0, broadcast.J, broadcast.h
+        )
+        return lambda jitter: client_step.batched_step_at_q(
             self._options(),
             broadcast,
-            points,
-            self._beyond(broadcast),
+            mean_and_probes,
+            self._residual_draws(broadcast),
             self.blocks,
             self.anchors,
             self.rows,
@@ -170,14 +172,14 @@ class StructuredClients:
             jnp.asarray(self.floor),
         )
 
-    def _beyond(self, broadcast: Broadcast) -> jax.Array | None:
+    def _residual_draws(self, broadcast: Broadcast) -> jax.Array | None:
         """What Z_g leaves out, drawn at the clients' rows; θ_g stays, so once for each set of inputs."""
         if not self.settings.probes:
             return None
         inputs = np.asarray(broadcast.block.inputs)
         if self.drawn is None or not np.array_equal(self.drawn[0], inputs):
             s = self.settings
-            found = long_series.batched_beyond(
+            found = long_series.batched_residual_draws(
                 s.probes, 0, s.chunk, broadcast.block, self.rows.X, broadcast.jitter
             )
             self.drawn = (inputs, found)
@@ -186,11 +188,11 @@ class StructuredClients:
     def open(self, broadcast: Broadcast, names: tuple[str, ...]) -> Statistics:
         """The sums at the starting values, and noise that fits them."""
 
-        beyond = self._beyond(broadcast)
+        residual_draws = self._residual_draws(broadcast)
 
         def look(jitter: jax.Array) -> tuple[Statistics, tuple[Noise, jax.Array]]:
             noise, sums, nats = client_step.batched_opening(
-                self._options(), broadcast, self.blocks, self.rows, jitter, beyond
+                self._options(), broadcast, self.blocks, self.rows, jitter, residual_draws
             )
             return sums, (noise, nats)
 

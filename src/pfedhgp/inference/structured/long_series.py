@@ -31,7 +31,7 @@ FINER = 3
 """How much denser than Z the inputs are on which the rest of the shared functions is drawn."""
 
 
-class Held(eqx.Module):
+class SearchColumns(eqx.Module):
     """A client's rows as seen from q(v_g): what the search works on."""
 
     columns: Float[Array, "n Q k"]
@@ -40,7 +40,7 @@ class Held(eqx.Module):
 
 
 @batchable(static=2)
-def points(
+def mean_and_probes(
     probes: int, seed: int, J: Float[Array, "K K"], h: Float[Array, " K"]
 ) -> Float[Array, "K k"]:
     """m, and S^½ε_k for `probes` rows of signs ε_k: S = (I + J)⁻¹, m = S h."""
@@ -51,7 +51,7 @@ def points(
     return linalg.solve_lower(L, right, transpose=True)
 
 
-def beyond(
+def residual_draws(
     block: GlobalBlock, X: Float[Array, "n d"], probes: int, seed: int, jitter: Array, chunk: int
 ) -> Float[Array, "n R p"]:
     """Draws ζ_r ~ GP(0, k_r − q_r): functions on inducing inputs `FINER` times as dense, zero on Z.
@@ -88,21 +88,21 @@ def _by_chunks(piece: Callable[[Array], Array], X: Float[Array, "n d"], chunk: i
 
 
 @batchable(static=3)
-def batched_beyond(
+def batched_residual_draws(
     probes: int, seed: int, chunk: int, block: GlobalBlock, X: Float[Array, "c n d"], jitter: Array
 ) -> Float[Array, "c n R p"]:
-    """`beyond` at the rows of each client: the same functions for all of them."""
-    return jax.lax.map(lambda x: beyond(block, x, probes, seed, jitter, chunk), X)
+    """`residual_draws` at the rows of each client: the same functions for all of them."""
+    return jax.lax.map(lambda x: residual_draws(block, x, probes, seed, jitter, chunk), X)
 
 
-def hold(
+def search_columns(
     rows: Rows,
     basis: Basis,
     loadings: Float[Array, "Q R"],
     at: Float[Array, "K k"],
     left: Float[Array, "n R p"],
     chunk: int,
-) -> Held:
+) -> SearchColumns:
     """One pass over the rows' features."""
     latents, size = basis.factor.shape[:2]
     columns = at.reshape(latents, size, at.shape[1])
@@ -115,10 +115,10 @@ def hold(
     fitted = _by_chunks(piece, rows.X, chunk)
     unseen = jnp.einsum("qr,nrp->nqp", loadings, left)
     whole = [(rows.Y - fitted[:, :, 0])[:, :, None], fitted[:, :, 1:], unseen]
-    return Held(jnp.concatenate(whole, axis=2), at.shape[1] - 1)
+    return SearchColumns(jnp.concatenate(whole, axis=2), at.shape[1] - 1)
 
 
-def expected_bound(held: Held, client: ClientBlock, rows: Rows) -> Array:
+def expected_bound(search: SearchColumns, client: ClientBlock, rows: Rows) -> Array:
     """E_q log N(y; H v, N) − ½ tr(N⁻¹R), up to a constant in the client's parameters."""
     outputs = rows.Y.shape[1]
     variances = jnp.diagonal(client.noise.covariance(outputs))
@@ -129,7 +129,7 @@ def expected_bound(held: Held, client: ClientBlock, rows: Rows) -> Array:
         start = state_space.start(model, columns.shape[1], rows.X[0, 0])
         white, log_det, _ = state_space.whiten(model, scale, series, columns, start)
         squares = jnp.sum(white**2, axis=0)
-        trace = jnp.sum(squares[1:]) / held.probes
+        trace = jnp.sum(squares[1:]) / search.probes
         return constant - 0.5 * (log_det + squares[0] + trace)
 
     each = jax.vmap(one)(
@@ -137,7 +137,7 @@ def expected_bound(held: Held, client: ClientBlock, rows: Rows) -> Array:
         jnp.diagonal(client.loadings),
         variances,
         rows.mask.T,
-        jnp.moveaxis(held.columns, 1, 0),
+        jnp.moveaxis(search.columns, 1, 0),
     )
     value = jnp.sum(each)
     if rows.scatter is not None and rows.scatter_seen is not None:

@@ -41,11 +41,11 @@ def gammas(
     scales: Float[Array, " Q"],
     noise: Noise,
     chunk: int,
-    beyond: Float[Array, "n R p"] | None = None,
+    residual_draws: Float[Array, "n R p"] | None = None,
 ) -> tuple[Float[Array, "Q K K"], Array, Float[Array, "R Q"]]:
     """Γ_q with y last (K = RM + 1), log N(y; 0, N) without its quadratic form, and Σ_n res_r(n) c_nq/σ_q².
 
-    With draws from what the inducing inputs leave out (`beyond`), the last is an estimate of tr(N_q⁻¹R_r).
+    With `residual_draws` from what the inducing inputs leave out, the last estimates tr(N_q⁻¹R_r).
 
     Rows are in order of time. `chunk` of them are filtered at a time and once more for gradients, so that
     memory does not grow with the series.
@@ -54,9 +54,9 @@ def gammas(
     variances = jnp.diagonal(noise.covariance(outputs))
     latents = basis.factor.shape[0]
     size = latents * basis.factor.shape[1] + 1
-    probes = 0 if beyond is None else beyond.shape[2]
-    drawn = jnp.zeros((rows.X.shape[0], 0)) if beyond is None else beyond.reshape(len(beyond), -1)
+    probes = 0 if residual_draws is None else residual_draws.shape[2]
     n = rows.X.shape[0]
+    drawn = jnp.zeros((n, 0)) if residual_draws is None else residual_draws.reshape(n, -1)
     pieces = -(-n // min(chunk, n))
     length = -(-n // pieces)
     extra = pieces * length - n
