@@ -34,8 +34,8 @@ class Design(eqx.Module):
     B_dev: Float[Array, "Q Rd"]
     B_loc: Float[Array, "Q Rl"]
     noise: Noise
-    turn: Float[Array, "R M M"] | None = None
-    """Optional change of the global weights' coordinates: features become turn · a(x)."""
+    transform: Float[Array, "R M M"] | None = None
+    """Optional change of the global weights' coordinates: features become transform · a(x)."""
     exact: Kernel | None = None
     """The local kernels, one an output, of a state-space local layer; then there is no local basis."""
     residual_draws: Float[Array, "n R p"] | None = None
@@ -92,7 +92,7 @@ def _with_states(rows: Rows, design: Design, kernels: Kernel, unloaded: bool, ch
         rows, design.shared, kernels, scales, noise, chunk, design.residual_draws
     )
     layers = [design.B_g, design.B_dev]
-    precision, linear, quadratic = loaded(gamma, layers, design.turn, unloaded=unloaded)
+    precision, linear, quadratic = loaded(gamma, layers, design.transform, unloaded=unloaded)
     residual = sum(jnp.sum(B.T**2 * left[: B.shape[1]]) for B in layers)
     eye = jnp.eye(rows.Y.shape[1], dtype=rows.Y.dtype)
     return Grams(
@@ -162,8 +162,8 @@ def _one_chunk(rows: Rows, design: Design, unloaded: bool, cycles: Array | None)
     residual = sum((jnp.einsum("rrn,rn->", row[-1], res) for row, res in parts), jnp.zeros(()))
     eye = jnp.eye(rows.Y.shape[1], dtype=rows.Y.dtype)
     shared_residual = jnp.einsum("rn,qpn->rqp", res_g, P.weigh(eye, eye))
-    if design.turn is not None:
-        A_g = design.turn @ A_g
+    if design.transform is not None:
+        A_g = design.transform @ A_g
     if unloaded:
         loadings[0] = jnp.tile(eye, (1, A_g.shape[0]))
         A_g = jnp.repeat(A_g, eye.shape[0], axis=0)

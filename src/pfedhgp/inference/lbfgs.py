@@ -1,7 +1,7 @@
-"""L-BFGS as a state machine that evaluates the objective exactly once per turn.
+"""L-BFGS as a state machine that evaluates the objective exactly once per iteration.
 
 Library versions nest a line search inside an iteration; under vmap every client then waits for the
-slowest line search of the batch. Here one turn is one evaluation: a trial point is accepted (Armijo)
+slowest line search of the batch. Here one iteration is one evaluation: a trial point is accepted (Armijo)
 and a new direction taken, or the step is shortened. A batch of clients does equal work, and a budget
 of evaluations is met exactly. NaN counts as a failed trial.
 """
@@ -52,7 +52,7 @@ def minimize(
     """Minimises `objective` from `start` with `evaluations` calls of it and its gradient.
 
     Coordinates whose `movable` is 0 stay where they are. `evaluations` may be traced, and the objective is
-    compiled once: the first turn is the evaluation at the start.
+    compiled once: the first iteration is the evaluation at the start.
     """
     value_and_grad = jax.value_and_grad(objective)
     zero = jnp.zeros_like(start)
@@ -70,7 +70,7 @@ def minimize(
         accepted=jnp.zeros((), jnp.int32),
     )
 
-    def turn(_: Array, state: _State) -> _State:
+    def evaluate(_: Array, state: _State) -> _State:
         x = state.x + state.step * state.direction
         value, gradient = value_and_grad(x)
         gradient = _frozen(gradient, movable)
@@ -81,7 +81,7 @@ def minimize(
         refused = _refuse(state, value, slope, finite)
         return jax.tree.map(lambda a, b: jnp.where(good, a, b), accepted, refused)
 
-    last = jax.lax.fori_loop(0, evaluations, turn, state)
+    last = jax.lax.fori_loop(0, evaluations, evaluate, state)
     return Result(last.x, last.value, last.gradient, last.first_value, last.accepted)
 
 

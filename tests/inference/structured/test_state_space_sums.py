@@ -46,7 +46,7 @@ def dense(rows: Rows, design: Design, *, unloaded: bool) -> tuple[np.ndarray, np
     A = np.asarray(design.shared.features(rows.X))
     outputs, latents, M = Y.shape[1], A.shape[0], A.shape[1]
     sigma = np.asarray(design.noise.variances(outputs))
-    turned = A if design.turn is None else np.asarray(design.turn) @ A
+    turned = A if design.transform is None else np.asarray(design.transform) @ A
     H, y, blocks, constant = [], [], [], 0.0
     for q in range(outputs):
         seen = mask[:, q] > 0
@@ -80,13 +80,13 @@ def dense(rows: Rows, design: Design, *, unloaded: bool) -> tuple[np.ndarray, np
 def test_sums_are_those_of_dense_matrices(unloaded: bool, turned: bool) -> None:
     rows, design = made()
     if turned:
-        turn = jnp.asarray(np.random.default_rng(1).normal(size=(2, 5, 5)))
+        transform = jnp.asarray(np.random.default_rng(1).normal(size=(2, 5, 5)))
         design = Design(
             *(
                 getattr(design, name)
                 for name in ("shared", "local", "B_g", "B_dev", "B_loc", "noise")
             ),
-            turn=turn,
+            transform=transform,
             exact=design.exact,
         )
     found = jax.jit(lambda r, d: accumulate(r, d, unloaded=unloaded, chunk=8))(rows, design)

@@ -112,11 +112,11 @@ def cost(kernel: StationaryKernel, noise: str, vector: Array, sums: Sums) -> Arr
     K_1 = white @ gamma @ (white @ gamma).T
     (l_1, E_1), (l_2, E_2) = (jnp.linalg.eigh(lax.stop_gradient(K)) for K in (K_1, K_2))
     W = 1.0 / (1.0 + jnp.maximum(l_1, 0.0)[:, None] * jnp.maximum(l_2, 0.0)[None, :])
-    turn = E_1.T @ white
+    rotation = E_1.T @ white
     half = jnp.einsum("ma,qmpl,lb->qapb", E_2, sums.T, E_2)
-    fixed = lax.stop_gradient(turn)
+    fixed = lax.stop_gradient(rotation)
     T = jnp.einsum("xq,qapb,yp->xayb", fixed, half, fixed)
-    T_diagonal = jnp.einsum("xq,qapa,xp->xa", turn, half, turn)
+    T_diagonal = jnp.einsum("xq,qapa,xp->xa", rotation, half, rotation)
     slope = -W[:, :, None, None] * T * W[None, None]
     x, a = jnp.arange(Q)[:, None], jnp.arange(W.shape[1])[None, :]
     slope = lax.stop_gradient(slope.at[x, a, x, a].add(sums.freedom * W))

@@ -82,11 +82,11 @@ def client_update(
     def own(free: ClientCoordinates) -> Array:
         return client_bound(options, shared, free, rows, jitter)
 
-    def turn(state: ClientState, _: None) -> tuple[ClientState, Array]:
+    def adam_step(state: ClientState, _: None) -> tuple[ClientState, Array]:
         value, gradient = jax.value_and_grad(own)(state.free)
         return ClientState(*_ascend(optimizer, gradient, state.free, state.optimizer)), value
 
-    new, values = jax.lax.scan(turn, state, None, length=options.local_steps)
+    new, values = jax.lax.scan(adam_step, state, None, length=options.local_steps)
 
     def seen_by_server(free: GlobalState) -> Array:
         return client_bound(options, open_global(options, free, jitter), new.free, rows, jitter)

@@ -111,13 +111,13 @@ def at_fixed_function(
     """(c, h, J) at another θ_g, for the weights v₀ of the reference basis: u = L₀ v₀ stays what it is."""
     moved = with_theta(structure, shared, theta)
     new = moved.basis(jitter)
-    turn = jnp.swapaxes(basis.carry_from(new), 1, 2)
+    transform = jnp.swapaxes(basis.carry_from(new), 1, 2)
     if structure.tied:
-        turn = turn * (shared.loadings / moved.loadings)[None]
+        transform = transform * (shared.loadings / moved.loadings)[None]
     design = design_of(
         structure, moved, new, client, jitter if local_jitter is None else local_jitter
     )
-    design = eqx.tree_at(lambda d: d.turn, design, turn, is_leaf=lambda v: v is None)
+    design = eqx.tree_at(lambda d: d.transform, design, transform, is_leaf=lambda v: v is None)
     return summary(
         accumulate(rows, design, chunk=chunk), basis.factor.shape[0] * basis.factor.shape[1]
     )

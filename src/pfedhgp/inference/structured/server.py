@@ -42,7 +42,7 @@ class StructuredServer:
         self.anchor = theta_of(spec.structure, block)
         size = block.loadings.shape[1] * block.inputs.shape[0]
         self.J, self.h = jnp.zeros((size, size)), jnp.zeros(size)
-        self.turn = 0
+        self.round = 0
         self.radius = settings.radius
         self.before: GlobalBlock | None = None
         self.bounds: list[float] = []
@@ -51,9 +51,9 @@ class StructuredServer:
 
     def request(self) -> dict[str, np.ndarray]:
         """The arrays of the next broadcast."""
-        frozen = self.turn <= self.settings.frozen_rounds
+        frozen = self.round <= self.settings.frozen_rounds
         count = self.settings.first_evaluations if frozen else self.settings.evaluations
-        count = count if self.turn else 0
+        count = count if self.round else 0
         return {
             **block_to_arrays(self.block),
             "J": np.asarray(self.J),
@@ -67,10 +67,10 @@ class StructuredServer:
 
     def _will_move(self) -> bool:
         """Whether θ_g moves after this round."""
-        return self._moves_before(self.turn + 1)
+        return self._moves_before(self.round + 1)
 
-    def _moves_before(self, turn: int) -> bool:
-        """Whether θ_g moves on the way to round `turn`: not while it is held, nor to the last round.
+    def _moves_before(self, number: int) -> bool:
+        """Whether θ_g moves on the way to round `number`: not while it is held, nor to the last round.
 
         Nothing could take back a step to the last round that lowers the bound. Training of a few rounds takes
         the chance.
@@ -78,7 +78,7 @@ class StructuredServer:
         held, rounds = self.settings.frozen_rounds, self.settings.rounds
         if not self.settings.learn_shared:
             return False
-        return held < turn < rounds or held < turn == rounds <= held + 3
+        return held < number < rounds or held < number == rounds <= held + 3
 
     def gather(self, sums: Arrays) -> float:
         """Takes the summed statistics and returns the bound at the block that was broadcast."""
@@ -87,9 +87,9 @@ class StructuredServer:
         bound = float(_value(self.spec.structure, self.total, self.block.loadings))
         expect_finite("the bound", bound, matrix="I + ΣJ")
         self.bounds.append(bound)
-        if self.turn:
+        if self.round:
             self.noise = usual_noise(self.total.sums)
-        self.turn += 1
+        self.round += 1
         return bound
 
     def advance(self, inputs: np.ndarray | None = None) -> None:
@@ -97,7 +97,7 @@ class StructuredServer:
         assert self.total is not None
         structure, total = self.spec.structure, self.total
         self._set_radius()
-        moving = self._moves_before(self.turn)
+        moving = self._moves_before(self.round)
         radius = np.float64(self.radius if moving else 0.0)
         options = ServerOptions(structure, learn_shared=self.settings.learn_shared)
         new, _ = improve(options, total, self.anchor, radius, np.float64(self.jitter))
@@ -175,7 +175,7 @@ class StructuredServer:
             "bounds": np.asarray(self.bounds, np.float64),
             "noise": self.noise,
         }
-        return State(arrays, {"jitter": self.jitter, "turn": self.turn, "radius": self.radius})
+        return State(arrays, {"jitter": self.jitter, "turn": self.round, "radius": self.radius})
 
     def restore(self, state: State) -> None:
         like = self.block.kernels
@@ -186,17 +186,17 @@ class StructuredServer:
         self.bounds = state.array("bounds").tolist()
         self.noise = state.array("noise")
         self.jitter, self.radius = float(state.plain["jitter"]), float(state.plain["radius"])
-        self.turn = int(state.plain["turn"])
+        self.round = int(state.plain["turn"])
 
     def _fell(self) -> bool:
         """Whether the last step lowered the bound by more than clients' own noise in it."""
-        if len(self.bounds) < 2 or self.turn <= self.settings.frozen_rounds + 1:
+        if len(self.bounds) < 2 or self.round <= self.settings.frozen_rounds + 1:
             return False
         clients = float(self.total.sums.clients) if self.total else 1.0
         return self.bounds[-1] < self.bounds[-2] - NOISE * clients
 
     def _set_radius(self) -> None:
-        if self.turn <= self.settings.frozen_rounds + 1:
+        if self.round <= self.settings.frozen_rounds + 1:
             return
         grown = min(1.7 * self.radius, self.settings.largest_radius)
         self.radius = 0.4 * self.radius if self._fell() else grown

@@ -123,7 +123,7 @@ def gammas(
 def loaded(
     gamma: Float[Array, "Q K K"],
     loadings: list[Float[Array, "Q R"]],
-    turn: Float[Array, "R M M"] | None,
+    transform: Float[Array, "R M M"] | None,
     *,
     unloaded: bool,
 ) -> tuple[Array, Array, Array]:
@@ -136,12 +136,12 @@ def loaded(
     y = gamma[:, :K, K].reshape(outputs, latents, M)
     d = B_dev.shape[1]
     A_dev = A[:, :, :, :d]
-    if turn is None:
+    if transform is None:
         A_gg, A_gd, y_g = A, A_dev, y
     else:
-        half = jnp.einsum("rkm,qrmsn->qrksn", turn, A)
-        A_gg, A_gd = jnp.einsum("skn,qrmsn->qrmsk", turn, half), half[:, :, :, :d]
-        y_g = jnp.einsum("rkm,qrm->qrk", turn, y)
+        half = jnp.einsum("rkm,qrmsn->qrksn", transform, A)
+        A_gg, A_gd = jnp.einsum("skn,qrmsn->qrmsk", transform, half), half[:, :, :, :d]
+        y_g = jnp.einsum("rkm,qrm->qrk", transform, y)
     if unloaded:
         eye = jnp.eye(outputs, dtype=gamma.dtype)
         gg = jnp.einsum("qp,qrmsn->rqmspn", eye, A_gg).reshape(latents * outputs * M, -1)
