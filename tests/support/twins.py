@@ -16,7 +16,7 @@ from pfedhgp.gp import kernels as pk
 from pfedhgp.gp import linalg
 from pfedhgp.gp.noise import DiagonalNoise, FullNoise, Noise
 from pfedhgp.inference.grams import Grams, accumulate
-from pfedhgp.inference.structured.bound import Statistics, design_of, load, summary
+from pfedhgp.inference.structured.bound import Statistics, apply_loadings, design_of, summary
 from pfedhgp.inference.structured.surrogate import Surrogate
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, Structure
 
@@ -324,7 +324,7 @@ def value(structure: Structure, surrogate: Surrogate, loadings: Array) -> Array:
     return surrogate.value(structure, loadings)
 
 
-loaded = compiled(load, static_argnums=3)
+loaded = compiled(apply_loadings, static_argnums=3)
 
 
 def stacked(trees: Sequence):

@@ -150,7 +150,7 @@ def statistics(
     grams = accumulate(rows, design, unloaded=True, chunk=chunk)
     evidence, y, U = summary(grams, latents * outputs * size)
     theta = theta_of(structure, shared)
-    J, h = load(U, y, shared.loadings, latents)
+    J, h = apply_loadings(U, y, shared.loadings, latents)
     mean, covariance = linalg.posterior_moments(J + J_rest, h + h_rest)
     own = own_moments(grams, shared.loadings, mean, covariance)
     of_deviation, of_local = squares(structure, design, *own)
@@ -233,7 +233,7 @@ def statistics(
     return eqx.tree_at(lambda s: s.d_inputs, found, slope, is_leaf=lambda v: v is None)
 
 
-def load(U: Array, y: Array, B: Float[Array, "Q R"], latents: int) -> tuple[Array, Array]:
+def apply_loadings(U: Array, y: Array, B: Float[Array, "Q R"], latents: int) -> tuple[Array, Array]:
     """J and h for loadings B from the unloaded U and y."""
     outputs = B.shape[0]
     M = y.shape[0] // max(latents * outputs, 1)

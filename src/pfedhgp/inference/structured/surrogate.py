@@ -17,7 +17,7 @@ from jax.scipy.linalg import block_diag
 from jaxtyping import Array
 
 from pfedhgp.gp import linalg
-from pfedhgp.inference.structured.bound import Statistics, load
+from pfedhgp.inference.structured.bound import Statistics, apply_loadings
 from pfedhgp.inference.structured.coordinates import Theta, theta_of, with_theta
 from pfedhgp.model.blocks import GlobalBlock, Structure
 
@@ -42,7 +42,7 @@ class Surrogate(eqx.Module):
 
     def value(self, structure: Structure, loadings: Array) -> Array:
         """F(θ₀, B): the ELBO at the block's own θ for any loadings."""
-        J, h = load(self.sums.U, self.sums.y, loadings, self.block.loadings.shape[1])
+        J, h = apply_loadings(self.sums.U, self.sums.y, loadings, self.block.loadings.shape[1])
         extra = (
             0.0
             if structure.tied
@@ -70,7 +70,7 @@ class Surrogate(eqx.Module):
 
     def _loaded(self, structure: Structure, target: GlobalBlock) -> tuple[Array, Array]:
         loadings = self.block.loadings if structure.tied else target.loadings
-        return load(self.sums.U, self.sums.y, loadings, self.block.loadings.shape[1])
+        return apply_loadings(self.sums.U, self.sums.y, loadings, self.block.loadings.shape[1])
 
     def _transport(self, structure: Structure, target: GlobalBlock, jitter: Array | float) -> Array:
         """T for the same inducing inputs: v₀ = T v with equal function values."""
