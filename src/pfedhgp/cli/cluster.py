@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pfedhgp.data.columns import Columns
     from pfedhgp.data.readers import Observations
     from pfedhgp.model.fitted import FittedModel
-    from pfedhgp.zones.clustering import Rows, Zones
+    from pfedhgp.zones.clustering import InputsAndOutputs, Zones
     from pfedhgp.zones.files import KeptZones
 
 FOLDER, LOG = "zones", "messages.jsonl"
@@ -236,7 +236,9 @@ def add_to_report(path: Path, kept: KeptZones) -> Path | None:
     return path
 
 
-def fitted_rows(given: Sequence[Observations], columns: Columns, model: FittedModel) -> Rows:
+def fitted_rows(
+    given: Sequence[Observations], columns: Columns, model: FittedModel
+) -> InputsAndOutputs:
     """{client: (X, Y)} of the rows that were fitted to: Cov(y, s) = K_xg Ω is of no others."""
     from pfedhgp.cli.resplit import parts_of, warn_of
     from pfedhgp.errors import InputError

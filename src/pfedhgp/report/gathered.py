@@ -18,9 +18,9 @@ from pfedhgp.report.views import ClientView, choose, finest_scale, grid_size, vi
 if TYPE_CHECKING:
     from pfedhgp.estimator import FederatedGP
 
-__all__ = ["Gathered", "Rows", "both", "gather"]
+__all__ = ["ClientTables", "Gathered", "both", "gather"]
 
-Rows = Sequence[ClientRows] | None
+ClientTables = Sequence[ClientRows] | None
 
 CLEAR_SCALES = 18.0
 """So many of the finest scale are clear to see in a narrow figure; of more it also shows the last larger."""
@@ -56,10 +56,10 @@ class Gathered:
 def gather(
     estimator: FederatedGP,
     *,
-    rows: Rows,
+    rows: ClientTables,
     metrics: Mapping[str, Any],
-    held_out: Rows,
-    others: Rows,
+    held_out: ClientTables,
+    others: ClientTables,
 ) -> Gathered:
     """Chooses the clients to show, and predicts for them."""
     model = estimator._fitted()

@@ -16,7 +16,7 @@ from pfedhgp.base.numerics import with_numerics
 from pfedhgp.errors import InputError
 from pfedhgp.report import clients, diagnosis_section, facts, scores, sections, words, zone_section
 from pfedhgp.report.compact import shorter_names
-from pfedhgp.report.gathered import Gathered, Rows, gather
+from pfedhgp.report.gathered import ClientTables, Gathered, gather
 from pfedhgp.report.views import LARGEST
 from pfedhgp.version import __version__
 
@@ -34,10 +34,10 @@ def write(
     path: Path,
     model: FederatedGP,
     *,
-    rows: Rows = None,
+    rows: ClientTables = None,
     metrics: Mapping[str, Any] | None = None,
-    held_out: Rows = None,
-    others: Rows = None,
+    held_out: ClientTables = None,
+    others: ClientTables = None,
     zones: KeptZones | None = None,
     classified: Mapping[str, Any] | None = None,
 ) -> Path:
@@ -70,10 +70,10 @@ def write(
 def render(
     model: FederatedGP,
     *,
-    rows: Rows = None,
+    rows: ClientTables = None,
     metrics: Mapping[str, Any] | None = None,
-    held_out: Rows = None,
-    others: Rows = None,
+    held_out: ClientTables = None,
+    others: ClientTables = None,
     zones: KeptZones | None = None,
     classified: Mapping[str, Any] | None = None,
 ) -> str:

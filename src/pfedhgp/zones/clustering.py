@@ -38,7 +38,7 @@ SHARE = 0.3
 DRAWS = 20
 STABILITY = ("halves", "bootstraps")
 DISTANCES = ("function", "operator")
-Rows = Mapping[str, tuple[np.ndarray, np.ndarray]]
+InputsAndOutputs = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,7 +166,7 @@ def discover(
     grid: int | np.ndarray = GRID,
     seed: int = 0,
     draws: int = DRAWS,
-    rows: Rows | None = None,
+    rows: InputsAndOutputs | None = None,
     own: Mapping[str, sketching.OwnFunction] | None = None,
     measure: bool = True,
     log: Iterable[Mapping[str, Any]] | None = None,
@@ -336,7 +336,7 @@ def _by_operators(
     method: str,
     choose: str,
     seed: int,
-    rows: Rows | None,
+    rows: InputsAndOutputs | None,
 ) -> Zones:
     if rows is None:
         raise InputError("distance='operator' needs the clients' inputs: give the rows with `data`")
