@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 
 from pfedhgp import FederatedGP
+from pfedhgp.errors import PFedHGPWarning
 
 FIXTURES = Path(__file__).parent / "fixtures"
 FITTED = ["structured", "mean-field", "state-space", "cycles", "diagnosis", "zones"]
@@ -243,3 +244,40 @@ def test_a_fit_has_the_saved_settings(run, copied):
     assert (model.clients_, len(model.messages_) > 0) == (("north", "south"), True)
     holdout = json.loads(Path("RUN/metrics.json").read_text())["holdout"]
     assert (holdout["kind"], holdout["fraction"]) == ("last", 0.25)
+
+
+# -------------------------------------------------------------------------------------- federations
+
+
+@pytest.mark.parametrize("which", ["ended", "stopped"])
+def test_saved_audit_logs_are_whole(which, run, copied):
+    """Of the server, and of a site against what the server kept of it; a line that was altered is found."""
+    copied("federation")
+    for words in ([f"{which}/RUN"], [f"{which}/home-a", "--against", f"{which}/RUN"]):
+        done = run("audit", *words, "--json")
+        assert done.code == 0, done.out
+        said, log = json.loads(done.out), Path(words[0], "audit.jsonl")
+        lines = log.read_bytes().splitlines()
+        assert (said["lines"], said["bad_line"]) == (len(lines), None)
+        assert said["head"] == json.loads(lines[-1])["hash"]
+        log.write_bytes(log.read_bytes().replace(b'"exchange": 2,', b'"exchange": 3,', 1))
+        bad = run("audit", *words, "--json")
+        first = next(n for n, line in enumerate(lines, 1) if b'"exchange": 2,' in line)
+        assert (bad.code, json.loads(bad.out)["bad_line"]) == (1, first)
+
+
+def test_a_saved_home_and_a_saved_server_predict(run, copied):
+    """A site's home as it did; the server's RUN has no client's block, and takes all for strangers."""
+    folder = copied("federation")
+    stored = tree("federation", "end.json")["a"]
+    check_numbers(FederatedGP.load(folder / "ended" / "home-a" / "model"), stored)
+    done = run("predict", "ended/home-a", "a.csv", "--client", "a", "--out", "-")
+    assert done.code == 0, done.err
+    assert pl.read_csv(done.out.encode())["known"].all()
+    server = FederatedGP.load(folder / "ended" / "RUN")
+    assert server.clients_ == ()
+    with pytest.warns(PFedHGPWarning, match="no client 'a stranger'"):
+        found = server.predict("a stranger", np.array(stored["inputs"])[:, None])
+    expected = stored["clients"]["a stranger"]
+    close(found.mean, expected["mean"], np.abs(expected["mean"]).max())
+    close(found.sd, expected["sd"], np.abs(expected["sd"]).max())
