@@ -20,6 +20,8 @@ from pfedhgp.errors import PFedHGPWarning
 FIXTURES = Path(__file__).parent / "fixtures"
 FITTED = ["structured", "mean-field", "state-space", "cycles", "diagnosis", "zones"]
 TOLERANCE = 1e-9
+TRAINED = 1e-7
+"""After training goes on: rounding differs between processors, and training makes it 1e-9 to 1e-8."""
 
 
 def tree(name: str, file: str):
@@ -58,11 +60,11 @@ def check_numbers(model: FederatedGP, stored: dict) -> None:
             close(found.layers[layer].sd, numbers["sd"], size["sd"])
 
 
-def check_bound(model: FederatedGP, stored: dict) -> None:
+def check_bound(model: FederatedGP, stored: dict, tolerance: float = TOLERANCE) -> None:
     if stored["bound"] is None:  # mean-field has none
         assert model.bound_ is None
     else:
-        assert model.bound_ == pytest.approx(stored["bound"], rel=TOLERANCE)
+        assert model.bound_ == pytest.approx(stored["bound"], rel=tolerance)
 
 
 def close(found, expected, size: float) -> None:
@@ -127,7 +129,7 @@ def test_a_fit_that_an_older_version_began_is_resumed(name, run, copied):
     assert not (folder / "RUN" / "checkpoint").exists()
     assert (folder / "RUN" / "messages.jsonl").read_bytes().startswith(crossed)
     model, stored = FederatedGP.load("RUN"), tree(name, "end.json")
-    check_bound(model, stored)
+    check_bound(model, stored, TRAINED)
     assert model.exchanges_ == stored["exchanges"]
     if name == "stopped-mean-field":  # the other one averages over parameters, after training
         check_numbers(model, stored)

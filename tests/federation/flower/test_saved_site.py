@@ -20,7 +20,8 @@ from pfedhgp.federation.flower.processes import free_port  # noqa: E402
 pytestmark = pytest.mark.flower
 SAVED = Path(__file__).parents[2] / "fixtures" / "federation"
 COLUMNS = {"data": {"inputs": ["x"], "outputs": ["y"]}}
-TOLERANCE = 1e-9
+TRAINED = 1e-7
+"""Rounding differs between processors, and training makes it 1e-9 to 1e-8."""
 
 
 def test_a_stopped_federation_of_an_older_version_goes_on(tmp_path, cache, run):
@@ -54,11 +55,11 @@ def test_a_stopped_federation_of_an_older_version_goes_on(tmp_path, cache, run):
     end = json.loads((SAVED / "end.json").read_text("ascii"))
     for name, stored in end.items():
         model = FederatedGP.load(place / f"home-{name}" / "model")
-        assert model.bound_ == pytest.approx(stored["bound"], rel=TOLERANCE)
+        assert model.bound_ == pytest.approx(stored["bound"], rel=TRAINED)
         inputs, expected = np.array(stored["inputs"])[:, None], stored["clients"][name]
         found = model.predict(name, inputs)
-        np.testing.assert_allclose(found.mean, expected["mean"], rtol=TOLERANCE)
-        np.testing.assert_allclose(found.sd, expected["sd"], rtol=TOLERANCE)
+        np.testing.assert_allclose(found.mean, expected["mean"], rtol=TRAINED)
+        np.testing.assert_allclose(found.sd, expected["sd"], rtol=TRAINED)
         audited = run("audit", place / f"home-{name}", "--against", place / "RUN")
         assert audited.code == 0, audited.out
     assert run("audit", place / "RUN").code == 0
