@@ -48,13 +48,16 @@ def test_a_fast_wave_that_all_share_is_found_in_the_global_layer():
     assert model.exchanges_ == 1 + 1 + 4
 
 
-def test_an_output_that_a_client_never_observed_has_the_populations_variance():
+@pytest.mark.filterwarnings("ignore::pfedhgp.errors.ExtrapolationWarning")
+@pytest.mark.parametrize("inference", ["structured", "mean-field"])
+def test_an_output_that_a_client_never_observed_has_the_populations_variance(inference):
     data = waves(2)
     data["site 0"][1][:, 1] = np.nan
-    model = FederatedGP(**SMALL).fit(data)
+    model = FederatedGP(inference=inference, **SMALL).fit(data)
     x = np.linspace(0.0, 10.0, 5)
     p, population = model.predict("site 0", x), model.model_.population
-    spread = model.model_.scaling.spread[1]
+    scaling = model.model_.scaling
+    spread = scaling.spread[1]
     for layer, power in (
         ("deviation", population.deviation_power),
         ("local", population.local_power),
@@ -70,6 +73,14 @@ def test_an_output_that_a_client_never_observed_has_the_populations_variance():
     np.testing.assert_allclose(np.diagonal(p.covariance(), axis1=1, axis2=2), p.sd**2, rtol=1e-8)
     draws = p.sample(4000, seed=1)
     np.testing.assert_allclose(draws.std(axis=0), p.sd, rtol=0.1)
+    for i in (0, 1):  # the mean over the clients that observed the output, of E[f²] at their Z_i
+        squares = []
+        for name in ("site 0", "site 1", "site 2")[i:]:
+            Z = np.asarray(model.model_.clients[name].block.inputs)
+            local = model.predict(name, scaling.lower + Z * scaling.extent).layers["local"]
+            squares.append(np.mean(local.mean[:, i] ** 2 + local.sd[:, i] ** 2))
+        found = np.asarray(population.local_power)[i, i] * scaling.spread[i] ** 2
+        assert found == pytest.approx(np.mean(squares), rel=1e-3)
 
 
 def test_values_far_from_zero_are_scaled_by_their_own_spread():

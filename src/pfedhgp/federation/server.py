@@ -421,7 +421,7 @@ class Server:
                 jnp.asarray(sums["noise"]),
                 jnp.asarray(float(count)),
             )
-            self.best = (*self.best[:3], population, self.best[4])
+            self.best = (*self.best[:3], self._of_those_who_saw(population), self.best[4])
         self.phase = None
 
     # checkpoints ------------------------------------------------------------------------------

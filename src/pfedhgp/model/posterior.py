@@ -6,8 +6,11 @@ offset = W⁻¹H_cᵀΣ⁻¹y, G = W⁻¹H_cᵀΣ⁻¹H_g and covariance = W⁻�
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock
@@ -71,6 +74,17 @@ class ClientPosterior(eqx.Module):
         """m_c = offset − G m and S_c = W⁻¹ + G S Gᵀ"""
         mean, covariance = self.view(shared)
         return self.offset - self.G @ mean, self.covariance + self.G @ covariance @ self.G.T
+
+
+def without_unseen(
+    found: Sequence[ClientPosterior], mask: Float[np.ndarray, "clients n Q"]
+) -> list[ClientPosterior]:
+    """Loadings of exactly zero for the outputs that a client never observed: its rows do not say them."""
+    seen = np.any(mask > 0, axis=1, keepdims=False)
+    return [
+        own if row.all() else without_outputs(own, jnp.asarray(row.astype(np.float64)))
+        for own, row in zip(found, list(seen), strict=True)
+    ]
 
 
 def without_outputs(own: ClientPosterior, seen: Float[Array, " Q"]) -> ClientPosterior:

@@ -37,7 +37,7 @@ from pfedhgp.inference.protocols import Arrays
 from pfedhgp.inference.state import State, below, tree_from_arrays, tree_to_arrays
 from pfedhgp.inference.structured.bound import design_of
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, Structure
-from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population
+from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population, without_unseen
 from pfedhgp.model.spec import Spec
 
 _SETTINGS: Mapping[str, Check] = {
@@ -277,15 +277,15 @@ class MeanFieldClients:
 
     def posteriors(self, shared: GlobalPosterior, jitter: float) -> list[ClientPosterior]:
         """What each client keeps for prediction: its factors, independent of v_g."""
-        count = len(self.jitter)
-        return [
+        found = [
             meanfield.client_posterior(
                 self.options,
                 jax.tree.map(lambda leaf, i=i: leaf[i], self.states.free),
                 shared.block,
             )
-            for i in range(count)
+            for i in range(len(self.jitter))
         ]
+        return without_unseen(found, np.asarray(self.rows.mask))
 
     def state(self) -> State:
         """Each client's coordinates and its Adam's moments."""

@@ -38,7 +38,7 @@ from pfedhgp.inference.structured.client_step import Broadcast, Info, StepOption
 from pfedhgp.inference.structured.posterior import client_posterior, evidence_of
 from pfedhgp.inference.structured.state_space_posterior import batched_states, distinct_states
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
-from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, without_outputs
+from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, without_unseen
 from pfedhgp.model.spec import Spec
 
 if TYPE_CHECKING:
@@ -289,7 +289,7 @@ class StructuredClients:
         if self.spec.state_space:
             return self._with_states(shared, found, jitter)
         if settings is None or not few.any():
-            return self._without_unseen(found)
+            return without_unseen(found, np.asarray(self.rows.mask))
         final = self._final(shared, jitter)
         if rest is None:
             rest = self._rest(final)
@@ -316,7 +316,7 @@ class StructuredClients:
                 )
                 continue
             found[i] = jax.tree.map(lambda leaf, i=i: leaf[i], averaged)
-        return self._without_unseen(found)
+        return without_unseen(found, np.asarray(self.rows.mask))
 
     def _with_states(
         self, shared: GlobalPosterior, found: list[ClientPosterior], jitter: float
@@ -336,14 +336,6 @@ class StructuredClients:
         return [
             replace(posterior, states=distinct_states(X[i, :, 0], mask[i], means[i]))
             for i, posterior in enumerate(found)
-        ]
-
-    def _without_unseen(self, found: list[ClientPosterior]) -> list[ClientPosterior]:
-        """Loadings of outputs that a client never observed are zero to the last bit: nothing is known."""
-        seen = np.any(np.asarray(self.rows.mask) > 0, axis=1, keepdims=False)
-        return [
-            own if row.all() else without_outputs(own, jnp.asarray(row.astype(np.float64)))
-            for own, row in zip(found, list(seen), strict=True)
         ]
 
     def _name(self, i: int) -> str:
