@@ -12,6 +12,8 @@ import pytest
 from pfedhgp import report
 from pfedhgp.cli.main import main
 from pfedhgp.data.scaling import Scaling
+from pfedhgp.report import zone_figures, zone_section
+from pfedhgp.report.theme import standalone
 from support.browser import (
     CHROMIUM,
     DESKTOP,
@@ -22,6 +24,7 @@ from support.browser import (
     logged,
     look,
     picture_of,
+    sizes_of,
 )
 from support.grouped import kept_of
 from support.parts import require_part
@@ -136,3 +139,34 @@ def test_screenshots_show_the_page_from_top_to_bottom(demos, width, scheme, tmp_
     tall = look(demos, tmp_path, width, scheme)[0]["tall"]
     assert tall > 3000
     assert len(picture_of(demos, tmp_path, width, scheme, tall, "report")) > 100_000
+
+
+NAMES = ["Aotizhongxin", "Nongzhanguan", "Wanshouxigong", "Guanyuan", "Tiantan", "Changping"]
+
+
+@pytest.mark.parametrize("width", [DESKTOP, PHONE])
+def test_the_page_of_zones_alone_has_the_width_of_the_screen(width, tmp_path):
+    """It has no list of sections beside it, and leaves no room for one: a group's names are on one line."""
+    kept = kept_of(NAMES, [0, 0, 0, 1, 1, 1])
+    page = zone_section.page(kept)
+    ((wide, _),) = sizes_of(page, tmp_path, width, "main")
+    assert wide > 0.85 * min(width, 1180)
+    for names_wide, high in sizes_of(page, tmp_path, width, ".groups dd"):
+        assert names_wide > 240
+        assert high < (60 if width == DESKTOP else 90)
+
+
+def test_a_drawing_as_a_file_has_its_own_size_and_colours(tmp_path):
+    kept = kept_of(NAMES, [0, 0, 0, 1, 1, 1])
+    for svg in (
+        zone_figures.tree(kept.zones),
+        zone_figures.heat_map(kept.zones),
+        zone_figures.site_map(kept.zones.labels, kept.places),
+    ):
+        text = standalone(svg)
+        assert "var(" not in text
+        assert "#0072b2" in text  # the first group's colour on a light page
+        (tmp_path / "drawing.svg").write_text(text, "utf-8")
+        done = chromium(tmp_path / "drawing.svg", "--dump-dom")
+        assert logged(done.stderr) == []
+        assert "parsererror" not in done.stdout

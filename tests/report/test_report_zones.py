@@ -13,7 +13,7 @@ from pfedhgp.cli import cluster as cluster_command
 from pfedhgp.cli import report as report_command
 from pfedhgp.cli.main import main
 from pfedhgp.errors import InputError, PFedHGPWarning
-from pfedhgp.report import zone_charts, zone_section
+from pfedhgp.report import zone_figures, zone_section
 from pfedhgp.zones import files
 from support.grouped import kept_of, zones_of
 from support.reported import Svg, case_of, estimator_of, rows_of
@@ -38,7 +38,7 @@ def words_of(page: str) -> str:
 
 
 def test_the_order_is_the_trees_and_few_rows_come_after_their_group(kept):
-    order = zone_charts.order(kept.zones)
+    order = zone_figures.order(kept.zones)
     assert sorted(order) == NAMES
     assert {*order[:3]} in ({"a", "c", "e"}, {"b", "d", "f"})
     of_f = order[:3] if "f" in order[:3] else order[3:]
@@ -46,7 +46,7 @@ def test_the_order_is_the_trees_and_few_rows_come_after_their_group(kept):
 
 
 def test_branches_have_their_groups_colour_and_the_root_has_none(kept):
-    svg = zone_charts.tree(kept.zones, name="t")
+    svg = zone_figures.tree(kept.zones, name="t")
     drawn = Svg(svg, "t")
     colours = []
     for i in range(4):  # five clients in the tree
@@ -57,17 +57,17 @@ def test_branches_have_their_groups_colour_and_the_root_has_none(kept):
 
 
 def test_the_heat_map_shades_what_is_near(kept):
-    names = zone_charts.order(kept.zones)
-    levels = zone_charts.levels(kept.zones, names)
+    names = zone_figures.order(kept.zones)
+    levels = zone_figures.levels(kept.zones, names)
     at = [NAMES.index(name) for name in names]
     distance = np.sqrt(kept.zones.distances[np.ix_(at, at)])
     off = ~np.eye(6, dtype=bool)
     near = off & (distance < 5.0)
     assert levels[near].min() > levels[off & ~near].max()
-    assert levels[off].max() == zone_charts.LEVELS - 1
+    assert levels[off].max() == zone_figures.LEVELS - 1
     assert levels[off].min() == 0
-    drawn = Svg(zone_charts.heat_map(kept.zones, name="h"), "h")
-    for level in range(zone_charts.LEVELS):
+    drawn = Svg(zone_figures.heat_map(kept.zones, name="h"), "h")
+    for level in range(zone_figures.LEVELS):
         count = int((levels == level).sum())
         assert drawn.has(f"level-{level}") == (count > 0)
         if count:
@@ -78,11 +78,11 @@ def test_the_heat_map_shades_what_is_near(kept):
 def test_two_equal_distances_do_not_divide_by_zero():
     same = np.ones((3, 3)) - np.eye(3)
     zones = zones_of(["a", "b", "c"], [0, 0, 1], distances=same, between=same, sparse=())
-    assert set(zone_charts.levels(zones, ["a", "b", "c"])[~np.eye(3, dtype=bool)]) == {0}
+    assert set(zone_figures.levels(zones, ["a", "b", "c"])[~np.eye(3, dtype=bool)]) == {0}
 
 
 def test_places_are_drawn_where_they_are(kept):
-    drawn = Svg(zone_charts.site_map(kept.zones, kept.places, width=860, name="m"), "m")
+    drawn = Svg(zone_figures.site_map(kept.zones.labels, kept.places, width=860, name="m"), "m")
     first, second = (drawn.places(f"group-{g}") for g in (0, 1))
     assert len(first) == len(second) == 3
     # a, c, e lie on (40, 116), (40.6, 116.4), (41.2, 116.2): further north is further up

@@ -57,6 +57,22 @@ frame.addEventListener('load', () => {{
 </script></body>"""
 
 
+# What `sizes_of` asks of a page in its frame.
+MEASURED = """<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><body style="margin:0">
+<iframe id="frame" style="border:0;width:{width}px;height:900px" srcdoc="{page}"></iframe>
+<script>
+const frame = document.getElementById('frame');
+frame.addEventListener('load', () => {{
+  const found = [...frame.contentDocument.querySelectorAll('{selector}')];
+  const result = document.createElement('pre');
+  result.id = 'result';
+  const boxes = found.map(e => e.getBoundingClientRect());
+  result.textContent = JSON.stringify(boxes.map(b => [b.width, b.height]));
+  document.body.appendChild(result);
+}});
+</script></body>"""
+
+
 def chromium(page: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     assert CHROMIUM is not None
     command = [
@@ -91,9 +107,20 @@ def colours_of(scheme: str) -> str:
 
 def look(page: str, folder: Path, width: int, scheme: str) -> tuple[dict, list[str]]:
     """What a browser makes of the page, and what it logged."""
+    return _result(framed(page, width), folder, colours_of(scheme))
+
+
+def sizes_of(page: str, folder: Path, width: int, selector: str) -> list[tuple[float, float]]:
+    """(width, height) in pixels of the elements that a CSS selector finds."""
+    around = MEASURED.format(width=width, page=html.escape(page), selector=selector)
+    return [(w, h) for w, h in _result(around, folder)[0]]
+
+
+def _result(text: str, folder: Path, *options: str) -> tuple[Any, list[str]]:
+    """What the script of a page wrote, and what the browser logged."""
     around = folder / "around.html"
-    around.write_text(framed(page, width), "utf-8")
-    done = chromium(around, "--window-size=1400,1000", colours_of(scheme), "--dump-dom")
+    around.write_text(text, "utf-8")
+    done = chromium(around, "--window-size=1400,1000", *options, "--dump-dom")
     found = re.search(r'<pre id="result">(.*?)</pre>', done.stdout, flags=re.DOTALL)
     assert found, done.stderr[-2000:]
     return json.loads(html.unescape(found.group(1))), logged(done.stderr)

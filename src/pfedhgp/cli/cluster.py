@@ -176,15 +176,16 @@ def write(kept: KeptZones, folder: Path, model: str) -> None:
     from pfedhgp.base import atomic_files
     from pfedhgp.cli.targets import writing_to
     from pfedhgp.report import zone_figures, zone_section
+    from pfedhgp.report.theme import standalone
     from pfedhgp.zones import files
 
     zones, places = kept.zones, kept.places
     pictures = {
-        "dendrogram.svg": zone_figures.dendrogram(zones),
-        "heat-map.svg": zone_figures.heat_map(zones),
+        "dendrogram.svg": standalone(zone_figures.tree(zones)),
+        "heat-map.svg": standalone(zone_figures.heat_map(zones)),
     }
     if places is not None:
-        pictures["map.svg"] = zone_figures.site_map(zones.labels, places, "Zones")
+        pictures["map.svg"] = standalone(zone_figures.site_map(zones.labels, places))
     pictures["zones.html"] = zone_section.page(kept)
     with writing_to(folder):
         for name, text in pictures.items():

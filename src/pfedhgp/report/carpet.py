@@ -12,10 +12,9 @@ import matplotlib.dates as mdates
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import PathPatch
-from matplotlib.path import Path
 
 from pfedhgp.report.figures import band, set_x_axis, wide_enough
-from pfedhgp.report.theme import COLOURS, NARROW, drawing, new_figure, to_svg
+from pfedhgp.report.theme import COLOURS, NARROW, boxes, drawing, new_figure, to_svg
 from pfedhgp.report.views import Slice
 from pfedhgp.report.words import shown
 
@@ -105,14 +104,15 @@ def _strips(axes: Axes, view: Slice, own: np.ndarray, largest: float) -> None:
     clients, columns = own.shape
     edges = np.linspace(view.x[0], view.x[-1], columns + 1)
     at = mdates.date2num(view.axis.values(edges)) if view.axis.is_date else edges  # type: ignore[no-untyped-call]
+    middles, widths = 0.5 * (at[1:] + at[:-1]), np.diff(at)
     shade = np.minimum(np.abs(own) / largest * SHADES, SHADES - 1).astype(int)
     for sign, role in ((1, "deviation"), (-1, "global")):
         for level in range(1, SHADES):
-            cells = np.argwhere((shade == level) & (np.sign(own) == sign))
-            if len(cells):
+            rows, at_column = np.nonzero((shade == level) & (np.sign(own) == sign))
+            if len(rows):
                 axes.add_patch(
                     PathPatch(
-                        _boxes(cells, at),
+                        boxes(rows, middles[at_column], width=widths[at_column], height=0.84),
                         color=COLOURS[role],
                         alpha=STRONGEST * level / (SHADES - 1),
                         lw=0,
@@ -122,19 +122,3 @@ def _strips(axes: Axes, view: Slice, own: np.ndarray, largest: float) -> None:
     axes.set_ylim(clients - 0.5, -0.5)
     axes.grid(visible=False)
     axes.spines["left"].set_visible(False)
-
-
-def _boxes(cells: np.ndarray, edges: np.ndarray) -> Path:
-    """A box for each (row, column)."""
-    rows, columns = cells.T
-    low, high = rows - 0.42, rows + 0.42
-    corners = [
-        (edges[columns], low),
-        (edges[columns + 1], low),
-        (edges[columns + 1], high),
-        (edges[columns], high),
-        (edges[columns], low),
-    ]
-    vertices = np.stack([np.stack(pair, axis=1) for pair in corners], axis=1).reshape(-1, 2)
-    codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
-    return Path(vertices, codes * len(cells))

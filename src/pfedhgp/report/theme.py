@@ -11,11 +11,14 @@ import io
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import resources
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.path import Path
 from matplotlib.ticker import ScalarFormatter
 
 from pfedhgp.report.compact import compact
@@ -25,9 +28,11 @@ __all__ = [
     "NARROW",
     "ROLES",
     "WIDE",
+    "boxes",
     "drawing",
     "new_figure",
     "plain_legend",
+    "standalone",
     "to_svg",
 ]
 
@@ -172,6 +177,30 @@ def to_svg(figure: Figure, *, name: str, label: str) -> str:
         f'{box.group()} role="img" aria-label="{html.escape(label)}">'
     )
     return start + body
+
+
+def standalone(svg: str) -> str:
+    """A figure as a file of its own: the light page's colours on white, at its own size."""
+    css = (resources.files("pfedhgp.report") / "style.css").read_text("utf-8")
+    colours = dict(re.findall(r"--([\w-]+): (#\w+);", css.split("}", 1)[0]))
+    text = re.sub(r"var\(--([\w-]+)\)", lambda m: colours.get(m[1], "sans-serif"), svg)
+    size = re.search(r'viewBox="0 0 (\S+) (\S+)"', text)
+    assert size is not None
+    own = (
+        f'width="{size[1]}" height="{size[2]}" style="background: #ffffff; font-family: sans-serif"'
+    )
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{text.replace("<svg ", f"<svg {own} ", 1)}'
+
+
+def boxes(
+    rows: np.ndarray, columns: np.ndarray, *, width: float | np.ndarray, height: float
+) -> Path:
+    """A box around each (column, row), as one path."""
+    x, y = 0.5 * np.broadcast_to(width, columns.shape), np.full(rows.shape, 0.5 * height)
+    corners = [(-x, -y), (x, -y), (x, y), (-x, y), (-x, -y)]
+    vertices = np.stack([np.stack([columns + dx, rows + dy], 1) for dx, dy in corners], 1)
+    codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
+    return Path(vertices.reshape(-1, 2), codes * len(rows))
 
 
 def _name_offsets(figure: Figure) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from pfedhgp.report import words, zone_charts
+from pfedhgp.report import words, zone_figures
 from pfedhgp.report.gathered import both
 from pfedhgp.zones.files import KeptZones
 
@@ -34,8 +34,8 @@ def section(kept: KeptZones) -> Markup:
     context: dict[str, Any] = {
         "zones": zones,
         "members": zones.members(),
-        "tree": Markup(zone_charts.tree(zones, name="zone-tree")) if drawn else None,
-        "heat_map": Markup(zone_charts.heat_map(zones, name="zone-heat")) if drawn else None,
+        "tree": Markup(zone_figures.tree(zones, name="zone-tree")) if drawn else None,
+        "heat_map": Markup(zone_figures.heat_map(zones, name="zone-heat")) if drawn else None,
         "map": _map(kept),
         "r2": (sum(r2) / len(r2), max(r2)) if r2 else None,
         "sent": sent,
@@ -49,7 +49,8 @@ def _map(kept: KeptZones) -> Markup | None:
     if places is None:
         return None
     return both(
-        lambda w, key: zone_charts.site_map(kept.zones, places, width=w, name=key), "zone-map"
+        lambda w, key: zone_figures.site_map(kept.zones.labels, places, width=w, name=key),
+        "zone-map",
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pfedhgp.report import zone_figures
+from pfedhgp.report.theme import standalone
 from pfedhgp.studies.airquality.models import AirQuality
 from pfedhgp.studies.airquality.stations import ATTRIBUTION, COORDINATES, ZONES
 from pfedhgp.studies.airquality.zone_scores import ari, nmi
@@ -62,15 +63,19 @@ def write(
             "cpu_seconds": time.process_time(),
         },
     }
+    found_title = f"Found from {year}, sketches of {zones.size} numbers"
     pictures = {
-        "map-paper.svg": zone_figures.site_map(ZONES, COORDINATES, "The paper's zones"),
-        "map-pfedhgp.svg": zone_figures.site_map(
-            zones.labels, COORDINATES, f"Found from {year}, sketches of {zones.size} numbers"
+        "map-paper.svg": zone_figures.site_map(
+            ZONES, COORDINATES, title="The paper's zones", name="paper"
         ),
-        "dendrogram.svg": zone_figures.dendrogram(zones),
+        "map-pfedhgp.svg": zone_figures.site_map(
+            zones.labels, COORDINATES, title=found_title, name="found"
+        ),
+        "dendrogram.svg": zone_figures.tree(zones),
         "heat-map.svg": zone_figures.heat_map(zones),
         "curve.svg": zone_figures.reveal_curve(found["curve"]),
     }
+    pictures = {file: standalone(svg) for file, svg in pictures.items()}
     write_results(
         folder, results, f"Beijing air quality, {year}", _notes(study), _tables(results), pictures
     )
