@@ -152,7 +152,7 @@ def test_zones_are_read_back_and_another_models_are_refused(kept, tmp_path):
     assert again.zones.to_json() == kept.zones.to_json()
     assert (again.places, again.truth) == (kept.places, kept.truth)
     assert files.read(tmp_path / "nowhere", "abc") is None
-    with pytest.raises(InputError, match="another model's: run `pfedhgp cluster` again"):
+    with pytest.raises(InputError, match="belong to another model: run `pfedhgp cluster` again"):
         files.read(tmp_path, "other")
 
 
@@ -203,7 +203,7 @@ def test_the_commands_put_them_into_the_report(tmp_path, capsys):
 
 def test_zones_of_another_model_are_left_out_and_a_line_says_so(kept, tmp_path):
     files.write(tmp_path / "zones", kept, "another")
-    with pytest.warns(PFedHGPWarning, match="zones are left out: .* another model's"):
+    with pytest.warns(PFedHGPWarning, match="zones are left out: .* another model"):
         assert report_command._zones(tmp_path, "this one") is None
     assert report_command._zones(tmp_path, "another") is not None
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pfedhgp.zones.clustering import Zones
 from pfedhgp.zones.files import KeptZones
+from pfedhgp.zones.result import Zones
 
 
 def zones_of(names: Sequence[str], groups: Sequence[int], **changes: Any) -> Zones:

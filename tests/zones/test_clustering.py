@@ -17,7 +17,7 @@ from pfedhgp.data.readers import Observations
 from pfedhgp.errors import InputError, PFedHGPWarning
 from pfedhgp.zones import groups as zone_groups
 from pfedhgp.zones import sketches as zone_sketches
-from pfedhgp.zones.comparison import Compared, Talk
+from pfedhgp.zones.comparison import Comparison, Exchange
 from pfedhgp.zones.operators import operator, operator_distances
 from pfedhgp.zones.sketches import OwnFunction, neighbours
 from support.reference_zones import best_linear_guess, own_covariance, papers_operator
@@ -138,7 +138,7 @@ def test_a_second_seed_is_warned_of_and_counts_in_r2(model: FederatedGP) -> None
         warnings.simplefilter("error")
         less = twice.cluster(2, grid=40, size=3, draws=0)  # part of what was sent
     assert less.r2 == pytest.approx(first.r2, abs=1e-9)
-    with pytest.warns(PFedHGPWarning, match="before, under seed 0: two sketches tell more"):
+    with pytest.warns(PFedHGPWarning, match="sketches with seed 0: two sketches reveal more"):
         second = twice.cluster(2, grid=40, size=4, seed=7, draws=0)
     assert second.earlier == (0,)
     alone = fresh(model).cluster(2, grid=40, size=4, seed=7, draws=0)
@@ -211,7 +211,7 @@ def test_operators_do_not_see_what_a_function_looks_like(model: FederatedGP) -> 
     )
     by_function = alike.cluster(2, grid=40, draws=0)
     assert by_function.members() == [["a", "c"], ["b", "d"]]
-    with pytest.warns(PFedHGPWarning, match="2 groups were asked for and 1 found"):
+    with pytest.warns(PFedHGPWarning, match="only 1 of 2 groups were found"):
         found = alike.cluster(2, method="agglomerative", distance="operator", data=made())
     assert np.all(found.distances == 0.0)
 
@@ -241,30 +241,32 @@ def test_sparse_clients_join_the_group_whose_function_they_share(sure_of_rows: f
     seen = np.zeros((80, 1))
     seen[::10] = sure_of_rows
     own["e"] = OwnFunction(seen * waves[1][:, None], 1.0 - seen, np.ones((80, 1)), near)
-    names, talk = tuple(own), Talk(tuple(own))
+    names, exchange = tuple(own), Exchange(tuple(own))
     whole = np.array([np.mean((own["e"].mean - own[name].mean) ** 2) for name in "ab"])
     assert whole[0] < whole[1]
     for seed in range(5):
-        found = Compared(own, names, size=30, seed=seed, grid="", talk=talk if seed == 0 else None)
+        found = Comparison(
+            own, names, size=30, seed=seed, grid="", exchange=exchange if seed == 0 else None
+        )
         assert [names[i] for i in found.sparse] == ["e"]
         assert found.label(2, "agglomerative").tolist() == [0, 1, 0, 1, 1]
-    sent = [entry for entry in talk.log if entry["from"] == "a"]
-    under = [entry["public"].get("under") for entry in talk.log if entry["from"] == "server"]
+    sent = [entry for entry in exchange.log if entry["from"] == "a"]
+    under = [entry["public"].get("under") for entry in exchange.log if entry["from"] == "server"]
     assert under == [None, "e"]
     assert [entry["arrays"]["sketch"] for entry in sent] == [[one.size] for one in found.sent]
     assert np.flatnonzero(own["e"].peaks).tolist() == list(range(0, 80, 10))
     assert found.sent[1].size == 8
-    told = [entry["arrays"] for entry in talk.log if entry["from"] == "e"]
+    told = [entry["arrays"] for entry in exchange.log if entry["from"] == "e"]
     assert told == [
         {"sketch": [30], "variance": [], "coverage": []},
         {"coverage": [80]},
         {"sketch": [8]},
     ]
     nothing = {**own, "e": replace(own["e"], variance=own["e"].prior)}
-    assert Compared(nothing, names, size=30, seed=0, grid="").sparse.size == 0
+    assert Comparison(nothing, names, size=30, seed=0, grid="").sparse.size == 0
     # three groups and one client with many rows too few: all on equal terms, and no group is empty
     few = {name: own[name] for name in "abe"} | {"f": replace(own["e"], mean=3.0 - own["e"].mean)}
-    equal = Compared(few, tuple(few), size=30, seed=0, grid="", least=3)
+    equal = Comparison(few, tuple(few), size=30, seed=0, grid="", least=3)
     assert equal.sparse.size == 0
     assert set(equal.label(3, "agglomerative")) == {0, 1, 2}
 
@@ -313,7 +315,7 @@ def test_the_command_writes_groups_figures_and_a_map(
     places.write_text("\ufeffclient,latitude,longitude\na,40,116\n", "utf-8")
     assert main([*command, "--overwrite"]) == 2
     told = capsys.readouterr().err
-    assert "places.csv: no row of client 'b'" in told
+    assert "places.csv: no row for client 'b'" in told
     assert "comparing" not in told
     places.write_text("client,latitude,longitude\na,north,116\n")
     assert main([*command, "--overwrite"]) == 2
@@ -323,7 +325,7 @@ def test_the_command_writes_groups_figures_and_a_map(
     again = ["cluster", str(tmp_path / "run"), "--groups", "2", "--seed", "3"]
     assert main([*again, "--out", str(tmp_path / "other")]) == 0
     told = capsys.readouterr()
-    assert "under seed 0: two sketches tell more" in told.err
+    assert "with seed 0: two sketches reveal more" in told.err
     assert "from this and earlier sketches" in told.out
     log = [json.loads(line) for line in (written / "messages.jsonl").read_text().splitlines()]
     assert [entry["public"]["seed"] for entry in log if entry["from"] == "server"] == [0, 3]
@@ -368,4 +370,4 @@ def test_r2_is_of_the_rows_that_were_fitted_to(
     assert np.mean(list(whole.values())) < np.mean(list(expected.values())) - 0.02
     data.write_text("\n".join([columns, *lines[1:]]) + "\n")
     assert main([*command, str(data), "--overwrite"]) == 2
-    assert "client 'a' has not the rows of the fit" in capsys.readouterr().err
+    assert "the rows of client 'a' are not those of the fit" in capsys.readouterr().err

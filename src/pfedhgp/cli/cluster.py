@@ -16,62 +16,63 @@ if TYPE_CHECKING:
     from pfedhgp.data.columns import Columns
     from pfedhgp.data.readers import Observations
     from pfedhgp.model.fitted import FittedModel
-    from pfedhgp.zones.clustering import InputsAndOutputs, Zones
+    from pfedhgp.zones.clustering import InputsAndOutputs
     from pfedhgp.zones.files import KeptZones
+    from pfedhgp.zones.result import Zones
 
 FOLDER, LOG = "zones", "messages.jsonl"
 MUCH = 0.7
-"""R² above which a line says so."""
+"""R² above which `lines` warns."""
 
 
 def cluster(
     run: RunFolder,
     groups: Annotated[
-        int | None, typer.Option(help="How many groups; by default as many as --choose finds.")
+        int | None, typer.Option(help="Number of groups. Default: as many as --choose finds.")
     ] = None,
     method: Annotated[
         str | None,
         typer.Option(
-            help="agglomerative (Ward's), average or spectral; by default Ward's, of operators spectral."
+            help="agglomerative (Ward), average or spectral. Default: agglomerative, or spectral with "
+            "--distance operator."
         ),
     ] = None,
     distance: Annotated[
-        str, typer.Option(help="function, or operator: the paper's, which needs --data.")
+        str, typer.Option(help="function, or operator (the paper's, needs --data).")
     ] = "function",
     choose: Annotated[
-        str, typer.Option(help="How groups are counted: eigengap or silhouette.")
+        str, typer.Option(help="How to choose the number of groups: eigengap or silhouette.")
     ] = "eigengap",
     size: Annotated[int | None, typer.Option(help="Numbers in each client's sketch.")] = None,
     seed: Annotated[
-        int, typer.Option(help="Of the sketch; public. A second one tells more of the rows.")
+        int,
+        typer.Option(help="Public seed of the sketch. A second seed reveals more about the rows."),
     ] = 0,
     data: Annotated[
         list[Path] | None,
         typer.Option(
             "--data",
-            help="The rows of the fit again, to measure what sketches reproduce of them; rows that it held "
-            "out are left out.",
+            help="The rows of the fit again, to measure how well sketches reproduce them. Rows that the fit "
+            "held out are not used.",
         ),
     ] = None,
     places: Annotated[
         Path | None,
-        typer.Option("--places", help="CSV of client,latitude,longitude, for a map."),
+        typer.Option("--places", help="CSV file with client,latitude,longitude, for a map."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for the results; by default RUN/zones.")
+        Path | None, typer.Option("--out", help="Folder for the results. Default: RUN/zones.")
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace zones that are there.")
-    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing zones.")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Find groups of clients that behave alike, without pooling rows.
 
-    Each client sends a random sketch of its own fitted function; the result says how well that sketch
+    Each client sends a random sketch of its own fitted function. The result says how well that sketch
     reproduces the client's rows (with --data) or its fitted function.
 
-    Without --out the groups also go into RUN/report.html, where there is one; all else in it stays.
+    Without --out the groups are also added to RUN/report.html, if there is one.
     """
     from pfedhgp.base.compilation_cache import use_compilation_cache
     from pfedhgp.cli.saved import clients_of, columns_of, open_run
@@ -85,7 +86,7 @@ def cluster(
         target = run / FOLDER if out is None else out
         if (target / "zones.json").exists() and not overwrite:
             raise InputError(
-                f"{target} holds zones already: choose another --out, or give --overwrite"
+                f"{target} already holds zones: choose another --out, or give --overwrite"
             )
         coordinates = None if places is None else read_places(places, clients_of(spec))
         given = None
@@ -95,32 +96,30 @@ def cluster(
             given = observations_of(read_tables(data, wanted=wanted_names(columns)), columns)
         use_compilation_cache()
         from pfedhgp.estimator import FederatedGP
-        from pfedhgp.zones.clustering import discover
+        from pfedhgp.zones.clustering import ClusterSettings, discover
         from pfedhgp.zones.files import KeptZones
 
         model = FederatedGP.load(run)
         rows = None if given is None else fitted_rows(given, columns, model.model_)
-        say("comparing clients' functions", quiet=quiet)
+        say("comparing the clients' functions", quiet=quiet)
         sent = read_log(run / FOLDER / LOG)
         with naming_options():
-            found = discover(
-                model.model_,
-                groups,
+            how = ClusterSettings(
+                groups=groups,
                 method=method,
                 distance=distance,
                 choose=choose,
                 size=size,
                 seed=seed,
-                rows=rows,
-                log=[*model.messages_, *sent],
             )
+            found = discover(model.model_, how, rows=rows, log=[*model.messages_, *sent])
         kept = KeptZones(found, coordinates)
         write(kept, target, spec["sha256"])
         if target.resolve() != (run / FOLDER).resolve():
-            try:  # what clients have sent, wherever groups went
+            try:  # RUN keeps a record of what clients sent, even with --out
                 add_to_log(run / FOLDER / LOG, found)
             except (OSError, InputError) as error:
-                say(f"{run / FOLDER / LOG}: what was sent could not be noted there ({error})")
+                say(f"{run / FOLDER / LOG}: cannot add what clients sent to this log ({error})")
         shown = None if out is not None else add_to_report(run / "report.html", kept)
     if as_json:
         report = None if shown is None else str(shown)
@@ -134,42 +133,44 @@ def cluster(
 
 
 def lines(zones: Zones) -> list[str]:
-    """What the terminal shows."""
+    """The result as text for the terminal."""
     said = [f"group {i + 1}: {', '.join(names)}" for i, names in enumerate(zones.members())]
     if zones.r2:
         values = list(zones.r2.values())
         more = zones.numbers - zones.size - 2
         count = "1 number" if more == 1 else f"{more} numbers"
-        under = f", {count} where clients with few rows have theirs" if more > 0 else ""
+        near = f", {count} about where clients with few rows have theirs" if more > 0 else ""
         said.append(
-            f"each client sent a sketch of {zones.size} numbers{under}, its variance and its coverage; who "
-            f"knows all but its targets reproduces the client's {zones.r2_of} from "
-            f"{'this and earlier sketches' if zones.earlier else 'that'} with R² "
+            f"each client sent a sketch of {zones.size} numbers{near}, its variance and its coverage; an "
+            "attacker who knows everything except the targets can reconstruct a client's "
+            f"{zones.r2_of} from {'this and earlier sketches' if zones.earlier else 'that'} with R² "
             f"{sum(values) / len(values):.2f} on average, {max(values):.2f} at most"
         )
         if max(values) > MUCH:
             said.append(
-                "that is much of it: smaller sketches (--size) tell less, down to what the global layer says"
+                "that is a lot: a smaller sketch (--size) reveals less, down to what the global layer says"
             )
     if zones.scores:
         said.append(f"the number of groups, {zones.groups}, was chosen from the distances")
     if zones.stability:
         said.append(
-            f"agreement (ARI) over halves of the sketches {zones.stability['halves']:.2f}, "
-            f"over bootstraps {zones.stability['bootstraps']:.2f}; nothing more was sent for these"
+            f"stability: halves of the sketches agree with these groups by {zones.stability['halves']:.2f} "
+            f"(ARI), bootstraps by {zones.stability['bootstraps']:.2f}"
         )
     if zones.sparse:
         few = ", ".join(zones.sparse)
-        said.append(f"few rows, compared where they are, which was made known to all: {few}")
+        said.append(
+            f"clients with few rows, compared only near them; all clients know where: {few}"
+        )
     if zones.distance == "operator":
         said.append(
-            "operators see input times and kernels, never what a client's function looks like"
+            "operators depend only on input times and kernels, not on what a client's function looks like"
         )
     return said
 
 
 def write(kept: KeptZones, folder: Path, model: str) -> None:
-    """zones.json, figures, zones.html, and in messages.jsonl what was sent, after what was sent before.
+    """Writes zones.json, figures and zones.html, and adds what was sent to messages.jsonl.
 
     `model` is the SHA-256 of the spec that was clustered.
     """
@@ -195,7 +196,7 @@ def write(kept: KeptZones, folder: Path, model: str) -> None:
 
 
 def add_to_log(path: Path, zones: Zones) -> None:
-    """What was sent, after what was sent before."""
+    """Adds what was sent to a message log."""
     from pfedhgp.base import atomic_files
     from pfedhgp.cli.targets import writing_to
 
@@ -206,7 +207,7 @@ def add_to_log(path: Path, zones: Zones) -> None:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """Messages of earlier calls."""
+    """The messages of earlier calls."""
     from pfedhgp.errors import InputError
 
     if not path.exists():
@@ -217,13 +218,13 @@ def read_log(path: Path) -> list[dict[str, Any]]:
             raise ValueError
     except (OSError, ValueError):
         raise InputError(
-            f"{path}: not a log of messages; move it away to go on without it"
+            f"{path}: not a message log; move it away to continue without it"
         ) from None
     return found
 
 
 def add_to_report(path: Path, kept: KeptZones) -> Path | None:
-    """Puts the groups into a report that is there; the rest of it, rows too, stays as it is."""
+    """Adds the groups to an existing report; the rest of it, with any rows, stays as it is."""
     from pfedhgp.base import atomic_files
     from pfedhgp.report import zone_section
 
@@ -231,7 +232,7 @@ def add_to_report(path: Path, kept: KeptZones) -> Path | None:
         return None
     text = zone_section.inserted(path.read_text("utf-8", errors="replace"), kept)
     if text is None:
-        say(f"{path} has no place for zones: `pfedhgp report` with --overwrite writes a new one")
+        say(f"{path} has no place for zones: write a new one with `pfedhgp report --overwrite`")
         return None
     atomic_files.write_bytes(path, text.encode("utf-8"))
     return path
@@ -240,7 +241,7 @@ def add_to_report(path: Path, kept: KeptZones) -> Path | None:
 def fitted_rows(
     given: Sequence[Observations], columns: Columns, model: FittedModel
 ) -> InputsAndOutputs:
-    """{client: (X, Y)} of the rows that were fitted to: Cov(y, s) = K_xg Ω is of no others."""
+    """{client: (X, Y)} of the rows of the fit: Cov(y, s) = K_xg Ω holds for no others."""
     from pfedhgp.cli.resplit import parts_of, warn_of
     from pfedhgp.errors import InputError
 
@@ -248,14 +249,14 @@ def fitted_rows(
     warn_of(parts.strangers, "not in the model, and left out")
     if parts.others:
         raise InputError(
-            f"--data: client {parts.others[0].name!r} has not the rows of the fit: give those, held-out ones "
-            "too, or leave --data out"
+            f"--data: the rows of client {parts.others[0].name!r} are not those of the fit: give the same "
+            "rows, held-out ones too, or leave --data out"
         )
     return {each.name: (each.X, each.Y) for each in parts.rows}
 
 
 def read_places(path: Path, clients: Collection[str]) -> dict[str, tuple[float, float]]:
-    """{client: (latitude, longitude)} of a CSV with these three columns; every client must be there."""
+    """{client: (latitude, longitude)} from a CSV file with these three columns and a row for every client."""
     import csv
 
     from pfedhgp.errors import InputError
@@ -272,11 +273,11 @@ def read_places(path: Path, clients: Collection[str]) -> dict[str, tuple[float, 
             found[row["client"]] = place
         except (KeyError, TypeError, ValueError):
             raise InputError(
-                f"{path}, line {number}: a row is client,latitude,longitude (two numbers)"
+                f"{path}, line {number}: expected client,latitude,longitude with two numbers"
             ) from None
         if not (abs(place[0]) <= 90.0 and abs(place[1]) <= 360.0):
             raise InputError(f"{path}, line {number}: latitude or longitude out of range")
     missing = sorted(name for name in clients if name not in found)
     if missing:
-        raise InputError(f"{path}: no row of client {missing[0]!r}")
+        raise InputError(f"{path}: no row for client {missing[0]!r}")
     return found

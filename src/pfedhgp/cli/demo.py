@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pfedhgp.data.demo_town import Split
     from pfedhgp.data.rows import ClientRows
     from pfedhgp.estimator import FederatedGP
-    from pfedhgp.zones.clustering import Zones
     from pfedhgp.zones.files import KeptZones
+    from pfedhgp.zones.result import Zones
 
 CLIENT, INPUT, OUTPUT = "station", "time", "no2"
 FEDERATED, ALONE, POOLED = "federated", "per-station GP", "pooled GP"
@@ -289,13 +289,14 @@ def keep(model: FederatedGP, metrics: Mapping[str, Any], *, seed: int, tiny: boo
 def zones_of(model: FederatedGP, split: Split) -> KeptZones:
     """Stations in as many groups as the town has zones, and those zones; R² is of readings fitted to."""
     from pfedhgp.data.demo_town import ZONES
-    from pfedhgp.zones.clustering import discover
+    from pfedhgp.zones.clustering import ClusterSettings, discover
     from pfedhgp.zones.files import KeptZones
 
     truth = {name: zone for zone, names in ZONES.items() for name in names}
     here = {name: zone for name, zone in truth.items() if name in model.model_.clients}
     rows = {client.name: (client.X, client.Y) for client in split.train}
-    found = discover(model.model_, len({*here.values()}), grid=GRID, size=SKETCH, rows=rows)
+    how = ClusterSettings(groups=len({*here.values()}), grid=GRID, size=SKETCH)
+    found = discover(model.model_, how, rows=rows)
     return KeptZones(found, truth=here)
 
 
@@ -335,9 +336,10 @@ def sent_for(zones: Zones) -> str:
     """What zones cost in privacy: the sketch, and how much of the readings is in it."""
     mean, most = sum(zones.r2.values()) / len(zones.r2), max(zones.r2.values())
     return (
-        f"For them each station sent a sketch, {zones.size} numbers of its fitted function. Not its "
-        "readings, but much of them can be had from it: who knows all but the readings (kernels, times, the "
-        f"global layer) reproduces them with R² {mean:.2f} on average, {most:.2f} at most."
+        f"To find them each station sent a sketch: {zones.size} numbers about its fitted function, not its "
+        "readings. But the sketch reveals much about them: an attacker who knows everything except the "
+        "readings (kernels, times, the global layer) can reconstruct them from it with "
+        f"R² {mean:.2f} on average, {most:.2f} at most."
     )
 
 

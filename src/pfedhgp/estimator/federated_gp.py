@@ -33,7 +33,7 @@ from pfedhgp.settings.parameters import KERNELS
 
 if TYPE_CHECKING:
     from pfedhgp.diagnosis.decision import Calibration, Diagnosis, Why
-    from pfedhgp.zones.clustering import Zones
+    from pfedhgp.zones.result import Zones
 
 __all__ = ["KERNELS", "FederatedGP"]
 
@@ -410,21 +410,22 @@ class FederatedGP:
     ) -> Zones:
         """Groups clients whose own functions (deviation + local) are alike; no rows are pooled.
 
-        Each client sends a random sketch of its function on a public grid, which is then in `messages_`.
+        Each client sends a random sketch of its function on a public grid; `messages_` then lists it.
 
         Args:
-            groups: How many; None chooses by `choose`, "eigengap" or "silhouette".
-            method: "agglomerative" (Ward's, the default), "average" (linkage) or "spectral" (the default of
-                operators, as in the paper).
-            distance: "function" (expected squared distance between posteriors), or "operator", the paper's:
-                it sees input times and kernels alone, and needs `data` and equal `local_inducing`.
-            size: Numbers in a sketch; by default 0.3 of the grid's. More are more exact, and tell more.
+            groups: Number of groups; None chooses it by `choose`, "eigengap" or "silhouette".
+            method: "agglomerative" (Ward's), "average" (linkage) or "spectral". Default: "agglomerative", or
+                "spectral" with distance="operator", as in the paper.
+            distance: "function" (expected squared distance between posteriors) or "operator" (the paper's,
+                which depends only on input times and kernels, and needs `data` and equal `local_inducing`).
+            size: Numbers in a sketch, by default 0.3 of the grid's. A larger sketch is more exact, and
+                reveals more.
             grid: Points of the public grid, or their number.
-            seed: Of the sketch; public. Another one than before tells more of the rows, and is warned of.
-            draws: Halves and bootstraps of the sketches for `stability`; nothing more is sent for them.
-            data: The rows that were fitted to, and no others, as `fit` takes them, for the R² with which all
-                that was sent for zones reproduces them. Without them R² is that of the fitted functions.
-            client: The client column of `data`, where it is a table.
+            seed: Public seed of the sketch. A second seed reveals more about the rows, and gives a warning.
+            draws: Number of halves and of bootstraps for `stability`; nothing more is sent for them.
+            data: The rows of the fit, and no others, as `fit` takes them. Then R² says how well everything
+                sent for zones reproduces them; without `data` it is about the fitted functions.
+            client: The client column of `data`, if it is a table.
         """
         from pfedhgp.zones import clustering
 
@@ -438,9 +439,8 @@ class FederatedGP:
                 outputs=None if client is None else list(model.output_names),
             )
             rows = {each.name: (each.X, each.Y) for each in found}
-        result = clustering.discover(
-            model,
-            groups,
+        how = clustering.ClusterSettings(
+            groups=groups,
             method=method,
             distance=distance,
             choose=choose,
@@ -448,8 +448,8 @@ class FederatedGP:
             grid=grid,
             seed=seed,
             draws=draws,
-            rows=rows,
         )
+        result = clustering.discover(model, how, rows=rows)
         self.model_ = clustering.with_messages(model, result)
         return result
 

@@ -27,8 +27,8 @@ from pfedhgp.report.words import shown
 from pfedhgp.zones import groups as zone_groups
 
 if TYPE_CHECKING:
-    from pfedhgp.zones.clustering import Zones
     from pfedhgp.zones.files import Places
+    from pfedhgp.zones.result import Zones
 
 __all__ = ["LEVELS", "colour", "heat_map", "levels", "order", "reveal_curve", "site_map", "tree"]
 

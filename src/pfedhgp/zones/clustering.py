@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,221 +22,128 @@ from pfedhgp.model.fitted import FittedModel
 from pfedhgp.zones import groups as grouping
 from pfedhgp.zones import sketches as sketching
 from pfedhgp.zones.comparison import (
-    Compared,
+    Comparison,
+    Exchange,
     Sketch,
-    Talk,
-    all_sent,
     distinct,
     grid_name,
+    joint_matrix,
     sent_before,
 )
 from pfedhgp.zones.operators import operator_distances
+from pfedhgp.zones.result import STABILITY, Zones
 
 GRID = 800
 SHARE = 0.3
-"""Sketch size by default, as a part of the grid's points times outputs."""
+"""Default size of a sketch, as a share of the grid's points times outputs."""
 DRAWS = 20
-STABILITY = ("halves", "bootstraps")
 DISTANCES = ("function", "operator")
 InputsAndOutputs = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True, eq=False)
-class Zones:
-    """Groups of clients. `clients` are in the order of their names, and so are rows of `distances`.
+class ClusterSettings:
+    """How to group clients; `FederatedGP.cluster` explains each of these."""
 
-    `distances` are expected squared distances, posterior variances included, in units of the outputs' spread.
-    """
+    groups: int | None = None
+    method: str | None = None
+    distance: str = "function"
+    choose: str = "eigengap"
+    size: int | None = None
+    grid: int | np.ndarray = GRID
+    seed: int = 0
+    draws: int = DRAWS
 
-    clients: tuple[str, ...]
-    labels: dict[str, int]
-    distances: np.ndarray
-    between: np.ndarray
-    """the same without variances: what groups are formed by"""
-    distance: str
-    method: str
-    groups: int
-    scores: dict[int, float]
-    """of each number of groups, where it was chosen and not given"""
-    size: int
-    grid: int
-    seed: int
-    r2: dict[str, float]
-    r2_of: str
-    """"rows" or "fitted function": what r2 was measured on; "" with operators"""
-    coverage: dict[str, float]
-    sparse: tuple[str, ...]
-    """clients with few rows, which were compared next to these"""
-    stability: dict[str, float]
-    """mean adjusted Rand index with the labels, over random halves of the numbers sent and over bootstraps"""
-    together: np.ndarray
-    """how often two clients are in one group over those halves"""
-    earlier: tuple[int, ...] = ()
-    """seeds of sketches that clients had sent before: r2 is that of all of them together"""
-    messages: list[dict[str, Any]] = field(default_factory=list, repr=False)
-
-    def members(self) -> list[list[str]]:
-        """The clients of each group."""
-        return [[c for c in self.clients if self.labels[c] == g] for g in range(self.groups)]
-
-    @property
-    def numbers(self) -> int:
-        """How many numbers a client sent about its function, at most: its sketches, variance and coverage.
-
-        Where a client with few rows has these, its coverage over the grid, is in the log beside them.
-        """
-        sent: dict[str, int] = {}
-        for entry in self.messages:
-            if entry["to"] == "server" and set(entry["arrays"]) != {"coverage"}:
-                shapes = entry["arrays"].values()
-                count = sum(int(np.prod(shape)) for shape in shapes)
-                sent[entry["from"]] = sent.get(entry["from"], 0) + count
-        return max(sent.values(), default=0)
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything but the message log's values, which nobody keeps."""
-        return {
-            "clients": list(self.clients),
-            "labels": self.labels,
-            "members": self.members(),
-            "groups": self.groups,
-            "method": self.method,
-            "distance": self.distance,
-            "sketch": {"size": self.size, "grid": self.grid, "seed": self.seed},
-            "r2": self.r2,
-            "r2_of": self.r2_of,
-            "coverage": self.coverage,
-            "sparse": list(self.sparse),
-            "scores": {str(k): v for k, v in self.scores.items()},
-            "stability": self.stability,
-            "distances": self.distances.tolist(),
-            "between": self.between.tolist(),
-            "together": self.together.tolist(),
-            "earlier": list(self.earlier),
-            "messages": self.messages,
-        }
-
-    @staticmethod
-    def from_json(found: Mapping[str, Any]) -> Zones:
-        """The inverse of `to_json`; KeyError, TypeError or ValueError where something is amiss."""
-        zones = Zones(
-            clients=tuple(map(str, found["clients"])),
-            labels={str(name): int(label) for name, label in found["labels"].items()},
-            distances=np.array(found["distances"], np.float64),
-            between=np.array(found["between"], np.float64),
-            distance=str(found["distance"]),
-            method=str(found["method"]),
-            groups=int(found["groups"]),
-            scores={int(k): float(v) for k, v in found["scores"].items()},
-            size=int(found["sketch"]["size"]),
-            grid=int(found["sketch"]["grid"]),
-            seed=int(found["sketch"]["seed"]),
-            r2={str(name): float(v) for name, v in found["r2"].items()},
-            r2_of=str(found["r2_of"]),
-            coverage={str(name): float(v) for name, v in found["coverage"].items()},
-            sparse=tuple(map(str, found["sparse"])),
-            stability={str(name): float(v) for name, v in found["stability"].items()},
-            together=np.array(found["together"], np.float64),
-            earlier=tuple(map(int, found["earlier"])),
-            messages=list(found["messages"]),
+    def checked(self, clients: int) -> ClusterSettings:
+        """The same for a model of so many clients, with the default method filled in."""
+        if self.distance not in DISTANCES:
+            known = ", ".join(DISTANCES)
+            raise InputError(f"`distance` must be one of {known}, got {self.distance!r}")
+        if clients < 2:
+            raise InputError(f"clustering needs at least two clients, the model has {clients}")
+        if self.groups is not None and not 1 <= whole(1)(self.groups, "groups") <= clients:
+            raise InputError(
+                f"`groups` must be from 1 to {clients} (the clients), got {self.groups}"
+            )
+        return replace(
+            self,
+            method=grouping.DEFAULT_METHOD[self.distance] if self.method is None else self.method,
+            seed=whole(0)(self.seed, "seed"),
+            draws=whole(0)(self.draws, "draws"),
         )
-        square = (len(zones.clients), len(zones.clients))
-        for name in ("distances", "between", "together"):
-            matrix = getattr(zones, name)
-            if matrix.shape != square or not np.all(np.isfinite(matrix)):
-                raise ValueError(f"`{name}` is not a table of {square[0]} by {square[0]} numbers")
-        if {*zones.clients} != {*zones.labels} or not {*zones.sparse} <= {*zones.clients}:
-            raise ValueError("`labels` are not those of `clients`")
-        if not all(0 <= label < zones.groups for label in zones.labels.values()):
-            raise ValueError("`labels` are not numbers of groups")
-        if zones.stability and {*zones.stability} != {*STABILITY}:
-            raise ValueError(f"`stability` is not of {' and '.join(STABILITY)}")
-        return zones
+
+    def sketch_size(self, cells: int) -> int:
+        """Numbers in a sketch of a function with so many values on the grid."""
+        size = max(2, round(SHARE * cells)) if self.size is None else self.size
+        whole_number = isinstance(size, int | np.integer) and not isinstance(size, bool)
+        if not whole_number or not 1 <= size <= cells:
+            raise InputError(
+                f"`size` must be from 1 to {cells} (grid points × outputs), got {size!r}"
+            )
+        return int(size)
+
+
+class Known(NamedTuple):
+    """What `discover` need not compute again: clients' functions on the grid, and attacks on them."""
+
+    own: Mapping[str, sketching.OwnFunction]
+    attacks: Mapping[str, sketching.Attack] | None = None
 
 
 @with_numerics
 def discover(
     model: FittedModel,
-    groups: int | None = None,
+    how: ClusterSettings,
     *,
-    method: str | None = None,
-    distance: str = "function",
-    choose: str = "eigengap",
-    size: int | None = None,
-    grid: int | np.ndarray = GRID,
-    seed: int = 0,
-    draws: int = DRAWS,
     rows: InputsAndOutputs | None = None,
-    own: Mapping[str, sketching.OwnFunction] | None = None,
+    known: Known | None = None,
     measure: bool = True,
     log: Iterable[Mapping[str, Any]] | None = None,
-    attacks: Mapping[str, sketching.Attack] | None = None,
 ) -> Zones:
     """Groups the model's clients; see `FederatedGP.cluster`.
 
-    `own`, `attacks`: the clients' functions on `grid` and `Attack.on` it, where they are known already.
-    Without `measure` there is no R².
-    `log`: all messages so far, by default the model's: sketches in it count in R².
+    Without `measure` there is no R². `log` has all messages so far, by default the model's: R² counts the
+    sketches in it.
     """
-    if distance not in DISTANCES:
-        raise InputError(f"`distance` must be one of {', '.join(DISTANCES)}, got {distance!r}")
-    method = grouping.USUAL[distance] if method is None else method
-    seed, draws = whole(0)(seed, "seed"), whole(0)(draws, "draws")
     names = tuple(sorted(model.clients))
-    if len(names) < 2:
-        raise InputError(f"zones need at least two clients, the model has {len(names)}")
+    how = how.checked(len(names))
     missing = [name for name in names if name not in rows] if rows is not None else []
     if missing:
-        raise InputError(f"the rows that were given have none of client {missing[0]!r}")
-    if groups is not None and not 1 <= whole(1)(groups, "groups") <= len(names):
-        raise InputError(f"`groups` must be from 1 to {len(names)} (clients), got {groups}")
-    if distance == "operator":
-        return _by_operators(model, names, groups, method, choose, seed, rows)
-    points = _grid(model, grid)
-    cells = len(points) * model.outputs
-    size = max(2, round(SHARE * cells)) if size is None else size
-    if isinstance(size, bool) or not isinstance(size, int | np.integer) or not 1 <= size <= cells:
-        raise InputError(f"`size` must be from 1 to {cells} (grid points × outputs), got {size!r}")
-    own = own or {name: sketching.own_function(model, name, points) for name in names}
+        raise InputError(f"`data` has no rows of client {missing[0]!r}")
+    if how.distance == "operator":
+        return _by_operators(model, names, how, rows)
+    points = _grid(model, how.grid)
+    size = how.sketch_size(len(points) * model.outputs)
+    own = known.own if known else _own_functions(model, names, points)
     for name in names:
         if not own[name].peaks.any():
-            _warn(
-                f"nothing is known of client {name!r} beyond what all share: its group means nothing"
-            )
-    talk = Talk(names)
-    found = Compared(
+            _warn(f"client {name!r} adds nothing to what all clients share: its group is arbitrary")
+    exchange = Exchange(names)
+    found = Comparison(
         own,
         names,
-        size=int(size),
-        seed=seed,
+        size=size,
+        seed=how.seed,
         grid=grid_name(points),
-        least=2 if groups is None else groups,
-        talk=talk,
+        least=2 if how.groups is None else how.groups,
+        exchange=exchange,
     )
-    count, scores = _how_many(
-        found.between[np.ix_(found.dense, found.dense)], groups, method, choose
-    )
+    method = str(how.method)
+    count, scores = _group_count(found.between[np.ix_(found.dense, found.dense)], how)
     labels = found.label(count, method)
     _check_found(labels, count)
-    rng = np.random.default_rng((seed, 2))
-    halves = [found.label(count, method, rng) for _ in range(draws)]
-    resampled = [found.label(count, method, rng, again=True) for _ in range(draws)]
-    stability = (
-        {
-            "halves": grouping.stability(labels, halves),
-            "bootstraps": grouping.stability(labels, resampled),
-        }
-        if draws
-        else {}
-    )
+    rng = np.random.default_rng((how.seed, 2))
+    halves = [found.label(count, method, rng) for _ in range(how.draws)]
+    resampled = [found.label(count, method, rng, bootstrap=True) for _ in range(how.draws)]
     before = _earlier(sent_before(model.messages if log is None else log), found.sent)
     r2 = {}
     if measure:
+        attacks = known.attacks if known else None
         attacks = attacks or {
             name: sketching.Attack.on(model, name, points, None if rows is None else rows[name])
             for name in names
         }
-        r2 = revealed(attacks, own, distinct([*before, *found.sent]))
+        r2 = sketch_r2(attacks, own, distinct([*before, *found.sent]))
     return Zones(
         clients=names,
         labels={name: int(label) for name, label in zip(names, labels, strict=True)},
@@ -246,72 +153,80 @@ def discover(
         method=method,
         groups=int(labels.max()) + 1,
         scores=scores,
-        size=int(size),
+        size=size,
         grid=len(points),
-        seed=seed,
+        seed=how.seed,
         r2=r2,
         r2_of="" if not measure else "fitted function" if rows is None else "rows",
         coverage={name: float(own[name].coverage.mean()) for name in names},
         sparse=tuple(names[i] for i in found.sparse),
-        stability=stability,
-        together=grouping.agreement([labels, *halves]),
+        stability={
+            name: grouping.stability(labels, others)
+            for name, others in zip(STABILITY, (halves, resampled), strict=True)
+            if others
+        },
+        together=grouping.shared_membership([labels, *halves]),
         earlier=tuple(sorted({one.seed for one in before})),
-        messages=talk.log,
+        messages=exchange.log,
     )
 
 
+def _own_functions(
+    model: FittedModel, names: tuple[str, ...], points: np.ndarray
+) -> dict[str, sketching.OwnFunction]:
+    return {name: sketching.own_function(model, name, points) for name in names}
+
+
 def _earlier(before: list[Sketch], now: list[Sketch]) -> list[Sketch]:
-    """Those of the same grid that tell more than what is sent now; a line says that there are some."""
-    more = [one for one in before if not any(one.within(other) for other in now)]
+    """Sketches of the same grid that reveal more than what is sent now; warns if there are any."""
+    more = [one for one in before if not any(one.is_part_of(other) for other in now)]
     others = [one for one in more if (one.grid, one.seed) != (now[0].grid, now[0].seed)]
     if others:
         seeds = ", ".join(str(seed) for seed in sorted({one.seed for one in others}))
         apart = any(one.grid != now[0].grid for one in others)
         _warn(
-            f"clients had sent sketches before, under seed {seeds}: two sketches tell more of the rows than "
-            "one. R² is that of all of them together"
-            + (", but for those on another grid" if apart else "")
+            f"clients already sent sketches with seed {seeds}: two sketches reveal more about the rows than "
+            "one. R² counts all of them together"
+            + (", except those on another grid" if apart else "")
         )
     return [one for one in more if one.grid == now[0].grid]
 
 
-def revealed(
+def sketch_r2(
     attacks: Mapping[str, sketching.Attack],
     own: Mapping[str, sketching.OwnFunction],
     sent: list[Sketch],
 ) -> dict[str, float]:
-    """R² of the best linear guess at each client's rows, or fit, from all sketches that it has sent."""
-    of_all = all_sent([one for one in sent if not one.under], own, "")
-    of_few = [one for one in sent if one.under in own]
+    """R² of the best linear guess at each client's rows (or fit) from all sketches that it has sent."""
+    of_all = joint_matrix([one for one in sent if not one.near], own, "")
+    of_few = [one for one in sent if one.near in own]
     found = {}
     for name, attack in attacks.items():
-        more = [all_sent(of_few, own, name)] if of_few else []
+        more = [joint_matrix(of_few, own, name)] if of_few else []
         omega = np.concatenate([of_all, *more], axis=1)
         numbers = sketching.rounded(own[name].mean.reshape(-1) @ omega)
         found[name] = attack.r2(omega, numbers)
     return {name: value for name, value in found.items() if np.isfinite(value)}
 
 
-def _how_many(
-    squared: np.ndarray, groups: int | None, method: str, choose: str
-) -> tuple[int, dict[int, float]]:
-    """The number that was asked for, or one chosen from distances, and a line where there are too few."""
-    if groups is not None:
-        return groups, {}
-    count, scores = grouping.how_many(squared, method, choose)
+def _group_count(squared: np.ndarray, how: ClusterSettings) -> tuple[int, dict[int, float]]:
+    """The number of groups that was given, or one chosen from the distances; warns if that is impossible."""
+    if how.groups is not None:
+        return how.groups, {}
+    count, scores = grouping.choose_count(squared, str(how.method), how.choose)
     if not scores:
         _warn(
-            "a number of groups cannot be chosen from the distance between two clients, and all are one "
-            "group: give the number of groups to have them apart"
+            "the number of groups cannot be chosen from the distance between two clients, so all are in one "
+            "group: give the number of groups to separate them"
         )
     return count, scores
 
 
-def _check_found(labels: np.ndarray, asked: int) -> None:
-    """Clients that are all alike make fewer groups than were asked for; no group is empty."""
+def _check_found(labels: np.ndarray, wanted: int) -> None:
+    """Warns if identical clients make fewer groups than wanted; no group is empty."""
     found = int(labels.max()) + 1
-    if found < asked:
-        _warn(f"{asked} groups were asked for and {found} found: the rest cannot be told apart")
+    if found < wanted:
+        _warn(f"only {found} of {wanted} groups were found: some clients cannot be told apart")
 
 
 def _warn(text: str) -> None:
@@ -324,7 +239,7 @@ def _grid(model: FittedModel, grid: int | np.ndarray) -> np.ndarray:
     points = np.asarray(grid, np.float64)
     if points.ndim != 2 or points.shape[1] != model.inputs or not np.all(np.isfinite(points)):
         raise InputError(
-            f"`grid` must be a number of points, or points of shape (n, {model.inputs}), got {grid!r:.60}"
+            f"`grid` must be a number of points or an array of shape (n, {model.inputs}), got {grid!r:.60}"
         )
     return points
 
@@ -332,21 +247,20 @@ def _grid(model: FittedModel, grid: int | np.ndarray) -> np.ndarray:
 def _by_operators(
     model: FittedModel,
     names: tuple[str, ...],
-    groups: int | None,
-    method: str,
-    choose: str,
-    seed: int,
+    how: ClusterSettings,
     rows: InputsAndOutputs | None,
 ) -> Zones:
+    """Groups by the paper's operators, which each client would send."""
     if rows is None:
         raise InputError("distance='operator' needs the clients' inputs: give the rows with `data`")
+    method = str(how.method)
     squared = operator_distances(model, {name: rows[name][0] for name in names})
-    count, scores = _how_many(squared, groups, method, choose)
+    count, scores = _group_count(squared, how)
     labels = grouping.group(squared, count, method)
     _check_found(labels, count)
     size = int(np.shape(model.shared.block.inputs)[0]) + len(_own_inputs(model, names[0]))
-    talk = Talk(names)
-    talk.exchange({}, [{"operator": np.zeros((size, size))} for _ in names])
+    exchange = Exchange(names)
+    exchange.request({}, [{"operator": np.zeros((size, size))} for _ in names])
     return Zones(
         clients=names,
         labels={name: int(label) for name, label in zip(names, labels, strict=True)},
@@ -358,14 +272,14 @@ def _by_operators(
         scores=scores,
         size=size,
         grid=0,
-        seed=seed,
+        seed=how.seed,
         r2={},
         r2_of="",
         coverage={},
         sparse=(),
         stability={},
-        together=grouping.agreement([labels]),
-        messages=talk.log,
+        together=grouping.shared_membership([labels]),
+        messages=exchange.log,
     )
 
 
@@ -375,5 +289,5 @@ def _own_inputs(model: FittedModel, name: str) -> np.ndarray:
 
 
 def with_messages(model: FittedModel, zones: Zones) -> FittedModel:
-    """The model whose log has the exchange too."""
+    """The model with the exchange added to its message log."""
     return replace(model, messages=[*model.messages, *zones.messages])

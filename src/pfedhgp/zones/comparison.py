@@ -1,9 +1,9 @@
-"""What clients send so that they can be grouped, and groups from it: everything here is in the message log.
+"""What clients send so that they can be grouped, and the groups that follow; all of it is in the message log.
 
-Each client sends one sketch (`zone_sketches`), its mean variance and its coverage. A client with few rows
-makes its coverage public, and all send one more sketch of their functions where it peaks: the others' times
-that coverage, which is what the few rows would have shown of them. How stable groups are is seen from parts
-of what was sent, halves and bootstraps of its numbers, so that nothing more leaves a client.
+Each client sends one sketch (`zones.sketches`), its mean variance and its coverage. A client with few rows
+publishes its coverage, and every client sends one more sketch of its function near those rows: weighted by
+that coverage, which is what the few rows would have shown of it. The stability of groups is measured on
+halves and bootstraps of the numbers that were sent, so nothing more leaves a client.
 """
 
 from __future__ import annotations
@@ -19,43 +19,42 @@ from pfedhgp.zones import groups as grouping
 from pfedhgp.zones import sketches as sketching
 
 COVERED = 0.5
-"""A client whose mean coverage is below this is compared next to its rows, and joins a group last."""
-Owns = Mapping[str, sketching.OwnFunction]
+"""A client with a lower mean coverage is compared only near its rows, and joins a group last."""
+OwnFunctions = Mapping[str, sketching.OwnFunction]
 
 
 class Sketch(NamedTuple):
-    """The public settings of a sketch: with them anyone has Ω."""
+    """The public settings of a sketch: anyone can compute Ω from them."""
 
     grid: str
     """the grid's hash"""
     size: int
     seed: int
-    under: str = ""
-    """the client with few rows next to whose rows it was taken"""
+    near: str = ""
+    """a client with few rows, if the sketch was taken near its rows alone"""
 
-    def matrix(self, own: Owns, of: str) -> np.ndarray:
+    def matrix(self, own: OwnFunctions, of: str) -> np.ndarray:
         """Ω (NQ, size) of the client `of`: s = Ωᵀm."""
-        if not self.under:
+        if not self.near:
             cells = next(iter(own.values())).mean.size
             return sketching.projection(cells, self.size, (self.seed, 0))
-        few = own[self.under]
+        few = own[self.near]
         inside = np.flatnonzero(few.peaks.reshape(-1))
-        key = (self.seed, 1, zlib.crc32(self.under.encode("utf-8", "surrogatepass")))
-        count = min(
-            self.size, len(inside)
-        )  # a log may have one of another fit, which knew more points
+        key = (self.seed, 1, zlib.crc32(self.near.encode("utf-8", "surrogatepass")))
+        # A log may hold a sketch of another fit, which knew more points.
+        count = min(self.size, len(inside))
         omega = np.zeros((few.mean.size, count))
         omega[inside] = sketching.projection(len(inside), count, key)
-        return omega if of == self.under else few.coverage.reshape(-1, 1) * omega
+        return omega if of == self.near else few.coverage.reshape(-1, 1) * omega
 
-    def within(self, other: Sketch) -> bool:
-        """Whether all its numbers are among the other's: fewer columns are the first of more."""
-        same = (self.grid, self.seed, self.under) == (other.grid, other.seed, other.under)
+    def is_part_of(self, other: Sketch) -> bool:
+        """Whether the other has all its numbers: a smaller sketch is the beginning of a larger one."""
+        same = (self.grid, self.seed, self.near) == (other.grid, other.seed, other.near)
         return same and self.size <= other.size
 
     def log_entry(self) -> dict[str, Any]:
         found = {"grid": self.grid, "size": self.size, "seed": self.seed}
-        return found | ({"under": self.under} if self.under else {})
+        return found | ({"under": self.near} if self.near else {})
 
 
 def grid_name(points: np.ndarray) -> str:
@@ -64,7 +63,7 @@ def grid_name(points: np.ndarray) -> str:
 
 
 def sent_before(log: Iterable[Mapping[str, Any]]) -> list[Sketch]:
-    """The sketches that a message log has, each once, the larger of two where one holds the other."""
+    """The sketches in a message log, without those that are part of another."""
     found: list[Sketch] = []
     for entry in log:
         public = entry.get("public")
@@ -74,7 +73,7 @@ def sent_before(log: Iterable[Mapping[str, Any]]) -> list[Sketch]:
                     grid=str(public["grid"]),
                     size=int(public["size"]),
                     seed=int(public["seed"]),
-                    under=str(public.get("under", "")),
+                    near=str(public.get("under", "")),
                 )
             )
     return distinct(found)
@@ -84,57 +83,57 @@ def distinct(sketches: Iterable[Sketch]) -> list[Sketch]:
     """Without those that are part of another."""
     kept: list[Sketch] = []
     for one in sketches:
-        if not any(one.within(other) for other in kept):
-            kept = [other for other in kept if not other.within(one)] + [one]
+        if not any(one.is_part_of(other) for other in kept):
+            kept = [other for other in kept if not other.is_part_of(one)] + [one]
     return kept
 
 
-class Talk:
-    """Both sides of the exchange, as messages, for the log."""
+class Exchange:
+    """Writes both sides of an exchange to a message log."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        self.names, self.turn = names, 0
+        self.names, self.round = names, 0
         self.log: list[dict[str, Any]] = []
 
     def publish(self, name: str, arrays: dict[str, Any]) -> None:
-        """A client's word before the next request, which hands it on to all."""
+        """A client publishes arrays, which the next request passes on to all."""
         self.log.append(self._message(name, arrays).log_entry("server"))
 
-    def exchange(
+    def request(
         self,
-        request: dict[str, Any],
+        arrays: dict[str, Any],
         replies: list[dict[str, Any]],
         public: Mapping[str, Any] | None = None,
     ) -> None:
-        """`public`: settings that all know, kept in the log; values are not."""
-        asked = self._message("server", request).log_entry("all")
-        self.log.append(asked | ({"public": dict(public)} if public else {}))
-        for name, arrays in zip(self.names, replies, strict=True):
-            self.log.append(self._message(name, arrays).log_entry("server"))
-        self.turn += 1
+        """A request of the server and all replies. `public` settings are kept in the log, values are not."""
+        entry = self._message("server", arrays).log_entry("all")
+        self.log.append(entry | ({"public": dict(public)} if public else {}))
+        for name, reply in zip(self.names, replies, strict=True):
+            self.log.append(self._message(name, reply).log_entry("server"))
+        self.round += 1
 
     def _message(self, sender: str, arrays: dict[str, Any]) -> Message:
         whole = {name: np.asarray(a, np.float64) for name, a in arrays.items()}
-        found = Message("zones", self.turn, sender, whole)
+        found = Message("zones", self.round, sender, whole)
         found.check_finite()
         return found
 
 
-class Compared:
-    """Sketches of all clients under one seed, and what follows from them."""
+class Comparison:
+    """Sketches of all clients with one seed, and the distances and groups that follow from them."""
 
     def __init__(
         self,
-        own: Owns,
+        own: OwnFunctions,
         names: tuple[str, ...],
         *,
         size: int,
         seed: int,
         grid: str,
         least: int = 2,
-        talk: Talk | None = None,
+        exchange: Exchange | None = None,
     ) -> None:
-        """`least`: so many clients with many rows there must be; else all are compared on equal terms."""
+        """If fewer than `least` clients have many rows, all are compared on equal terms."""
         means = np.stack([own[name].mean.reshape(-1) for name in names])
         covered = np.array([own[name].coverage.mean() for name in names])
         self.extra = np.array([own[name].variance.mean() for name in names])
@@ -147,13 +146,13 @@ class Compared:
         self.sent = [first]
         self.sketches = sketching.rounded(means @ first.matrix(own, names[0]))
         self.masked: dict[int, np.ndarray] = {}
-        if talk is not None:
+        if exchange is not None:
             replies = [
                 {"sketch": s, "variance": v, "coverage": c}
                 for s, v, c in zip(self.sketches, self.extra, covered, strict=True)
             ]
             request = {"grid": means.shape[1], "size": size, "seed": seed}
-            talk.exchange(request, replies, first.log_entry())
+            exchange.request(request, replies, first.log_entry())
         for i in map(int, self.sparse):
             few = own[names[i]]
             one = Sketch(grid, int(few.peaks.sum()), seed, names[i])
@@ -163,12 +162,12 @@ class Compared:
                     [mean @ one.matrix(own, name) for name, mean in zip(names, means, strict=True)]
                 )
             )
-            if talk is not None:
+            if exchange is not None:
                 replies = [{"sketch": s} for s in self.masked[i]]
                 where = {"coverage": few.coverage.reshape(-1)}
-                talk.publish(names[i], where)
+                exchange.publish(names[i], where)
                 request = {**where, "seed": seed}
-                talk.exchange(request, replies, one.log_entry())
+                exchange.request(request, replies, one.log_entry())
         self.squared = grouping.squared_distances(self.sketches, self.extra)
         self.between = grouping.squared_distances(self.sketches, np.zeros(len(names)))
 
@@ -178,40 +177,40 @@ class Compared:
         method: str,
         part: np.random.Generator | None = None,
         *,
-        again: bool = False,
+        bootstrap: bool = False,
     ) -> np.ndarray:
-        """Groups of the clients with many rows; each of the others joins the group where it adds least.
+        """Groups the clients with many rows; then every other client joins a group.
 
-        By the means: in Ward's objective, Σ_G Σ_{i∈G} E|f_i − centre of G|², variances add Σ_G v (|G| − 1),
-        which for clients equally sure of themselves is the same for every grouping into as many groups.
-        The cost of joining is Ward's: n/(n + 1) times the squared distance to the group's centre.
+        It joins the group whose within-group distance grows least: Ward's cost, n/(n + 1) times the squared
+        distance to the group's centre. Only means count: in Ward's Σ_G Σ_{i∈G} E|f_i − centre of G|²
+        variances add Σ_G v (|G| − 1), which is the same for every grouping if clients are equally sure.
 
-        `part` takes a random half of every sketch's numbers, or with `again` as many as there are, drawn with
-        replacement.
+        `part` takes a random half of every sketch's numbers; with `bootstrap` it draws as many as there are,
+        with replacement.
         """
         labels = np.zeros(len(self.squared), int)
-        among = self.sketches[self.dense][:, _some(self.sketches.shape[1], part, again)]
+        among = self.sketches[self.dense][:, _columns(self.sketches.shape[1], part, bootstrap)]
         squared = grouping.squared_distances(among, np.zeros(len(among)))
         first = grouping.group(squared, min(count, len(among)), method)
         labels[self.dense] = first
         for i, sketches in self.masked.items():
-            taken = sketches[:, _some(sketches.shape[1], part, again)]
+            taken = sketches[:, _columns(sketches.shape[1], part, bootstrap)]
             costs = []
             for g in range(first.max() + 1):
                 members = self.dense[first == g]
                 gap = taken[i] - taken[members].mean(0)
                 costs.append(len(members) / (len(members) + 1.0) * float(gap @ gap))
             labels[i] = int(np.argmin(costs))
-        return grouping.in_order(labels)
+        return grouping.renumbered(labels)
 
 
-def _some(size: int, part: np.random.Generator | None, again: bool) -> np.ndarray:
-    """Which of a sketch's numbers: all, half of them, or as many with replacement."""
+def _columns(size: int, part: np.random.Generator | None, bootstrap: bool) -> np.ndarray:
+    """Which of a sketch's numbers to use: all, half of them, or as many with replacement."""
     if part is None:
         return np.arange(size)
-    return part.integers(0, size, size) if again else part.permutation(size)[: -(-size // 2)]
+    return part.integers(0, size, size) if bootstrap else part.permutation(size)[: -(-size // 2)]
 
 
-def all_sent(sketches: Sequence[Sketch], own: Owns, of: str) -> np.ndarray:
-    """Ω of several sketches of one client, side by side."""
+def joint_matrix(sketches: Sequence[Sketch], own: OwnFunctions, of: str) -> np.ndarray:
+    """Ω of several sketches of a client, side by side."""
     return np.concatenate([one.matrix(own, of) for one in sketches], axis=1)

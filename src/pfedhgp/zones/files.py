@@ -1,4 +1,4 @@
-"""Zones on disk: RUN/zones/zones.json, shown in a report while the model is the one that was clustered."""
+"""Zones on disk: RUN/zones/zones.json. A report shows them if its model is the one that was clustered."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from pfedhgp.base import atomic_files
 from pfedhgp.errors import InputError
 from pfedhgp.model.run_folder import parse_json
-from pfedhgp.zones.clustering import Zones
+from pfedhgp.zones.result import Zones
 
 __all__ = ["FILE", "FOLDER", "KeptZones", "read", "write"]
 
@@ -21,7 +21,7 @@ Places = Mapping[str, tuple[float, float]]
 
 @dataclass(frozen=True, eq=False)
 class KeptZones:
-    """Groups, and what goes with them: where clients are, and their true zones where data are made up."""
+    """The groups, where the clients are, and the true zones of made-up data."""
 
     zones: Zones
     places: Places | None = None
@@ -41,7 +41,7 @@ def write(folder: Path, kept: KeptZones, model: str) -> None:
 
 
 def read(folder: Path, model: str) -> KeptZones | None:
-    """What `write` wrote; None where there is nothing. Refuses zones of another model."""
+    """What `write` wrote, or None if there is nothing; zones of another model are refused."""
     path = folder / FILE
     if not path.is_file():
         return None
@@ -49,7 +49,7 @@ def read(folder: Path, model: str) -> KeptZones | None:
     try:
         found = parse_json(path.read_bytes())
         if found["model"] != model:
-            raise InputError(f"{path}: these zones are another model's: {again}")
+            raise InputError(f"{path}: these zones belong to another model: {again}")
         places, truth = found.get("places"), found.get("truth")
         if places is not None:
             places = {str(n): (float(p[0]), float(p[1])) for n, p in places.items()}

@@ -1,6 +1,6 @@
-"""Groups of clients from squared dissimilarities: Ward's, average linkage, or spectral; how many; how sure.
+"""Groups of clients from squared distances: the grouping, the number of groups, and how stable it is.
 
-Clients are taken in the order of their names, so labels do not depend on the order in which they came.
+Clients are sorted by name, so labels do not depend on the order in which they came.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pfedhgp.errors import InputError
 
 METHODS = ("agglomerative", "average", "spectral")
 CHOICES = ("eigengap", "silhouette")
-USUAL = {"function": "agglomerative", "operator": "spectral"}
-"""How clients are grouped unless it is said: Ward's on functions, and as in the paper on its operators."""
+DEFAULT_METHOD = {"function": "agglomerative", "operator": "spectral"}
+"""By distance: Ward's linkage for functions, and the paper's choice for its operators."""
 
 
 def group(squared: np.ndarray, count: int, method: str) -> np.ndarray:
@@ -31,12 +31,12 @@ def group(squared: np.ndarray, count: int, method: str) -> np.ndarray:
     if count == n:
         return np.arange(n)
     if method == "spectral":
-        return in_order(_spectral(squared, count))
-    return in_order(fcluster(tree(squared, method), count, "maxclust"))
+        return renumbered(_spectral(squared, count))
+    return renumbered(fcluster(tree(squared, method), count, "maxclust"))
 
 
 def tree(squared: np.ndarray, method: str = "agglomerative") -> np.ndarray:
-    """SciPy's linkage matrix, neighbouring leaves alike: Ward's on distances, or average of the squares."""
+    """SciPy's linkage matrix with similar leaves side by side: Ward's of distances, or average of squares."""
     flat = squareform(_symmetric(squared), checks=False)
     found = linkage(flat if method == "average" else np.sqrt(flat), _linkage(method))
     return optimal_leaf_ordering(found, flat) if len(squared) > 2 else found
@@ -65,10 +65,10 @@ def _spectral(squared: np.ndarray, count: int) -> np.ndarray:
     return model.fit_predict(affinity(squared))
 
 
-def how_many(squared: np.ndarray, method: str, choice: str) -> tuple[int, dict[int, float]]:
-    """The number of groups by the largest eigengap or best mean silhouette, and every candidate's score.
+def choose_count(squared: np.ndarray, method: str, choice: str) -> tuple[int, dict[int, float]]:
+    """The number of groups with the largest eigengap or mean silhouette, and the score of each number.
 
-    Of fewer than three clients there is nothing to choose by: one group, and no scores.
+    With fewer than three clients there is nothing to choose from: one group, and no scores.
     """
     n = len(squared)
     if choice not in CHOICES:
@@ -101,13 +101,13 @@ def silhouette(distance: np.ndarray, labels: np.ndarray) -> float:
     return float(np.mean(scores))
 
 
-def agreement(labellings: Sequence[np.ndarray]) -> np.ndarray:
-    """How often two clients are in one group, over labellings."""
+def shared_membership(labellings: Sequence[np.ndarray]) -> np.ndarray:
+    """How often two clients are in the same group, over labellings."""
     return np.mean([labels[:, None] == labels[None, :] for labels in labellings], axis=0)
 
 
 def stability(reference: np.ndarray, others: Sequence[np.ndarray]) -> float:
-    """Mean adjusted Rand index of other labellings with the reference one."""
+    """Mean adjusted Rand index of the other labellings with the reference."""
     from sklearn.metrics import adjusted_rand_score
 
     return float(np.mean([adjusted_rand_score(reference, labels) for labels in others]))
@@ -123,8 +123,8 @@ def squared_distances(sketches: np.ndarray, extra: np.ndarray) -> np.ndarray:
     return squared
 
 
-def in_order(labels: np.ndarray) -> np.ndarray:
-    """The same groups, numbered in the order in which they first occur."""
+def renumbered(labels: np.ndarray) -> np.ndarray:
+    """The same groups, numbered by first occurrence."""
     seen: dict[int, int] = {}
     return np.array([seen.setdefault(int(label), len(seen)) for label in labels])
 

@@ -3,8 +3,8 @@
 A_δ,i = K_g(Z_g, X_i)(K_g(X_i, X_i) + σ²I)⁻¹K_g(X_i, Z_g), A_loc,i the same with its own kernel and Z_i;
 A_i = blockdiag(A_δ,i, A_loc,i), Â_i = A_i/tr(A_i), and ρ(i, j) = |Â_i − Â_j|²_F.
 
-No target enters, except through σ² and the kernels' parameters: two clients with the same times and kernels
-have ρ = 0 whatever their functions look like.
+Targets count only through σ² and the kernels' parameters: two clients with the same times and kernels have
+ρ = 0, whatever their functions look like.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ def operator(model: FittedModel, client: str, X: np.ndarray) -> np.ndarray:
     """Â_i at the inputs X (n, d) of a client, in the data's units."""
     shared, block = model.shared.block, model.clients[client].block
     if not model.structure.tied:
-        raise InputError("distance='operator' is for models of one output with one latent a layer")
+        raise InputError(
+            "distance='operator' needs a model with one output and one latent per layer"
+        )
     if model.structure.state_space or not len(block.inputs):
         raise InputError(
-            f"distance='operator' needs local inducing inputs, and client {client!r} has none "
-            "(local='inducing')"
+            f"distance='operator' needs local inducing inputs, but client {client!r} has none: fit with "
+            "local='inducing'"
         )
     inputs = jnp.asarray(np.asarray(model.scaling.inputs(X), np.float64))
     noise = float(np.asarray(block.noise.covariance(1))[0, 0])
@@ -66,8 +68,8 @@ def operator_distances(model: FittedModel, inputs: Mapping[str, np.ndarray]) -> 
     sizes = {len(A) for A in found}
     if len(sizes) > 1:
         raise InputError(
-            f"distance='operator' needs equally many local inducing inputs at each client, "
-            f"not from {min(sizes)} to {max(sizes)} in all: give `local_inducing` a number"
+            "distance='operator' needs the same number of local inducing inputs at every client, but they "
+            f"have from {min(sizes)} to {max(sizes)} in all: fit with a number for `local_inducing`"
         )
     stacked = np.stack(found)
     return np.array([[float(np.sum((A - B) ** 2)) for B in stacked] for A in stacked])

@@ -1,12 +1,12 @@
-"""What a client sends so that its function can be compared: a random sketch, and how sure it is of it.
+"""What a client sends so that its function can be compared: a random sketch, and how certain the function is.
 
 The client's own function is deviation + local. Its posterior mean m on a public grid of N points, times the k
-columns of a public orthonormal matrix Ω (from a seed), is the sketch: s = Ωᵀm, rounded to `STEP`. Lengths
-survive (Johnson and Lindenstrauss): E|s_i − s_j|²/k = |m_i − m_j|²/N over draws of Ω, and with the
+columns of a public orthonormal matrix Ω (from a seed), is the sketch: s = Ωᵀm, rounded to `STEP`. It keeps
+lengths (Johnson and Lindenstrauss): E|s_i − s_j|²/k = |m_i − m_j|²/N over draws of Ω, and with the
 posteriors' variances
     E|f_i − f_j|²/N ≈ |s_i − s_j|²/k + v_i + v_j,   v = mean variance given the global layer.
-A posterior on a fine grid is nearly the rows; a sketch of k < N numbers is less, and `Attack.r2` says how
-much less: the R² of the best linear guess at the rows by one who knows everything but the client's targets.
+A posterior on a fine grid nearly gives the rows away; a sketch of k < N numbers reveals less. `Attack.r2`
+says how much: the R² of the best linear guess by an attacker who knows everything except the targets.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.predictor import Predictor, latents
 
 STEP = 1e-3
-"""Sketches are rounded to this part of the outputs' spread. In double precision the smallest directions of a
-smooth function tell, too, and would give away more than the size of a sketch says."""
+"""Sketches are rounded to this share of the outputs' spread. In double precision even the smallest directions
+of a smooth function can be read, and a sketch would reveal more than its size suggests."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,14 +46,14 @@ class OwnFunction:
 
     @property
     def coverage(self) -> np.ndarray:
-        """(N, Q) from 0 (nothing known beside the prior) to 1."""
+        """(N, Q) from 0 (nothing known beyond the prior) to 1."""
         return np.clip(1.0 - self.variance / np.maximum(self.prior, 1e-300), 0.0, 1.0)
 
     @property
     def peaks(self) -> np.ndarray:
-        """(N, Q): grid points next to rows, where these are few.
+        """(N, Q): the grid points nearest to a client's few rows.
 
-        Covered as well as their neighbours or better, and more than half as well as any.
+        Their coverage is at least that of their neighbours and more than half of the largest.
         """
         coverage = self.coverage
         high = coverage > 0.5 * coverage.max(axis=0)
@@ -67,21 +67,21 @@ def public_grid(model: FittedModel, points: int) -> np.ndarray:
 
 
 def neighbours(grid: np.ndarray) -> np.ndarray:
-    """(N, 2d) or as many as there are: the nearest other points of each."""
+    """(N, 2d): the nearest other points of each point, or as many as there are."""
     count = min(2 * grid.shape[1] + 1, len(grid))
     found = cKDTree(grid).query(grid, np.arange(1, count + 1))[1]
     return np.asarray(found[:, 1:])
 
 
 def projection(size: int, columns: int, seed: int | tuple[int, ...]) -> np.ndarray:
-    """(size, columns) with orthonormal columns, from a public seed; fewer columns are the first of more."""
+    """(size, columns) with orthonormal columns from a public seed; fewer columns are the first of more."""
     normal = np.random.default_rng(seed).normal(size=(columns, size)).T
     Q, R = np.linalg.qr(normal)
     return Q * np.sign(np.diag(R))
 
 
 def rounded(sketch: np.ndarray) -> np.ndarray:
-    """What is sent."""
+    """A sketch as it is sent."""
     return STEP * np.round(sketch / STEP)
 
 
@@ -103,22 +103,22 @@ def own_function(model: FittedModel, client: str, grid: np.ndarray) -> OwnFuncti
 
 @dataclass(frozen=True, eq=False)
 class Attack:
-    """The best linear guess at a client's rows from all that it sent for zones.
+    """The best linear guess at a client's rows from everything that it sent for zones.
 
-    What was sent is s = Ωᵀm + rounding, m = K_gx C⁻¹(y − global) the posterior mean on the grid,
-    C = K_xx + noise. One who knows kernels, loadings, noise, the client's inputs and the global layer has
+    It sent s = Ωᵀm + rounding, m = K_gx C⁻¹(y − global) the posterior mean on the grid, C = K_xx + noise. An
+    attacker who knows kernels, loadings, noise, the client's inputs and the global layer has
         Cov(y, s) = K_xg Ω,   Var(s) = ΩᵀVΩ + step²/12,
         V = K_gx C⁻¹ K_xg = prior − posterior covariance of the client's own layers,
-    so ŷ = global + K_xg Ω Var(s)⁻¹ s. K is the prior as inference has it, through inducing inputs where there
-    are some. The truth is the client's rows where given, else its fitted function on the grid, and then V is
-    in the place of K_xg. Variance and coverage, sent as well, do not depend on targets.
+    so ŷ = global + K_xg Ω Var(s)⁻¹ s. K is the prior that inference uses, with its inducing inputs if any.
+    The truth is the client's rows if given, else its fitted function on the grid, with V instead of K_xg.
+    The variance and the coverage, which are sent too, do not depend on the targets.
     """
 
     truth: np.ndarray
     shared: np.ndarray
     spread: np.ndarray
     cross: np.ndarray
-    within: np.ndarray
+    explained: np.ndarray
 
     @staticmethod
     def on(
@@ -129,25 +129,25 @@ class Attack:
     ) -> Attack:
         X = grid if rows is None else rows[0]
         found = prediction.predict(model, client, X)
-        within = explained(model, client, grid)
+        variance = explained(model, client, grid)
         return Attack(
             truth=found.mean if rows is None else rows[1],
             shared=found.layers["global"].mean,
             spread=np.broadcast_to(model.scaling.spread, (model.outputs,)),
-            cross=within if rows is None else own_prior(model, client, X, grid),
-            within=within,
+            cross=variance if rows is None else own_prior(model, client, X, grid),
+            explained=variance,
         )
 
     def guess(self, omega: np.ndarray, sent: np.ndarray) -> np.ndarray:
         """ŷ from the numbers sent."""
-        inner = omega.T @ self.within @ omega
+        inner = omega.T @ self.explained @ omega
         inner[np.diag_indices(len(inner))] += STEP**2 / 12.0
         own = self.cross @ (omega @ solve(inner, sent, assume_a="pos"))
         return self.shared + own.reshape(self.shared.shape) * self.spread
 
     def r2(self, omega: np.ndarray, sent: np.ndarray) -> float:
-        """1 − Σ(y − ŷ)²/Σ(y − ȳ)², over observed cells, each output in units of its spread; NaN where all are
-        alike, as in a single row."""
+        """1 − Σ(y − ŷ)²/Σ(y − ȳ)² over observed cells, each output in units of its spread; NaN if all are
+        equal, as with a single row."""
         seen = np.isfinite(self.truth)
         left = np.where(seen, (self.truth - self.guess(omega, sent)) / self.spread, 0.0)
         around = np.where(seen, (self.truth - np.nanmean(self.truth, axis=0)) / self.spread, 0.0)
@@ -157,7 +157,7 @@ class Attack:
 
 @with_numerics
 def own_prior(model: FittedModel, client: str, X: np.ndarray, Z: np.ndarray) -> np.ndarray:
-    """(nQ, mQ): prior covariance of deviation + local between two sets of inputs, as inference has it."""
+    """(nQ, mQ): prior covariance of deviation + local between two sets of inputs, as inference uses it."""
     p = Predictor.build(model, client)
     x, z = (jnp.asarray(np.asarray(model.scaling.inputs(v), np.float64)) for v in (X, Z))
     _, B_dev, B_loc = (np.asarray(B) for B in p.loadings)

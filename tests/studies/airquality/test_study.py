@@ -14,8 +14,8 @@ from pfedhgp.errors import InputError
 from pfedhgp.studies.airquality import imputation as imputing
 from pfedhgp.studies.airquality import models, report, sparse_station, zone_scores
 from pfedhgp.studies.airquality import study as airquality
-from pfedhgp.zones.clustering import revealed
-from pfedhgp.zones.comparison import Compared
+from pfedhgp.zones.clustering import sketch_r2
+from pfedhgp.zones.comparison import Comparison
 from support.stations import write_stations
 
 
@@ -240,10 +240,10 @@ def test_the_zones_of_beijing_come_back_from_sketches(year: int) -> None:
     attacks, names = zone_scores.attacks_on(model, rows), tuple(sorted(own))
     found, told = [], []
     for seed in range(5):
-        compared = Compared(own, names, size=240, seed=seed, grid="", least=3)
+        compared = Comparison(own, names, size=240, seed=seed, grid="", least=3)
         labels = map(int, compared.label(3, "agglomerative"))
         found.append(zone_scores.ari(dict(zip(names, labels, strict=True))))
-        told += revealed(attacks, own, compared.sent).values()
+        told += sketch_r2(attacks, own, compared.sent).values()
     assert sum(score == 1.0 for score in found) >= 4
     assert np.mean(found) >= 0.95
     assert max(told) <= 0.7

@@ -84,7 +84,7 @@ def write(
 
 def row_name(model: str, method: str) -> str:
     """Rows are called by their usual grouping, which for the paper's operators is the paper's, spectral."""
-    usual = zone_groups.USUAL["operator" if model == "operator" else "function"]
+    usual = zone_groups.DEFAULT_METHOD["operator" if model == "operator" else "function"]
     if method == usual:
         return model
     return f"{model} ({'ward' if method == 'agglomerative' else method})"

@@ -14,7 +14,7 @@ import numpy as np
 from pfedhgp.estimator import FederatedGP
 from pfedhgp.studies.airquality import imputation as imputing
 from pfedhgp.zones import groups as zone_groups
-from pfedhgp.zones.clustering import discover
+from pfedhgp.zones.clustering import ClusterSettings, discover
 
 KEPT = 0.05
 Pooled = Callable[[dict[str, imputing.Series]], tuple[tuple[str, ...], np.ndarray]]
@@ -61,11 +61,12 @@ def sparse_part(
     """{method: {metric: one value a station}}; `accuracy` is 1 where a station was put in its zone."""
     found: dict[str, dict[str, list[float]]] = {}
     count = len(set(zones.values()))
+    how = ClusterSettings(groups=count, seed=seed, draws=0)
     for i, name in enumerate(stations):
         left, rest = thinned(sites, name, share=KEPT, seed=seed + i)
         data = {n: (t[:, None], y) for n, (t, y) in left.items()}
         fitted = model().fit(data)
-        groups = discover(fitted.model_, count, seed=seed, draws=0, measure=False).labels
+        groups = discover(fitted.model_, how, measure=False).labels
         names, squared = pooled(left)
         labels = zone_groups.group(squared, count, "agglomerative")
         together = dict(zip(names, map(int, labels), strict=True))

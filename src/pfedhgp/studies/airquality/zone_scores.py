@@ -16,8 +16,9 @@ from pfedhgp.studies.airquality.models import AirQuality, paper_model, zone_mode
 from pfedhgp.studies.airquality.stations import ZONES
 from pfedhgp.zones import groups as zone_groups
 from pfedhgp.zones import sketches as zone_sketches
-from pfedhgp.zones.clustering import GRID, SHARE, Zones, discover, revealed
-from pfedhgp.zones.comparison import Compared
+from pfedhgp.zones.clustering import GRID, SHARE, ClusterSettings, Known, discover, sketch_r2
+from pfedhgp.zones.comparison import Comparison
+from pfedhgp.zones.result import Zones
 
 SIZES = (25, 50, 100, 150, 200, 250, 300, 400)
 Say = Callable[[str], None]
@@ -62,22 +63,16 @@ def zones_part(study: AirQuality, sites: dict[str, Series], say: Say) -> dict[st
     by_seed: list[Zones] = []
     for method in ("agglomerative", "spectral"):
         for i in range(study.sketches):
-            found = discover(
-                model.model_,
-                3,
-                method=method,
-                seed=study.seed + i,
-                draws=20 if i == 0 and method == "agglomerative" else 0,
-                rows=stacked,
-                own=own,
-                attacks=attacks,
-                measure=method == "agglomerative",
-            )
+            draws = 20 if i == 0 and method == "agglomerative" else 0
+            how = ClusterSettings(groups=3, method=method, seed=study.seed + i, draws=draws)
+            measure = method == "agglomerative"
+            known = Known(own, attacks)
+            found = discover(model.model_, how, rows=stacked, known=known, measure=measure)
             by_seed += [found] if method == "agglomerative" else []
             rows.setdefault(("pfedhgp", method), []).append(found.labels)
     first = by_seed[0]
     counts = {
-        choice: zone_groups.how_many(first.between, first.method, choice)[0]
+        choice: zone_groups.choose_count(first.between, first.method, choice)[0]
         for choice in zone_groups.CHOICES
     }
     curve = reveal(study, own, attacks)
@@ -88,17 +83,11 @@ def zones_part(study: AirQuality, sites: dict[str, Series], say: Say) -> dict[st
     paper = paper_model(study).fit(data)
     whole = own_functions(paper)
     for method in ("agglomerative", "spectral"):
-        by_function = discover(
-            *(paper.model_, 3),
-            method=method,
-            size=GRID,
-            seed=study.seed,
-            draws=0,
-            own=whole,
-            measure=False,
-        )
+        how = ClusterSettings(groups=3, method=method, size=GRID, seed=study.seed, draws=0)
+        by_function = discover(paper.model_, how, known=Known(whole), measure=False)
         rows["paper", method] = [by_function.labels]
-        by_operator = discover(paper.model_, 3, method=method, distance="operator", rows=stacked)
+        how = ClusterSettings(groups=3, method=method, distance="operator")
+        by_operator = discover(paper.model_, how, rows=stacked)
         rows["operator", method] = [by_operator.labels]
         names, squared = pooled_distances(sites)
         labels = zone_groups.group(squared, 3, method)
@@ -153,9 +142,9 @@ def reveal(
     for size in sizes:
         found = []
         for i in range(study.sketches):
-            compared = Compared(own, names, size=size, seed=study.seed + i, grid="", least=3)
+            compared = Comparison(own, names, size=size, seed=study.seed + i, grid="", least=3)
             labels = compared.label(3, "agglomerative")
-            r2 = list(revealed(attacks, own, compared.sent).values())
+            r2 = list(sketch_r2(attacks, own, compared.sent).values())
             found.append((ari(dict(zip(names, map(int, labels), strict=True))), r2))
         curve.append(
             {
