@@ -186,7 +186,7 @@ def test_no_attribute_of_a_party_is_forgotten(name):
     # What is made anew from settings and rows, and what the next exchange sets before it is used.
     settings = {"settings", "spec", "options", "like", "rows", "start", "floor", "drawn"}
     used_up = {"total", "gradient", "info", "reference"}
-    party_server, party_clients = server.party, cohorts[0].parties[0]
+    party_server, party_clients = server.current.party, cohorts[0].parties[0]
     kept_server = {"now" if name == "mean-field" else "round"}
     kept_clients = {"states"} if name == "mean-field" else set()
     if name == "mean-field":  # its blocks are starting values, its bounds and nats are never set
@@ -194,20 +194,28 @@ def test_no_attribute_of_a_party_is_forgotten(name):
         kept_clients |= {"blocks"}
     # And of those around them: `starts` and `heard` bring back what the clients learnt from requests.
     settings |= {"plan", "clients", "padded_rows", "names"}
-    used_up |= {"_request", "posteriors", "openings"}
+    used_up |= {"asked", "posteriors"}
+    parts_of_the_run = {"run", "current", "counted", "prepared", "party", "number"}
+    run, known = server.run, server.run.prepared
     parties = (
-        (party_server, kept_server),
-        (party_clients, kept_clients),
-        (server, {"party"}),  # files call it "trainer"
-        (cohorts[0], {"parties", "starts", "scaling", "scales", "layers", "_halves", "others"}),
+        (party_server, party_server.state(), kept_server),
+        (party_clients, party_clients.state(), kept_clients),
+        (
+            cohorts[0],
+            cohorts[0].state(),
+            {"parties", "starts", "scaling", "layers", "_halves", "others"},
+        ),
+        *((part, server.state(), parts_of_the_run) for part in (server, run, server.current)),
+        *((part, server.state(), {"sums", "counted"}) for part in (run.counted, known)),
     )
-    not_yet = {"before", "best", "local_nats", "cycles", "crowd"}
-    for party, more in parties:
-        held = _names(party.state())
+    not_yet = {"before", "best", "local_nats", "cycles", "crowd", "periods"}
+    for party, state, more in parties:
         for attribute in set(vars(party)) - settings - used_up:
             if attribute in not_yet and getattr(party, attribute) is None:
                 continue
-            assert attribute in held | more, f"{type(party).__name__}.{attribute} is not kept"
+            held = _names(state) | more
+            assert attribute in held, f"{type(party).__name__}.{attribute} is not kept"
+    assert {"census", "turn", "trainer"} <= _names(server.state())
 
 
 def _names(state: State) -> set[str]:

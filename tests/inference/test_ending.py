@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
-from pfedhgp.federation.server import Server
 from pfedhgp.inference import ending
 
 SLACK = 0.1
@@ -69,16 +66,9 @@ def test_of_restarts_the_one_that_was_kept_is_told():
 
 
 def converged_after(bounds) -> int | None:
-    """The round after which a server of patience 1 and tolerance 0.1 ends early."""
-    plan = SimpleNamespace(tolerance=SLACK, inference=SimpleNamespace(patience=1, rounds=99))
-    server = Server.__new__(Server)
-    server.plan, server._flat = plan, 0
-    for turn in range(1, len(bounds)):
-        server.turn = turn + 1
-        server.party = SimpleNamespace(bounds=list(bounds[: turn + 1]))
-        if server._converged(bounds[turn], 1):
-            return turn
-    return None
+    """The round after which training with a tolerance of 0.1 ends early."""
+    rounds = range(1, len(bounds))
+    return next((n for n in rounds if ending.has_converged(bounds[: n + 1], SLACK)), None)
 
 
 def test_training_never_ends_early_on_a_worse_round():

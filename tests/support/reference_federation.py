@@ -81,7 +81,9 @@ def replay(plan: Plan, rows: Sequence[ClientRows], log: Sequence[Mapping[str, An
 def global_leaves(server: Server) -> list[np.ndarray]:
     """Every number of the final global block, q(v_g) and the population."""
     assert server.best is not None
-    return [np.asarray(leaf) for leaf in jax.tree.leaves((server.best[2], server.best[3]))]
+    return [
+        np.asarray(leaf) for leaf in jax.tree.leaves((server.best.shared, server.best.population))
+    ]
 
 
 def assert_same(found: Server, expected: Server, tolerance: float = 1e-10) -> None:

@@ -62,7 +62,7 @@ def assert_global_blocks_agree(run: Path, server: Server) -> None:
     found, expected = files.load(run), server.best
     pairs = zip(
         jax.tree.leaves((found.shared, found.population)),
-        jax.tree.leaves((expected[2], expected[3])),
+        jax.tree.leaves((expected.shared, expected.population)),
         strict=True,
     )
     for one, two in pairs:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -15,6 +16,15 @@ class Scaling:
     upper: np.ndarray
     centre: np.ndarray
     spread: np.ndarray
+
+    def as_arrays(self) -> dict[str, np.ndarray]:
+        """By name, as messages and files have them."""
+        return dict(vars(self))
+
+    @staticmethod
+    def from_arrays(arrays: Mapping[str, np.ndarray]) -> Scaling:
+        """The inverse; other arrays may be among them."""
+        return Scaling(*(arrays[field.name] for field in fields(Scaling)))
 
     @property
     def extent(self) -> np.ndarray:

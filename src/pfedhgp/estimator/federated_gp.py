@@ -275,7 +275,7 @@ class FederatedGP:
             messages=messages,
         )
         assert server.best is not None
-        self.exchanges_, self.bound_ = server.exchanges, server.best[0]
+        self.exchanges_, self.bound_ = server.exchanges, server.best.bound
 
     # after fit --------------------------------------------------------------------------------
 

@@ -14,10 +14,9 @@ from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import MessageError, PFedHGPWarning
 from pfedhgp.federation import clients_state, local_budget
 from pfedhgp.federation.messages import Message
-from pfedhgp.federation.opening import inference_of
+from pfedhgp.federation.opening import inference_of, kernels_like
 from pfedhgp.federation.padding import pad_inputs
 from pfedhgp.federation.plan import Plan
-from pfedhgp.gp.kernels import Kernel
 from pfedhgp.inference.arrays import block_from_arrays, stack_trees
 from pfedhgp.inference.cycles import exchange
 from pfedhgp.inference.cycles import rows as cycle_rows
@@ -32,7 +31,7 @@ from pfedhgp.inference.state import State, below
 from pfedhgp.model.blocks import Rows
 from pfedhgp.model.cycle_layer import CycleLayer
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior
-from pfedhgp.model.spec import Spec, open_periods, starting_kernels, with_periods
+from pfedhgp.model.spec import Spec, open_periods, with_periods
 
 FORGOTTEN = ("census", "extent", "start", "round", "finish")
 """Requests that need not be answered again when a run is resumed: `starts` has those that matter."""
@@ -110,7 +109,7 @@ class Cohort:
 
     def _on_cycles(self, request: Message) -> list[dict[str, np.ndarray]]:
         a = request.arrays
-        self.scaling = Scaling(a["lower"], a["upper"], a["centre"], a["spread"])
+        self.scaling = Scaling.from_arrays(a)
         replies = []
         for client in self.clients:
             arrays, self._halves[client.name] = exchange.reply(*self._scaled_cycles(client), a)
@@ -133,7 +132,7 @@ class Cohort:
 
     def prepare(self, a: Mapping[str, np.ndarray]) -> None:
         """Parties at their starting values, for the scaling and the scales of a start request."""
-        self.scaling = Scaling(a["lower"], a["upper"], a["centre"], a["spread"])
+        self.scaling = Scaling.from_arrays(a)
         if "periods" in a:
             self.spec = with_periods(self.plan.spec, np.asarray(a["periods"]))
         if self.plan.cycles is not None and not self.layers:
@@ -169,7 +168,10 @@ class Cohort:
             rows.append(self._rows(client))
         rows = cycle_rows.equal_shapes(rows) if self.layers else equal_patterns(rows)
         return inference_of(self.plan, "learn" in a).clients(
-            spec, self._like(), stack_trees(pad_inputs(blocks)), stack_trees(rows)
+            spec,
+            kernels_like(self.spec, self.scaling),
+            stack_trees(pad_inputs(blocks)),
+            stack_trees(rows),
         )
 
     def _choose(self, a: Mapping[str, np.ndarray]) -> None:
@@ -235,12 +237,12 @@ class Cohort:
         return self._train(request)
 
     def _on_finish(self, request: Message) -> list[dict[str, np.ndarray]]:
-        a = request.arrays
+        a, scaling = request.arrays, self.scaling
+        assert scaling is not None
         party = self.parties[int(a["attempt"])]
         local_budget.warn_of_cap(self.plan, self.spec, party, self.names)
-        shared = GlobalPosterior(
-            block_from_arrays(a, self._like()), jnp.asarray(a["mean"]), jnp.asarray(a["covariance"])
-        )
+        block = block_from_arrays(a, kernels_like(self.spec, scaling))
+        shared = GlobalPosterior(block, jnp.asarray(a["mean"]), jnp.asarray(a["covariance"]))
         found = party.posteriors(shared, float(a["jitter"]))
         for name, posterior in zip(self.names, found, strict=True):
             expect_finite("the posterior", posterior, matrix=WEIGHTS, client=name)
@@ -249,14 +251,6 @@ class Cohort:
 
     def _train(self, request: Message) -> list[dict[str, np.ndarray]]:
         return self.parties[self.attempt].answer(request.arrays, request.kind, self.names)
-
-    def _like(self) -> Kernel:
-        """Stacked shared kernels of the right form, for reading a broadcast."""
-        spec = self.spec
-        assert self.scaling is not None
-        return starting_kernels(
-            spec.kernel, scale=0.2, count=spec.latents, extent=self.scaling.extent
-        )
 
     def _rows(self, client: ClientRows) -> Rows:
         if client.name in self.layers:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from pfedhgp.federation.clients import Cohort
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.server import Server
 
 Callback = Callable[[dict[str, Any]], bool | None]
+
+
+class Exchange(NamedTuple):
+    """A request, and all clients' replies to it."""
+
+    server: Server
+    cohorts: Sequence[Cohort]
+    request: Message
+    replies: Sequence[Message]
 
 
 def run(
@@ -23,26 +32,29 @@ def run(
 ) -> None:
     """Carries messages until the server is done. A callback that returns True ends training early.
 
-    A callback that has a function `phase` is told the kind of each request before it goes out, and one that
-    has a function `step` how many of the cohorts have answered. `keep` is called between exchanges, when all
-    parties' states belong together.
+    A callback may have more functions. `phase` gets the kind of each request before it goes out, `step` how
+    many of the cohorts have answered, and `replied` the whole `Exchange` before the server takes it. `keep`
+    is called between exchanges, when all parties' states belong together.
     """
     while (request := server.request()) is not None:
-        for callback in callbacks:
-            if (phase := getattr(callback, "phase", None)) is not None:
-                phase(request.kind)
-        replies = answers(request, cohorts, record, partial(_tell_step, callbacks))
+        _tell(callbacks, "phase", request.kind)
+        replies: Iterable[Message]
+        replies = answers(request, cohorts, record, partial(_tell, callbacks, "step"))
+        if any(hasattr(callback, "replied") for callback in callbacks):
+            replies = list(replies)
+            _tell(callbacks, "replied", Exchange(server, cohorts, request, replies))
         entry = server.gather(replies)
         if entry is not None and any([callback(entry) is True for callback in callbacks]):
-            server.stop_asked = True
+            server.stop()
         if keep is not None and server.phase is not None:
             keep()
 
 
-def _tell_step(callbacks: Sequence[Callback], done: int, total: int) -> None:
+def _tell(callbacks: Sequence[Callback], name: str, *what: Any) -> None:
+    """Calls the function `name` of the callbacks that have one."""
     for callback in callbacks:
-        if (step := getattr(callback, "step", None)) is not None:
-            step(done, total)
+        if (function := getattr(callback, name, None)) is not None:
+            function(*what)
 
 
 def answers(

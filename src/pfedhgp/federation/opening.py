@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import BudgetWarning
 from pfedhgp.federation.plan import Plan
 from pfedhgp.gp.kernels import Kernel
@@ -67,6 +68,11 @@ def inference_of(plan: Plan, learn: bool, cells: int | None = None):  # type: ig
     if getattr(settings, "learn_inducing", False) != "auto":
         return settings
     return replace(settings, learn_inducing=learn)  # type: ignore[type-var]
+
+
+def kernels_like(spec: Spec, scaling: Scaling) -> Kernel:
+    """Stacked shared kernels of the right form, for reading a global block back from arrays."""
+    return starting_kernels(spec.kernel, scale=0.2, count=spec.latents, extent=scaling.extent)
 
 
 def shared_kernels(spec: Spec, frame: Frame, start: Start) -> Kernel:

@@ -204,15 +204,16 @@ def fitted_model(
     messages: list[dict[str, Any]],
 ) -> FittedModel:
     """What server and clients ended with, in one object."""
-    assert server.best is not None
-    _, attempt, shared, population, jitter = server.best
+    best = server.best
+    assert best is not None
+    assert best.population is not None
     own_jitter = {
         name: float(value)
         for cohort in cohorts
-        for name, value in zip(cohort.names, cohort.parties[attempt].jitter, strict=True)
+        for name, value in zip(cohort.names, cohort.parties[best.attempt].jitter, strict=True)
     }
     found = {name: p for cohort in cohorts for name, p in cohort.posteriors.items()}
-    shared_layer = None if server.cycles is None else server.cycles.layer
+    shared_layer = None if best.prepared.cycles is None else best.prepared.cycles.layer
     own_layers = {
         name: layer
         for cohort in cohorts
@@ -222,15 +223,15 @@ def fitted_model(
     return FittedModel(
         structure=plan.spec.structure,
         inference=plan.inference.name,
-        kernel=server.spec.kernel,
-        local_kernel=server.spec.local_kernel,
-        shared=shared,
+        kernel=best.prepared.spec.kernel,
+        local_kernel=best.prepared.spec.local_kernel,
+        shared=best.shared,
         clients={row.name: found[row.name] for row in rows},
-        population=population,
-        scaling=server.scaling,
+        population=best.population,
+        scaling=best.prepared.scaling,
         input_names=input_names,
         output_names=output_names,
-        jitter=float(jitter),
+        jitter=float(best.jitter),
         client_jitter=own_jitter,
         scalar_output=plan.spec.outputs == 1,
         settings=settings,
@@ -246,7 +247,8 @@ def kept_settings(given: Parameters, server: Server) -> dict[str, Any]:
 
     Kernels are kept as arrays with the model; callbacks are code, and are not kept.
     """
-    assert server.best is not None
+    best = server.best
+    assert best is not None
     kept = {
         name: plain_json(value, name, strict=True)
         for name, value in given.items()
@@ -258,12 +260,12 @@ def kept_settings(given: Parameters, server: Server) -> dict[str, Any]:
         if not isinstance(given[name], Kernel)
     }
     kept["inference"] = _inference_to_json(given["inference"])
-    kept["starting_scales"] = server.starts[server.best[1]].as_dict()
+    kept["starting_scales"] = best.start.as_dict()
     kept["exchanges"] = server.exchanges
-    kept["bound"] = None if server.best[0] is None else float(server.best[0])
-    if server.cycles is not None:
-        kept["cycle_form"] = server.cycles.layer.form
-        kept["cycle_evidence"] = dict(server.cycles.evidence)
+    kept["bound"] = None if best.bound is None else float(best.bound)
+    if (cycles := best.prepared.cycles) is not None:
+        kept["cycle_form"] = cycles.layer.form
+        kept["cycle_evidence"] = dict(cycles.evidence)
     return kept
 
 

@@ -1,20 +1,142 @@
-"""What is settled before training: how inputs and outputs are scaled, and how fast they vary. From sums."""
+"""Before training: the server asks for sums, and learns from them how to scale and where to start.
+
+Phases: `Census`, then `Extent` if no domain was given, then `Cycles` if there is a cycle layer.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import InputError
+from pfedhgp.federation.phases import Counted, Outcome, Phase, Prepared, RunState, Sums
 from pfedhgp.federation.plan import Plan
-from pfedhgp.inference.starts import census, shared_scale
+from pfedhgp.federation.training import Starts
+from pfedhgp.inference.cycles.exchange import CycleServer
+from pfedhgp.inference.starts import candidates, census, shared_scale
 from pfedhgp.inference.starts.census import Scales
+from pfedhgp.inference.starts.periodogram import starting_period
+from pfedhgp.model.spec import with_periods
 
 log = logging.getLogger("pfedhgp")
-Sums = Mapping[str, np.ndarray]
+QUIETEST = 1e-5
+"""The noise that starting budgets are laid out for, at least."""
+
+
+@dataclass
+class Census:
+    """Counts, means and covariances; with a known domain, also how fast outputs vary."""
+
+    plan: Plan
+    run: RunState
+    kind: ClassVar[str] = "census"
+
+    def request(self) -> dict[str, np.ndarray]:
+        return {}
+
+    def take(self, sums: Sums, senders: Sequence[str]) -> Outcome:
+        self.run.counted = counted = Counted(sums, len(senders))
+        if self.plan.domain is None:
+            return Outcome(Extent(self.plan, self.run, counted))
+        lower, upper = (np.asarray(side, np.float64) for side in self.plan.domain)
+        found = prepared(self.plan, counted, (lower, upper), sums, upper - lower)
+        return Outcome(after_preparation(self.run, found))
+
+
+@dataclass
+class Extent:
+    """Where rows lie, by histograms, and how fast outputs vary."""
+
+    plan: Plan
+    run: RunState
+    counted: Counted
+    kind: ClassVar[str] = "extent"
+
+    def request(self) -> dict[str, np.ndarray]:
+        asked = {"centre": self.counted.x_centre, "spread": self.counted.x_spread}
+        bins = shared_scale.bins_for(self.counted.rows_a_client)
+        if bins and self._chooses_between_clients():
+            asked["bins"] = np.asarray(float(bins))
+        return asked
+
+    def _chooses_between_clients(self) -> bool:
+        plan = self.plan
+        several = self.counted.clients > 1 and plan.cycles is None
+        return several and plan.inference.knows_bound and candidates.asks_between_clients(plan.spec)
+
+    def take(self, sums: Sums, senders: Sequence[str]) -> Outcome:
+        where = (sums["histogram"], self.counted.x_centre, self.counted.x_spread)
+        width, crowd = self.counted.x_spread * np.sqrt(12.0), census.crowd(*where)
+        found = prepared(self.plan, self.counted, census.extent(*where), sums, width)
+        if crowd is not None:
+            found = replace(found, crowd=np.stack(crowd))
+        return Outcome(after_preparation(self.run, found))
+
+
+@dataclass
+class Cycles:
+    """The cycle layer, from sums over cycles; several exchanges if cycles lack cells."""
+
+    run: RunState
+    prepared: Prepared
+    cycles: CycleServer
+    kind: ClassVar[str] = "cycles"
+
+    def request(self) -> dict[str, np.ndarray]:
+        return {**self.prepared.scaling.as_arrays(), **self.cycles.request()}
+
+    def take(self, sums: Sums, senders: Sequence[str]) -> Outcome:
+        self.cycles.gather(sums, len(senders))
+        if not self.cycles.done:
+            return Outcome(self)
+        layer = self.cycles.layer
+        noise = float(np.mean(np.diagonal(layer.noise))) / max(self.cycles.cycles, 1.0)
+        scales = replace(self.prepared.scales, noise_variance=max(noise, QUIETEST))
+        log.info("cycle layer: %s, %d basis functions", layer.form, len(layer.basis.inputs))
+        self.run.prepared = found = replace(self.prepared, scales=scales)
+        return Outcome(Starts(self.run, found))
+
+
+def after_preparation(run: RunState, found: Prepared) -> Phase:
+    """The cycle layer if there is one, else the start of training."""
+    plan = found.plan
+    if plan.cycles is None:
+        run.prepared = found
+        return Starts(run, found)
+    cycles = found.cycles or CycleServer.start(
+        plan.cycles,
+        noise=plan.spec.noise,
+        outputs=plan.spec.outputs,
+        inputs=plan.spec.inputs,
+        rows=found.counted.rows_a_client,
+        scales=found.scales,
+    )
+    run.prepared = found = replace(found, cycles=cycles)
+    return Cycles(run, found, cycles)
+
+
+def prepared(
+    plan: Plan,
+    counted: Counted,
+    domain: tuple[np.ndarray, np.ndarray],
+    sums: Sums,
+    width: np.ndarray,
+) -> Prepared:
+    """Scaling and starting scales; clients took lags and waves in units of `width`."""
+    scaling = scaling_of(plan, counted.sums, *domain)
+    scales = scales_of(scaling, sums, width)
+    spec, periods = plan.spec, None
+    if "waves" in sums:  # open periods start where waves explain most
+        found = np.array([starting_period(total) for total in sums["waves"]])
+        periods = found * np.where(width > 0, width, 1.0)
+        spec = with_periods(plan.spec, periods)
+    short = shared_is_short(scaling, scales, sums, width)
+    return Prepared(plan, counted, spec, scaling, scales, short, periods)
 
 
 def scaling_of(plan: Plan, counted: Sums, lower: np.ndarray, upper: np.ndarray) -> Scaling:

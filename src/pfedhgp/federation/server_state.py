@@ -2,107 +2,147 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import InputError
-from pfedhgp.federation.opening import inference_of
+from pfedhgp.federation.opening import inference_of, kernels_like
+from pfedhgp.federation.phases import Best, Counted, Phase, Prepared, RunState
+from pfedhgp.federation.plan import Plan
+from pfedhgp.federation.preparation import Census, Extent, after_preparation
+from pfedhgp.federation.training import Finish, Rounds, Starts
 from pfedhgp.inference.cycles.exchange import CycleServer, layer_from_arrays
 from pfedhgp.inference.starts.candidates import Start
 from pfedhgp.inference.starts.census import Scales
 from pfedhgp.inference.state import State, below, block_arrays, block_of
+from pfedhgp.model.blocks import GlobalBlock
 from pfedhgp.model.posterior import GlobalPosterior, Population
+from pfedhgp.model.spec import with_periods
 
-if TYPE_CHECKING:
-    from pfedhgp.federation.server import Server
-
-COUNTERS = (
-    *("phase", "round", "exchanges", "attempt", "turn", "_flat", "stop_asked", "present"),
-    *("chosen", "compared", "learn", "shared_is_short"),
-)
-"""What the server counts, and where it is."""
+COUNTERS = ("round", "exchanges", "attempt", "stop_asked", "present", "compared", "learn")
+"""Of `RunState`, kept by their names."""
 
 
-def state_of(server: Server) -> State:
-    """The server's part of a checkpoint, between two exchanges: what it knows from sums."""
+def state_of(plan: Plan, run: RunState, current: Phase | None) -> State:
+    """Everything that the next exchange depends on, but for the plan itself."""
     plain: dict[str, Any] = {
-        "plan": server.plan.to_json(),
-        **{name: getattr(server, name) for name in COUNTERS},
-        "history": server.history,
+        "plan": plan.to_json(),
+        "phase": None if current is None else current.kind,
+        **{name: getattr(run, name) for name in COUNTERS},
+        "history": run.history,
     }
     arrays: dict[str, np.ndarray] = {}
-    if hasattr(server, "census"):
-        plain["clients"] = server.clients
-        arrays |= below("census", server.census)
-        arrays |= {"x_centre": server.x_centre, "x_spread": server.x_spread}
-    if hasattr(server, "scaling"):
-        arrays |= below("scaling", vars(server.scaling))
-        plain["scales"] = server.scales.as_dict()
-        plain["starts"] = [start.as_dict() for start in server.starts.values()]
-        arrays |= {} if server.spec is server.plan.spec else {"periods": server.periods}
-        arrays |= {} if server.crowd is None else {"crowd": np.stack(server.crowd)}
-    if server.cycles is not None:
-        arrays |= below("cycles", server.cycles.request())
-        plain["cycles"] = server.cycles.progress()
-    if server.phase == "round":
-        own = server.party.state()
-        arrays |= block_arrays("started", server.started) | below("trainer", own.arrays)
-        plain["trainer"] = dict(own.plain)
-    if server.best is not None:
-        bound, attempt, shared, population, jitter = server.best
-        plain["best"] = {"bound": bound, "attempt": attempt, "jitter": float(jitter)}
-        arrays |= block_arrays("best", shared.block)
-        moments = {"mean": shared.mean, "covariance": shared.covariance}
+    if run.counted is not None:
+        plain["clients"] = run.counted.clients
+        arrays |= below("census", run.counted.sums)
+    if (found := run.prepared) is not None:
+        arrays |= below("scaling", found.scaling.as_arrays())
+        plain["scales"], plain["shared_is_short"] = found.scales.as_dict(), found.shared_is_short
+        plain["starts"] = [start.as_dict() for start in run.starts.values()]
+        optional = {"periods": found.periods, "crowd": found.crowd}
+        arrays |= {name: array for name, array in optional.items() if array is not None}
+        if found.cycles is not None:
+            arrays |= below("cycles", found.cycles.request())
+            plain["cycles"] = found.cycles.progress()
+    if isinstance(current, Rounds):
+        party = current.party.state()
+        arrays |= block_arrays("started", current.started) | below("trainer", party.arrays)
+        plain["trainer"] = dict(party.plain)
+        plain["chosen"], plain["turn"] = current.chosen, current.number
+    if (best := run.best) is not None:
+        plain["best"] = {
+            "bound": best.bound,
+            "attempt": best.attempt,
+            "jitter": float(best.jitter),
+        }
+        arrays |= block_arrays("best", best.shared.block)
+        moments = {"mean": best.shared.mean, "covariance": best.shared.covariance}
         arrays |= below("best_moments", moments)
-        arrays |= below("population", vars(population) if population is not None else {})
+        arrays |= below("population", {} if best.population is None else vars(best.population))
     return State(arrays, plain)
 
 
-def restore(server: Server, state: State) -> None:
-    """Puts `state` back; refuses where the plan is another one."""
-    plain, mine = state.plain, server.plan.to_json()
-    for name, value in mine.items():
+def restored(plan: Plan, state: State) -> tuple[RunState, Phase | None]:
+    """The run as `state` has it, and its phase; refuses a state of another plan."""
+    plain = state.plain
+    for name, value in plan.to_json().items():
         if plain["plan"].get(name) != value:
             raise InputError(f"`{name}` is not what the run began with: start it again")
-    for name in COUNTERS:
-        setattr(server, name, plain[name])
-    server.history = list(plain["history"])
-    if "clients" in plain:
-        server.clients, server.census = int(plain["clients"]), state.part("census")
-        server.x_centre, server.x_spread = state.array("x_centre"), state.array("x_spread")
-    if "scales" in plain:
-        server.scaling, server.scales = Scaling(**state.part("scaling")), Scales(**plain["scales"])
-        server.starts = {i: Start(**values) for i, values in enumerate(plain["starts"])}
-        if "periods" in state.arrays:
-            server.take_periods(state.array("periods"))
-        if "crowd" in state.arrays:
-            server.crowd = (state.array("crowd")[0], state.array("crowd")[1])
-    if "cycles" in plain:
-        choice = server.plan.cycles
-        assert choice is not None
-        layer = layer_from_arrays(state.part("cycles"))
-        server.cycles = CycleServer.resumed(choice, server.plan.spec.noise, layer, plain["cycles"])
-    if "trainer" in plain:
-        started = block_of(state, "started", server.kernels_like())
-        assert started is not None
-        server.started = started
-        cells = int(server.census["rows"][0]) * server.spec.outputs
-        settings = inference_of(server.plan, server.learn, cells)
-        server.party = settings.server(server.spec, started)
-        server.party.restore(State(state.part("trainer"), plain["trainer"]))
+    run = RunState(**{name: plain[name] for name in COUNTERS}, history=list(plain["history"]))
+    if "clients" not in plain:
+        return run, Census(plan, run)
+    run.counted = Counted(state.part("census"), int(plain["clients"]))
+    if "scales" not in plain:
+        return run, Extent(plan, run, run.counted)
+    run.starts = {i: Start(**values) for i, values in enumerate(plain["starts"])}
+    run.prepared = prepared = _prepared(plan, run.counted, state)
     if "best" in plain:
-        _restore_best(server, state)
+        run.best = _best(run, prepared, state)
+    return run, _phase(run, prepared, state)
 
 
-def _restore_best(server: Server, state: State) -> None:
-    best = state.plain["best"]
-    block = block_of(state, "best", server.kernels_like())
-    assert block is not None
+def _phase(run: RunState, prepared: Prepared, state: State) -> Phase | None:
+    kind = state.plain["phase"]
+    if kind == "cycles":
+        return after_preparation(run, prepared)
+    if kind == "start":
+        return Starts(run, prepared)
+    if kind == "round":
+        return _rounds(run, prepared, state)
+    if kind is None:
+        return None
+    assert run.best is not None
+    return Finish(run, run.best)
+
+
+def _prepared(plan: Plan, counted: Counted, state: State) -> Prepared:
+    plain, periods = state.plain, state.arrays.get("periods")
+    cycles = None
+    if "cycles" in plain:
+        assert plan.cycles is not None
+        layer = layer_from_arrays(state.part("cycles"))
+        cycles = CycleServer.resumed(plan.cycles, plan.spec.noise, layer, plain["cycles"])
+    return Prepared(
+        plan,
+        counted,
+        spec=plan.spec if periods is None else with_periods(plan.spec, periods),
+        scaling=Scaling(**state.part("scaling")),
+        scales=Scales(**plain["scales"]),
+        shared_is_short=plain["shared_is_short"],
+        periods=periods,
+        crowd=state.arrays.get("crowd"),
+        cycles=cycles,
+    )
+
+
+def _rounds(run: RunState, prepared: Prepared, state: State) -> Rounds:
+    plain, spec = state.plain, prepared.spec
+    started = _block(state, "started", prepared)
+    cells = int(prepared.counted.rows) * spec.outputs
+    party = inference_of(prepared.plan, run.learn, cells).server(spec, started)
+    party.restore(State(state.part("trainer"), plain["trainer"]))
+    return Rounds(run, prepared, party, started, plain["chosen"], plain["turn"])
+
+
+def _best(run: RunState, prepared: Prepared, state: State) -> Best:
+    kept = state.plain["best"]
     moments = (jnp.asarray(state.array(f"best_moments.{n}")) for n in ("mean", "covariance"))
     known = {name: jnp.asarray(array) for name, array in state.part("population").items()}
-    population = Population(**known) if known else None
-    shared = GlobalPosterior(block, *moments)
-    server.best = (best["bound"], best["attempt"], shared, population, best["jitter"])
+    return Best(
+        bound=kept["bound"],
+        attempt=kept["attempt"],
+        shared=GlobalPosterior(_block(state, "best", prepared), *moments),
+        population=Population(**known) if known else None,
+        jitter=kept["jitter"],
+        start=run.starts[kept["attempt"]],
+        prepared=prepared,
+    )
+
+
+def _block(state: State, name: str, prepared: Prepared) -> GlobalBlock:
+    found = block_of(state, name, kernels_like(prepared.spec, prepared.scaling))
+    assert found is not None
+    return found

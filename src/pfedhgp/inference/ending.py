@@ -11,7 +11,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["CONVERGED", "LIMIT", "NOISE", "STOPPED", "gain_a_round", "how", "in_words", "may_end"]
+__all__ = [
+    "CONVERGED",
+    "LIMIT",
+    "NOISE",
+    "STOPPED",
+    "gain_a_round",
+    "has_converged",
+    "how",
+    "in_words",
+    "may_end",
+]
 
 CONVERGED, LIMIT, STOPPED = "converged", "limit", "stopped"
 NOISE = 0.05
@@ -26,6 +36,14 @@ def gain_a_round(bounds: Sequence[float]) -> float | None:
 def may_end(bounds: Sequence[float], slack: float) -> bool:
     """Whether the last bound is the highest so far, but for `slack` nats."""
     return bounds[-1] >= max(bounds) - slack
+
+
+def has_converged(bounds: Sequence[float], slack: float) -> bool:
+    """Whether the last two rounds gained less than `slack` nats each, and no round before was better."""
+    if len(bounds) < 3:
+        return False
+    most = max(bounds[-1] - bounds[-2], bounds[-2] - bounds[-3])
+    return most < slack and may_end(bounds, slack)
 
 
 def how(bounds: Sequence[float], *, converged: bool, asked: bool, slack: float) -> str:

@@ -8,13 +8,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import BudgetWarning
 from pfedhgp.federation.opening import Frame, too_few
+from pfedhgp.federation.phases import Counted, Prepared
 from pfedhgp.federation.plan import Plan
-from pfedhgp.federation.server import Server
+from pfedhgp.federation.training import more_inputs, warn_of_cap
 from pfedhgp.gp.kernels import RBF, Matern32
+from pfedhgp.inference.protocols import ServerParty
 from pfedhgp.inference.starts import budget
 from pfedhgp.inference.starts.candidates import Start
+from pfedhgp.inference.starts.census import Scales
 from pfedhgp.inference.structured.settings import Structured
 from pfedhgp.model.spec import build_spec, starting_kernels
 
@@ -51,7 +55,7 @@ def test_a_domain_of_300_lengthscales_is_cut_at_the_cap():
     assert budget.box_residual(kernels, Z, JITTER) > 0.1
 
 
-def server(size: int, lost: float, **kwargs) -> Server:
+def in_training(size: int, lost: float, **kwargs) -> tuple[Prepared, ServerParty]:
     """In training with `size` global inducing inputs that cost `lost` nats a client."""
     spec = build_spec(
         inputs=1,
@@ -63,32 +67,32 @@ def server(size: int, lost: float, **kwargs) -> Server:
         local_latents=None,
         noise="auto",
     )
-    made = Server(Plan(spec, Structured(), **kwargs))
-    made.census, made.clients = {"rows": np.array([900.0])}, 3
+    plan, counted = Plan(spec, Structured(), **kwargs), Counted({"rows": np.array([900.0])}, 3)
+    unit = Scaling(np.zeros(1), np.ones(1), np.zeros(1), np.ones(1))
+    prepared = Prepared(plan, counted, spec, unit, Scales(0.02, 0.2, 0.4, 0.5, 0.1))
     block = SimpleNamespace(inputs=np.zeros((size, 1)))
-    made.party = SimpleNamespace(block=block, shared_nats=lambda: lost)
-    return made
+    return prepared, SimpleNamespace(block=block, shared_nats=lambda: lost)
 
 
 def test_global_inputs_grow_while_they_are_short():
     size, path = 12, []
-    while (more := server(size, lost=2.0 * budget.NATS)._other_inputs()) is not None:
+    while (more := more_inputs(*in_training(size, lost=2.0 * budget.NATS))) is not None:
         size = len(more)
         path.append(size)
     assert path == [20, 32, 48, 72, 100, 150, 200, 256]
-    assert server(12, lost=0.5 * budget.NATS)._other_inputs() is None
+    assert more_inputs(*in_training(12, lost=0.5 * budget.NATS)) is None
 
 
 def test_global_inputs_stop_at_the_cap_that_was_given_and_at_the_rows():
-    assert len(server(32, lost=9.0, largest_inducing=40)._other_inputs()) == 40
-    assert server(40, lost=9.0, largest_inducing=40)._other_inputs() is None
-    assert server(900, lost=9.0, largest_inducing=5000)._other_inputs() is None
+    assert len(more_inputs(*in_training(32, lost=9.0, largest_inducing=40))) == 40
+    assert more_inputs(*in_training(40, lost=9.0, largest_inducing=40)) is None
+    assert more_inputs(*in_training(900, lost=9.0, largest_inducing=5000)) is None
 
 
 @pytest.mark.parametrize(("shared", "local", "short"), [(25, 25, True), (40, 40, False)])
 def test_given_budgets_that_are_much_too_small_are_known(shared, local, short):
     """The study's scales: a local lengthscale of a fortieth of the domain, 50 rows."""
-    plan = server(12, lost=0.0, inducing=shared, local_inducing=local).plan
+    plan = in_training(12, lost=0.0, inducing=shared, local_inducing=local)[0].plan
     frame = Frame(extent=np.ones(1), moment=np.eye(1), cells=50.0, most=256, rows=300)
     start = Start(0.2, 0.025, 0.6, 0.35, 1e-4)
     assert too_few(plan, plan.spec, frame, start) is short
@@ -96,16 +100,16 @@ def test_given_budgets_that_are_much_too_small_are_known(shared, local, short):
 
 def test_a_global_cap_that_is_too_low_is_said():
     with pytest.warns(BudgetWarning, match=r"40 global inducing inputs.*raise `largest_inducing`"):
-        server(40, lost=9.0, largest_inducing=40)._warn_of_cap()
+        warn_of_cap(*in_training(40, lost=9.0, largest_inducing=40))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        server(40, lost=0.1, largest_inducing=40)._warn_of_cap()
-        server(32, lost=9.0, largest_inducing=40)._warn_of_cap()
-        server(40, lost=9.0, inducing=40)._warn_of_cap()
+        warn_of_cap(*in_training(40, lost=0.1, largest_inducing=40))
+        warn_of_cap(*in_training(32, lost=9.0, largest_inducing=40))
+        warn_of_cap(*in_training(40, lost=9.0, inducing=40))
 
 
 def test_numbers_that_were_given_do_not_grow():
-    assert server(12, lost=9.0, inducing=12)._other_inputs() is None
+    assert more_inputs(*in_training(12, lost=9.0, inducing=12)) is None
 
 
 def test_rows_are_spread_over_a_clients_own_inputs():

@@ -64,7 +64,7 @@ def test_algorithm_1_starts_where_the_paper_does():
     server, cohort = Server(plan), Cohort(plan, rows_of(truth))
     server.gather(cohort.answer(server.request()))
     request = server.request()
-    block = server.openings[0].party.block
+    block = server.current.openings[0].party.block
     np.testing.assert_allclose(np.ravel(block.kernels.lengthscale), 2.0)
     np.testing.assert_allclose(np.ravel(block.inputs), np.linspace(0, 10, 25))
     assert float(block.phi) == pytest.approx(1.0)
@@ -104,4 +104,4 @@ def _plan_and_block():
     server, cohort = Server(plan), Cohort(plan, rows)
     server.gather(cohort.answer(server.request()))
     server.request()
-    return plan, server.openings[0].party.block
+    return plan, server.current.openings[0].party.block

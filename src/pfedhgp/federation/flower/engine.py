@@ -94,7 +94,7 @@ class Engine:
             self._note(request, entry)
             record = self.server.gather([replies[name] for name in entry["counted"]])
             if record is not None and any([call(record) is True for call in self.callbacks]):
-                self.server.stop_asked = True
+                self.server.stop()
             self.keep()
             (self.tell or self._log_missing)(entry)
         return self._deliver()
@@ -145,7 +145,7 @@ class Engine:
         attempt = self.server.attempt
         if request.kind in ("finish", DELIVER):
             assert self.server.best is not None
-            attempt = self.server.best[1]
+            attempt = self.server.best.attempt
         late = -1 not in roster.knows.get(name, [])
         if late and request.kind in ("start", *TRAINED) and "cycles" in roster.setup:
             arrays |= missed_arrays("cycles", roster.setup["cycles"])
@@ -265,10 +265,10 @@ class Engine:
         """The global block and what it takes to predict with it, to every site that has not got it yet."""
         server = self.server
         assert server.best is not None
-        population = server.best[3]
-        arrays = dict(server._ask_finish())
-        arrays |= {f"population.{k}": np.asarray(v) for k, v in vars(population).items()}
-        request = Message("finish", server.round, "server", arrays)
+        arrays = server.best.as_arrays()
+        population = vars(server.best.population)
+        arrays |= {f"population.{name}": np.asarray(array) for name, array in population.items()}
+        request = Message("finish", server.run.round, "server", arrays)
         self.link.expect(guard.SLACK * guard.HEADER)
         missing = self._hand_over(request)
         lost = [name for name, code in missing.items() if code == "forgotten"]
@@ -297,12 +297,11 @@ class Engine:
 
     def summary(self) -> str:
         """What the sites' model files say of the training."""
-        server = self.server
-        assert server.best is not None
-        bound = server.best[0]
-        kept = {"exchanges": server.exchanges, "bound": None if bound is None else float(bound)}
-        start = server.starts[server.best[1]]
-        return json.dumps({**kept, "starting_scales": start.as_dict()})
+        best = self.server.best
+        assert best is not None
+        bound = None if best.bound is None else float(best.bound)
+        kept = {"exchanges": self.server.exchanges, "bound": bound}
+        return json.dumps({**kept, "starting_scales": best.start.as_dict()})
 
 
 def check_reply(

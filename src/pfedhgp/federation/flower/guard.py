@@ -15,8 +15,8 @@ import numpy as np
 
 from pfedhgp.federation.flower.envelope import DELIVER, MISSED, Envelope, Refused
 from pfedhgp.federation.messages import hash_arrays
+from pfedhgp.federation.phases import LARGEST_INDUCING
 from pfedhgp.federation.plan import Plan
-from pfedhgp.federation.server import LARGEST_INDUCING
 from pfedhgp.inference.arrays import DERIVATIVES
 from pfedhgp.inference.meanfield import bound as meanfield
 from pfedhgp.inference.meanfield import steps

@@ -13,6 +13,7 @@ from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.federation.clients import Cohort
 from pfedhgp.federation.messages import Message
+from pfedhgp.federation.opening import kernels_like
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
 from pfedhgp.inference.arrays import block_from_arrays
@@ -21,7 +22,7 @@ from pfedhgp.inference.structured.adoption import adopt
 from pfedhgp.inference.structured.settings import Structured
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.posterior import GlobalPosterior, Population
-from pfedhgp.model.spec import Spec, starting_kernels
+from pfedhgp.model.spec import Spec
 
 
 def site_model(
@@ -44,11 +45,10 @@ def site_model(
         for name, array in delivered.arrays.items()
         if name.startswith("population.")
     }
-    kernels = starting_kernels(
-        cohort.spec.kernel, scale=0.2, count=plan.spec.latents, extent=scaling.extent
-    )
     moments = (jnp.asarray(finish[name]) for name in ("mean", "covariance"))
-    shared = GlobalPosterior(block_from_arrays(finish, kernels), *moments)
+    shared = GlobalPosterior(
+        block_from_arrays(finish, kernels_like(cohort.spec, scaling)), *moments
+    )
     spec, jitter = cohort.spec, float(finish["jitter"])
     model = _model(plan, spec, shared, Population(**powers), scaling, jitter, names)
     own_layers = cohort.layers if plan.cycles and plan.cycles.sharing != "shared" else {}
@@ -78,10 +78,18 @@ def server_model(
     metrics: Mapping[str, Any],
 ) -> FittedModel:
     """What the server knows: it predicts as for a client that was never seen."""
-    assert server.best is not None
-    _, _, shared, population, jitter = server.best
+    best = server.best
+    assert best is not None
+    assert best.population is not None
+    known = best.prepared
     model = _model(
-        server.plan, server.spec, shared, population, server.scaling, float(jitter), names
+        server.plan,
+        known.spec,
+        best.shared,
+        best.population,
+        known.scaling,
+        float(best.jitter),
+        names,
     )
     return replace(
         model,
@@ -89,7 +97,7 @@ def server_model(
         history=server.history,
         messages=messages,
         metrics=dict(metrics),
-        cycle_layer=None if server.cycles is None else server.cycles.layer,
+        cycle_layer=None if known.cycles is None else known.cycles.layer,
     )
 
 

@@ -18,7 +18,7 @@ from pfedhgp.studies.common import provenance
 from pfedhgp.studies.synthetic import algorithm1
 from pfedhgp.studies.synthetic.oracle import Gaussians, oracle
 from pfedhgp.studies.synthetic.personal import Personal
-from pfedhgp.studies.synthetic.scored_rounds import Point, score_rounds
+from pfedhgp.studies.synthetic.scored_rounds import Point, RoundScores
 from pfedhgp.studies.synthetic.simulator import DOMAIN, Simulation
 
 INDUCING = 24
@@ -142,12 +142,13 @@ def _trained(model: FederatedGP, truth: Simulation, curve: bool) -> Outcome:
     def nll(fitted: FittedModel) -> float:
         return _mean_nll(truth, _predictions(fitted, truth))
 
-    points = score_rounds(model, nll) if curve else []
+    scores = RoundScores(nll)
+    if curve:
+        model.set_params(callbacks=[scores])
     model.fit(clients_of(truth))
     predictions = _predictions(model.model_, truth)
     exchanges, sent = model.exchanges_, sum(entry["bytes"] for entry in model.messages_)
-    if curve:
-        points.append((exchanges, sent, _mean_nll(truth, predictions)))
+    last = [(exchanges, sent, _mean_nll(truth, predictions))] if curve else []
     costs = {
         "rounds": float(sum(entry["kind"] == "round" for entry in model.history_)),
         "exchanges": float(exchanges),
@@ -156,7 +157,7 @@ def _trained(model: FederatedGP, truth: Simulation, curve: bool) -> Outcome:
     if model.plan_.inference.start_is_round:
         costs["rounds"] += 1.0
     bound = None if model.bound_ is None else float(model.bound_)
-    return Outcome(predictions, costs, bound, points)
+    return Outcome(predictions, costs, bound, [*scores.points, *last])
 
 
 def _predictions(fitted: FittedModel, truth: Simulation) -> list[Gaussians]:

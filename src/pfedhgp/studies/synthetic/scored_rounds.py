@@ -5,62 +5,56 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
-from pfedhgp.data.rows import ClientRows
-from pfedhgp.estimator import FederatedGP
-from pfedhgp.federation import inprocess
+from pfedhgp.federation import inprocess, planning
 from pfedhgp.federation.clients import Cohort
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.server import Server
+from pfedhgp.federation.training import Rounds
 from pfedhgp.inference.protocols import ClientParty
 from pfedhgp.inference.structured.settings import StructuredClients
 from pfedhgp.model.fitted import FittedModel
 
-Score = Callable[[FittedModel], float]
 Point = tuple[int, int, float]
 """Exchanges so far, bytes so far (the final delivery included), and the score."""
 
 
-def score_rounds(model: FederatedGP, score: Score) -> list[Point]:
-    """Makes `model` keep a point of its curve for every round but the last; fills the list it returns.
+class RoundScores:
+    """A callback of `FederatedGP` that keeps a point of the curve for every round but the last.
 
     The replies of each round also go to a copy of the server that is told to stop there. So the curve comes
     from the protocol's own ending, and the training itself is not affected.
     """
-    curve: list[Point] = []
 
-    def exchange(
-        server: Server,
-        cohorts: Sequence[Cohort],
-        record: Callable[[Message, str], None],
-        keep: Callable[[], None] | None,
-    ) -> None:
-        sent = 0
+    def __init__(self, score: Callable[[FittedModel], float]) -> None:
+        self.score = score
+        self.points: list[Point] = []
+        self._sent = 0
+        self._stopped: tuple[Server, inprocess.Exchange] | None = None
 
-        def count(message: Message, receiver: str) -> None:
-            nonlocal sent
-            sent += message.nbytes
-            record(message, receiver)
+    def replied(self, exchange: inprocess.Exchange) -> None:
+        """Takes a copy of the server before it gets the replies to a round."""
+        replies = exchange.replies
+        self._sent += exchange.request.nbytes * len(replies) + sum(r.nbytes for r in replies)
+        rounds = exchange.server.current
+        if isinstance(rounds, Rounds):
+            self._stopped = _copy(exchange.server, rounds), exchange
 
-        while (request := server.request()) is not None:
-            replies = list(inprocess.answers(request, cohorts, count))
-            ending = _copy(server) if request.kind == "round" else None
-            server.gather(replies)
-            if ending is not None and server.phase == "round":
-                extra, fitted = _stopped(model, ending, cohorts, replies)
-                curve.append((ending.exchanges, sent + extra, score(fitted)))
-
-    model._exchange = exchange  # type: ignore[method-assign]
-    return curve
+    def __call__(self, record: dict[str, Any]) -> None:
+        if self._stopped is not None and "ended" not in record:
+            server, exchange = self._stopped
+            extra, fitted = _ended(server, exchange.cohorts, exchange.replies)
+            self.points.append((server.exchanges, self._sent + extra, self.score(fitted)))
+        self._stopped = None
 
 
-def _copy(server: Server) -> Server:
+def _copy(server: Server, rounds: Rounds) -> Server:
     """Arrays are never changed in place, so lists and parties are all that has to be copied."""
-    other = copy.copy(server)
-    other.history = list(server.history)
-    other.party = copy.copy(server.party)
-    other.party.bounds = list(server.party.bounds)
-    other.plan = replace(server.plan, restarts=1)
+    other, party = copy.copy(server), copy.copy(rounds.party)
+    party.bounds = list(rounds.party.bounds)
+    other.run = replace(server.run, history=list(server.run.history), stop_asked=True)
+    other.current = replace(rounds, run=other.run, party=party)
     return other
 
 
@@ -71,11 +65,10 @@ def _plug_in(party: ClientParty) -> ClientParty:
     return party
 
 
-def _stopped(
-    model: FederatedGP, server: Server, cohorts: Sequence[Cohort], replies: list[Message]
+def _ended(
+    server: Server, cohorts: Sequence[Cohort], replies: Sequence[Message]
 ) -> tuple[int, FittedModel]:
-    """Ends training on the copies with these replies; returns the bytes of the ending and the model."""
-    server.stop_asked = True
+    """Ends training on copies with these replies; returns the bytes of the ending and the model."""
     server.gather(replies)
     copies = [copy.copy(cohort) for cohort in cohorts]
     for cohort in copies:
@@ -86,18 +79,17 @@ def _stopped(
         nonlocal extra
         extra += message.nbytes
 
-    while (request := server.request()) is not None:
-        server.gather(list(inprocess.answers(request, copies, count)))
-    ended = copy.copy(model)
-    rows: list[ClientRows] = [client for cohort in copies for client in cohort.clients]
+    inprocess.run(server, copies, record=count)
+    rows = [client for cohort in copies for client in cohort.clients]
     d, outputs = rows[0].X.shape[1], rows[0].Y.shape[1]
-    ended._keep(
+    fitted = planning.fitted_model(
         server.plan,
         server,
         copies,
         rows,
-        tuple(f"x{j}" for j in range(d)),
-        tuple(f"y{q}" for q in range(outputs)),
-        [],
+        input_names=tuple(f"x{j}" for j in range(d)),
+        output_names=tuple(f"y{q}" for q in range(outputs)),
+        settings={},
+        messages=[],
     )
-    return extra, ended.model_
+    return extra, fitted

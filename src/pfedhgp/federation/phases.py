@@ -1,0 +1,164 @@
+"""The server's phases, and what they hand on: the census, what training starts from, what it ended with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+
+from pfedhgp.data.scaling import Scaling
+from pfedhgp.federation.opening import Frame
+from pfedhgp.federation.plan import Plan
+from pfedhgp.inference.arrays import block_to_arrays
+from pfedhgp.inference.cycles.exchange import CycleServer
+from pfedhgp.inference.starts import candidates, census
+from pfedhgp.inference.starts.candidates import Start
+from pfedhgp.inference.starts.census import Scales
+from pfedhgp.model.posterior import GlobalPosterior, Population
+from pfedhgp.model.spec import Spec
+
+LARGEST_INDUCING = 256
+"""The most global inducing inputs of an automatic budget, unless the plan says otherwise."""
+Sums = dict[str, np.ndarray]
+
+
+class Phase(Protocol):
+    """One kind of exchange: what the server asks for, and what it does with the summed replies."""
+
+    kind: ClassVar[str]
+
+    def request(self) -> dict[str, np.ndarray]:
+        """The arrays of the broadcast."""
+
+    def take(self, sums: Sums, senders: Sequence[str]) -> Outcome:
+        """Takes the sum of the replies of `senders`."""
+
+
+class Outcome(NamedTuple):
+    """The phase that comes next (None: the server is done), and the record of a round of training."""
+
+    phase: Phase | None
+    record: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The census: sums over all clients' rows."""
+
+    sums: Sums
+    clients: int
+
+    @property
+    def rows(self) -> float:
+        return float(self.sums["rows"][0])
+
+    @property
+    def rows_a_client(self) -> float:
+        return self.rows / self.clients
+
+    @property
+    def cells(self) -> np.ndarray:
+        """Observed cells of each output."""
+        return np.diagonal(self.sums["y_pairs"])
+
+    @property
+    def x_centre(self) -> np.ndarray:
+        return np.asarray(self.sums["x_sum"] / self.sums["rows"])
+
+    @property
+    def x_spread(self) -> np.ndarray:
+        return census.pooled_spread(self.sums)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What training starts from: all that the server knows of the data before the first round."""
+
+    plan: Plan
+    counted: Counted
+    spec: Spec
+    """The plan's, with the periods that the data say"""
+    scaling: Scaling
+    scales: Scales
+    shared_is_short: bool = False
+    """Whether clients have the shorter of the two scales in common"""
+    periods: np.ndarray | None = None
+    """Of the inputs, in the data's units, if a kernel leaves its period open"""
+    crowd: np.ndarray | None = None
+    """(lower, upper) of nearly all rows, if a few others stretch the domain"""
+    cycles: CycleServer | None = None
+
+    @property
+    def frame(self) -> Frame:
+        """What a start is laid out for."""
+        sums, spread = self.counted.sums, self.scaling.spread
+        pairs = np.maximum(sums["y_pairs"], 1.0)
+        return Frame(
+            extent=self.scaling.extent,
+            moment=sums["y_cross"] / pairs / (spread[:, None] * spread[None, :]),
+            cells=float(self.counted.cells.sum()) / self.counted.clients,
+            most=self.most_inducing,
+            rows=int(self.counted.rows),
+        )
+
+    @property
+    def most_inducing(self) -> int:
+        """No more than there are rows; with cycles, which lie on one grid, than a client has rows."""
+        rows = self.counted.rows if self.cycles is None else self.counted.rows_a_client
+        return min(self.largest_inducing, max(int(rows), 1))
+
+    @property
+    def largest_inducing(self) -> int:
+        """What the plan allows; by default fewer if messages, of the size (R Q M)², would be long."""
+        if self.plan.largest_inducing is not None:
+            return self.plan.largest_inducing
+        each = max(self.spec.latents * self.spec.outputs, 1)
+        return int(np.clip(candidates.LARGEST_MESSAGE // each, 128, LARGEST_INDUCING))
+
+
+@dataclass(frozen=True)
+class Best:
+    """The training with the highest bound: what the server ended with."""
+
+    bound: float | None
+    attempt: int
+    shared: GlobalPosterior
+    population: Population | None
+    jitter: float
+    start: Start
+    prepared: Prepared
+
+    def as_arrays(self) -> dict[str, np.ndarray]:
+        """The global block and q(v_g), as clients get them in the end."""
+        return {
+            **block_to_arrays(self.shared.block),
+            "mean": np.asarray(self.shared.mean),
+            "covariance": np.asarray(self.shared.covariance),
+            "jitter": np.asarray(self.jitter),
+            "attempt": np.asarray(float(self.attempt)),
+        }
+
+
+@dataclass
+class RunState:
+    """What the server keeps from one phase to the next."""
+
+    round: int = 0
+    exchanges: int = 0
+    attempt: int = 0
+    """The number of restarts so far"""
+    stop_asked: bool = False
+    present: list[str] = field(default_factory=list)
+    """The clients whose replies were counted last"""
+    compared: bool = False
+    """Whether the first start was chosen among several"""
+    learn: bool = False
+    """Whether inducing inputs move, if that was left open"""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    starts: dict[int, Start] = field(default_factory=dict)
+    """Where each attempt started"""
+    counted: Counted | None = None
+    prepared: Prepared | None = None
+    best: Best | None = None
