@@ -139,7 +139,7 @@ def test_training_with_loadings_starts_from_the_scale_that_is_shared(waves):
     other = 0.4 if waves == 6.0 else 6.0
     server, sent = opened(signals(common=wave(waves), own=wave(other)))
     assert {"bin_sum", "bin_rows", "own_products", "own_pairs"} < sent
-    (opening,) = server.openings
+    (opening,) = server.current.openings
     assert (opening.start.shared < opening.start.local) is (waves == 6.0)
 
 
@@ -148,4 +148,4 @@ def test_clients_are_not_asked_where_rows_are_few_or_there_are_no_loadings():
     for rows, asked in ((60, clients), (240, [(x, Y[:, :1]) for x, Y in clients])):
         server, sent = opened(asked, rows=rows)
         assert "bin_sum" not in sent
-        assert server.openings[0].start.shared > server.openings[0].start.local
+        assert server.current.openings[0].start.shared > server.current.openings[0].start.local
