@@ -96,7 +96,7 @@ def most_local_inputs(model: FederatedGP) -> int:
 
 
 def table() -> list[dict[str, Any]]:
-    """Prints the table of docs/inference.md, and returns it."""
+    """Prints the table of docs/notes/inference.md, and returns it."""
     print("\n(e) automatic inducing inputs, and many more (local: one a row)")
     print("| case | rows a client | M, start and end | M_i | bound a client | M given | gained |")
     print("|---|---|---|---|---|---|---|")

@@ -1,4 +1,4 @@
-"""A site that was not there gets the population's prediction; with a day of its own it can be adopted."""
+"""A new site gets the population's prediction; with a day of rows of its own you can adopt it."""
 
 import warnings
 
@@ -26,11 +26,11 @@ model = FederatedGP(rounds=6).fit(
 
 truth = signal(6.0, hours)
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", PFedHGPWarning)  # it would say that the site is not known
+    warnings.simplefilter("ignore", PFedHGPWarning)  # it says that the model does not know the site
     stranger = model.predict("new site", hours)
 
 day = np.arange(0.5, 24.0, 1.0)
-model.adopt("new site", day, readings(6.0, day))  # the shared layer stays as it is; nothing is sent
+model.adopt("new site", day, readings(6.0, day))  # the global layer stays; nothing is sent
 adopted = model.predict("new site", hours)
 
 for name, p in (("stranger", stranger), ("adopted", adopted)):

@@ -1,4 +1,4 @@
-"""Fill a station's outage from what the other stations saw, and say how sure one can be of it."""
+"""Fill a station's outage from what the other stations saw, and say how sure you can be."""
 
 import numpy as np
 import polars as pl
@@ -7,7 +7,7 @@ from pfedhgp import FederatedGP
 
 rng = np.random.default_rng(2)
 day = np.linspace(0, 10, 30)
-weather = 8 * np.sin(day) + 4 * np.sin(2.3 * day)  # all stations have the same
+weather = 8 * np.sin(day) + 4 * np.sin(2.3 * day)  # the same at all stations
 truth = {f"station {i}": 50 + 3 * i + weather for i in range(4)}
 noisy = {name: y + rng.normal(size=30) for name, y in truth.items()}
 outage = (day > 4) & (day < 7)
@@ -16,7 +16,7 @@ noisy["station 2"][outage] = np.nan  # a missing reading is NaN
 model = FederatedGP(rounds=6).fit({name: (day, y) for name, y in noisy.items()})
 
 p = model.predict("station 2", day)
-low, high = p.interval(0.95)  # of a reading: noise is in it
+low, high = p.interval(0.95)  # of a reading, noise included
 filled = pl.DataFrame(
     {
         "day": day,

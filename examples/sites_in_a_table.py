@@ -1,4 +1,4 @@
-"""Fit sites that lie in one pandas table; predict for one of them, with uncertainty and layer by layer."""
+"""Fit sites from one pandas table; predict for one of them, with uncertainty and by layer."""
 
 import numpy as np
 import pandas as pd
@@ -16,8 +16,8 @@ table = pd.concat(parts, ignore_index=True)
 model = FederatedGP(rounds=6).fit(table, client="site", inputs="hour", outputs="load")
 
 p = model.predict("south", pd.DataFrame({"hour": [6.0, 12.0, 18.0]}))
-low, high = p.interval(0.95)  # of a reading: noise is in it
+low, high = p.interval(0.95)  # of a reading, noise included
 shown = pd.DataFrame({"load": p.mean[:, 0], "from": low[:, 0], "to": high[:, 0]}, [6, 12, 18])
 for name, layer in p.layers.items():
-    shown[name] = layer.mean[:, 0]  # the layers' means add up to the prediction's
+    shown[name] = layer.mean[:, 0]  # the means of the layers add up to the prediction
 print(shown.round(1).to_string())
