@@ -454,6 +454,19 @@ def test_names_in_the_code_exist(path):
             assert (ROOT / code).is_file() or (ROOT / "src" / "pfedhgp" / code).is_file(), code
 
 
+def test_the_drawing_names_modules_that_exist():
+    """`package: module, module`, `package`, or several of these; a line that ends in `,` or `:` goes on."""
+    drawing = (ROOT / "docs" / "images" / "architecture.svg").read_text("utf-8")
+    lines = re.findall(r'<text class="where[^>]*>([^<]+)</text>', drawing)
+    text = re.sub(r"([,:])\n", r"\1 ", "\n".join(lines))
+    places = re.split(r"[\n;]", text)
+    assert len(places) > 10
+    for place in places:
+        package, _, modules = (part.strip() for part in place.partition(":"))
+        for module in modules.split(",") if modules else [""]:
+            assert resolved(f"{package}.{module.strip()}".rstrip(".")).__doc__, place
+
+
 def reference_modules() -> list[str]:
     (listed,) = re.findall(r"^MODULES := ((?:.*\\\n)*.*)$", MAKEFILE, flags=re.M)
     return listed.replace("\\\n", " ").split()
