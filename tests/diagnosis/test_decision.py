@@ -7,7 +7,7 @@ import pytest
 
 from pfedhgp.diagnosis import decision
 from pfedhgp.diagnosis.decision import NONE, Calibration, calibrate, diagnose, margin, scores, why
-from pfedhgp.diagnosis.evidence import Evidence, Law, of_laws
+from pfedhgp.diagnosis.evidence import ClassGaussian, Evidence, evidence_under
 from pfedhgp.errors import InputError
 
 CLASSES = ("a", "b")
@@ -15,11 +15,13 @@ CLASSES = ("a", "b")
 
 def gaussian_evidence(rng, count: int = 400, wild: float = 0.0) -> tuple[Evidence, list[str]]:
     """Cycles of two classes, two channels of 20 samples; channel 1 runs wild now and then in both."""
-    laws = [Law(np.full((20, 2), shift), np.zeros((40, 0)), np.eye(2)) for shift in (0.0, 1.0)]
+    gaussians = [
+        ClassGaussian(np.full((20, 2), shift), np.zeros((40, 0)), np.eye(2)) for shift in (0.0, 1.0)
+    ]
     truth = rng.integers(0, 2, count)
     cycles = rng.normal(size=(count, 20, 2)) + truth[:, None, None]
     cycles[rng.uniform(size=count) < wild, :, 1] *= 30.0
-    found = of_laws(CLASSES, laws, cycles, novelty=True)
+    found = evidence_under(CLASSES, gaussians, cycles, novelty=True)
     return found, [CLASSES[k] for k in truth]
 
 
@@ -53,8 +55,12 @@ def test_thresholds_keep_the_chosen_rate_on_new_cycles_and_flag_strangers():
     known = calibrate(*gaussian_evidence(rng, 2000), false_alarms=0.02)
     fresh, _ = gaussian_evidence(rng, 2000)
     assert 0.005 < diagnose(fresh, calibration=known).none.mean() < 0.035
-    laws = [Law(np.full((20, 2), shift), np.zeros((40, 0)), np.eye(2)) for shift in (0.0, 1.0)]
-    strangers = of_laws(CLASSES, laws, rng.normal(size=(200, 20, 2)) - 3.0, novelty=True)
+    gaussians = [
+        ClassGaussian(np.full((20, 2), shift), np.zeros((40, 0)), np.eye(2)) for shift in (0.0, 1.0)
+    ]
+    strangers = evidence_under(
+        CLASSES, gaussians, rng.normal(size=(200, 20, 2)) - 3.0, novelty=True
+    )
     assert diagnose(strangers, calibration=known).none.all()
 
 
@@ -65,8 +71,10 @@ def test_a_wild_channel_does_not_hide_what_the_others_say():
     known = calibrate(held, truth, false_alarms=0.02)
     cycles = rng.normal(size=(200, 20, 2))
     cycles[:, :, 0] -= 3.0
-    laws = [Law(np.full((20, 2), shift), np.zeros((40, 0)), np.eye(2)) for shift in (0.0, 1.0)]
-    strangers = of_laws(CLASSES, laws, cycles, novelty=True)
+    gaussians = [
+        ClassGaussian(np.full((20, 2), shift), np.zeros((40, 0)), np.eye(2)) for shift in (0.0, 1.0)
+    ]
+    strangers = evidence_under(CLASSES, gaussians, cycles, novelty=True)
     assert diagnose(strangers, calibration=known).none.all()
     whole = Evidence(CLASSES, held.log_density, held.distance, held.cells)
     blunt = calibrate(whole, truth, false_alarms=0.02)
@@ -79,7 +87,7 @@ def test_a_cycle_between_two_classes_is_of_neither_however_wild_the_rest_is():
     rng = np.random.default_rng(5)
     step = np.zeros((20, 2))
     step[3] = 1.0
-    laws = [Law(k * step, np.zeros((40, 0)), 0.01 * np.eye(2)) for k in (0.0, 1.0)]
+    gaussians = [ClassGaussian(k * step, np.zeros((40, 0)), 0.01 * np.eye(2)) for k in (0.0, 1.0)]
 
     def drawn(count: int, place: float) -> np.ndarray:
         cycles = place * step + 0.1 * rng.normal(size=(count, 20, 2))
@@ -88,14 +96,16 @@ def test_a_cycle_between_two_classes_is_of_neither_however_wild_the_rest_is():
 
     held = np.concatenate([drawn(500, 0.0), drawn(500, 1.0)])
     truth = ["a"] * 500 + ["b"] * 500
-    known = calibrate(of_laws(CLASSES, laws, held, novelty=True), truth, false_alarms=0.02)
-    between = of_laws(CLASSES, laws, drawn(200, 0.5), novelty=True)
+    known = calibrate(
+        evidence_under(CLASSES, gaussians, held, novelty=True), truth, false_alarms=0.02
+    )
+    between = evidence_under(CLASSES, gaussians, drawn(200, 0.5), novelty=True)
     assert diagnose(between, calibration=known).none.mean() > 0.95
     assert margin(between, known, share=0.05) > 1.0
-    fresh = of_laws(CLASSES, laws, drawn(1000, 1.0), novelty=True)
+    fresh = evidence_under(CLASSES, gaussians, drawn(1000, 1.0), novelty=True)
     assert diagnose(fresh, calibration=known).none.mean() < 0.03
     blunt = Evidence(CLASSES, between.log_density, between.distance, between.cells)
-    limit = calibrate(of_laws(CLASSES, laws, held), truth, false_alarms=0.02)
+    limit = calibrate(evidence_under(CLASSES, gaussians, held), truth, false_alarms=0.02)
     assert diagnose(blunt, calibration=limit).none.mean() < 0.05
 
 
@@ -174,14 +184,17 @@ def test_why_finds_the_channel_and_the_stretch_and_sums_to_the_evidence():
     half = np.repeat(np.linspace(0.2, 1.0, 30), 2)[:, None]
     bent = np.zeros((30, 2))
     bent[12:18, 1] = 4.0
-    laws = (Law(bent, half, 0.1 * np.eye(2)), Law(np.zeros((30, 2)), half, 0.1 * np.eye(2)))
+    gaussians = (
+        ClassGaussian(bent, half, 0.1 * np.eye(2)),
+        ClassGaussian(np.zeros((30, 2)), half, 0.1 * np.eye(2)),
+    )
     cycle = bent + 0.3 * rng.normal(size=(30, 2))
     grid = np.arange(30.0)[:, None]
-    found = why(laws, ("bent", "flat"), grid=grid, channels=("left", "right"), cycle=cycle)
+    found = why(gaussians, ("bent", "flat"), grid=grid, channels=("left", "right"), cycle=cycle)
     first = found.stretches(10)[0]
     assert first["channel"] == "right"
     assert 12 <= first["start"] <= 17
-    expected = laws[0].score(cycle[None])[0][0] - laws[1].score(cycle[None])[0][0]
+    expected = gaussians[0].score(cycle[None])[0][0] - gaussians[1].score(cycle[None])[0][0]
     assert found.total == pytest.approx(expected, rel=1e-9)
     assert sum(each["nats"] for each in found.stretches(10)) == pytest.approx(found.total)
     assert found.alone[1] > found.alone[0]
@@ -211,7 +224,7 @@ def test_a_smooth_stranger_is_seen_within_the_span_and_not_in_the_whole_cycle():
     x = np.linspace(0.0, 1.0, 600)
     span = np.linalg.qr(np.stack([np.cos(np.pi * k * x) for k in range(8)], axis=1))[0]
     means = [np.zeros((600, 1)), 20.0 * span[:, :1]]
-    laws = [Law(mean, 2.0 * np.eye(8), np.eye(1), span) for mean in means]
+    gaussians = [ClassGaussian(mean, 2.0 * np.eye(8), np.eye(1), span) for mean in means]
 
     def drawn(count: int, k: int) -> np.ndarray:
         smooth = 2.0 * rng.normal(size=(count, 8)) @ span.T
@@ -219,19 +232,27 @@ def test_a_smooth_stranger_is_seen_within_the_span_and_not_in_the_whole_cycle():
 
     held = np.concatenate([drawn(150, 0), drawn(150, 1)])
     truth = ["a"] * 150 + ["b"] * 150
-    known = calibrate(of_laws(CLASSES, laws, held, novelty=True), truth, false_alarms=0.01)
+    known = calibrate(
+        evidence_under(CLASSES, gaussians, held, novelty=True), truth, false_alarms=0.01
+    )
     strangers = drawn(200, 0) + 20.0 * span[:, 4][:, None]
-    flagged = diagnose(of_laws(CLASSES, laws, strangers, novelty=True), calibration=known)
+    flagged = diagnose(
+        evidence_under(CLASSES, gaussians, strangers, novelty=True), calibration=known
+    )
     assert flagged.none.mean() > 0.95
     fresh = np.concatenate([drawn(1000, 0), drawn(1000, 1)])
-    alarms = diagnose(of_laws(CLASSES, laws, fresh, novelty=True), calibration=known).none.mean()
+    alarms = diagnose(
+        evidence_under(CLASSES, gaussians, fresh, novelty=True), calibration=known
+    ).none.mean()
     assert alarms < 0.02
-    blunt = calibrate(of_laws(CLASSES, laws, held), truth, false_alarms=0.01)
-    assert diagnose(of_laws(CLASSES, laws, strangers), calibration=blunt).none.mean() < 0.7
+    blunt = calibrate(evidence_under(CLASSES, gaussians, held), truth, false_alarms=0.01)
+    assert (
+        diagnose(evidence_under(CLASSES, gaussians, strangers), calibration=blunt).none.mean() < 0.7
+    )
 
 
 def test_a_threshold_beyond_the_largest_value_follows_the_tail():
-    """300 draws of a known law, and a share of one in a thousand: near the true quantile."""
+    """300 draws of a known distribution, and a share of one in a thousand: near the true quantile."""
     rng = np.random.default_rng(3)
     found = [decision._quantile(rng.exponential(size=300), 0.001) for _ in range(200)]
     assert np.mean(found) == pytest.approx(-np.log(0.001), rel=0.1)
@@ -239,17 +260,17 @@ def test_a_threshold_beyond_the_largest_value_follows_the_tail():
 
 
 def test_a_tail_that_is_short_by_chance_is_drawn_out_as_the_other_views_are():
-    """Six views of the same law and 140 cycles: the lowest limit alarms on too many new cycles by itself."""
+    """Six views of one distribution and 140 cycles: the lowest limit alone alarms on too many new cycles."""
     rng = np.random.default_rng(4)
     alone, together = [], []
     for _ in range(60):
         own = rng.exponential(size=(140, 6))
-        usual = decision._usual_tail(own)
+        usual = decision._median_tail(own)
         alone.append(min(decision._quantile(view, 0.0005) for view in own.T))
         together.append(min(decision._quantile(view, 0.0005, usual) for view in own.T))
     assert np.mean(np.exp(-np.asarray(alone))) > 2.5 * np.mean(np.exp(-np.asarray(together)))
     wild = np.stack([rng.exponential(size=140)] * 4 + [50.0 * rng.exponential(size=140)], axis=1)
-    usual = decision._usual_tail(wild)  # one wild view is not the rule
+    usual = decision._median_tail(wild)  # one wild view is not the rule
     assert usual < 3.0
     found = decision._quantile(wild[:, 4], 0.0005, usual)
     assert found == decision._quantile(wild[:, 4], 0.0005)

@@ -9,7 +9,7 @@ import pytest
 
 import reference as ref
 from pfedhgp import FederatedGP
-from pfedhgp.diagnosis.evidence import Law, evidence, law_of, low_rank
+from pfedhgp.diagnosis.evidence import ClassGaussian, class_gaussian_of, evidence, low_rank
 from pfedhgp.errors import InputError
 from pfedhgp.gp.kernels import RBF
 from pfedhgp.model.at_inputs import AtInputs
@@ -63,50 +63,50 @@ def test_both_branches_of_the_density_agree_with_the_dense_gaussian(rank):
     """Woodbury where the factor is narrow, a dense factor where it is not; noise correlated."""
     rng = np.random.default_rng(rank)
     half, raw = rng.normal(size=(160, rank)), rng.normal(size=(2, 2))
-    law = Law(rng.normal(size=(80, 2)), half, 0.1 * raw @ raw.T + 0.01 * np.eye(2))
-    cycles = np.random.default_rng(0).normal(size=(2, 80, 2)) + law.mean
+    gaussian = ClassGaussian(rng.normal(size=(80, 2)), half, 0.1 * raw @ raw.T + 0.01 * np.eye(2))
+    cycles = np.random.default_rng(0).normal(size=(2, 80, 2)) + gaussian.mean
     cycles[1, :, 0] = np.nan
-    log_density, distance = law.score(cycles)
+    log_density, distance = gaussian.score(cycles)
     for c, cycle in enumerate(cycles):
         y = cycle.ravel()
         seen = np.flatnonzero(np.isfinite(y))
-        cov = law.dense()[np.ix_(seen, seen)]
-        gap = (y - law.mean.ravel())[seen]
+        cov = gaussian.dense()[np.ix_(seen, seen)]
+        gap = (y - gaussian.mean.ravel())[seen]
         assert log_density[c] == pytest.approx(ref.log_gaussian(gap, 0.0, cov), rel=1e-8)
         assert distance[c] == pytest.approx(gap @ np.linalg.solve(cov, gap), rel=1e-8)
 
 
 def test_terms_along_the_axis_sum_to_the_evidence_and_are_conditional_densities(fitted):
-    law = law_of(fitted.model_, "press 1", GRID)
-    cycle = law.mean + np.random.default_rng(1).normal(size=law.mean.shape)
+    gaussian = class_gaussian_of(fitted.model_, "press 1", GRID)
+    cycle = gaussian.mean + np.random.default_rng(1).normal(size=gaussian.mean.shape)
     cycle[3, 0] = np.nan
-    terms = law.by_cell(cycle)
+    terms = gaussian.by_cell(cycle)
     assert np.isnan(terms[3, 0])
-    assert np.nansum(terms) == pytest.approx(law.score(cycle[None])[0][0], rel=1e-10)
+    assert np.nansum(terms) == pytest.approx(gaussian.score(cycle[None])[0][0], rel=1e-10)
     early = cycle.copy()
     early[6:] = np.nan  # what comes later does not change what was said before
-    np.testing.assert_allclose(law.by_cell(early)[:6], terms[:6], rtol=1e-9)
+    np.testing.assert_allclose(gaussian.by_cell(early)[:6], terms[:6], rtol=1e-9)
 
 
 def test_channels_left_out_are_channels_missing(fitted):
-    law = law_of(fitted.model_, "press 0", GRID)
-    cycle = law.mean + 0.3
+    gaussian = class_gaussian_of(fitted.model_, "press 0", GRID)
+    cycle = gaussian.mean + 0.3
     gone = cycle.copy()
     gone[:, 1] = np.nan
-    one = law.without([1]).score(cycle[None][:, :, :1])
-    np.testing.assert_allclose(one, law.score(gone[None]), rtol=1e-9)
+    one = gaussian.without([1]).score(cycle[None][:, :, :1])
+    np.testing.assert_allclose(one, gaussian.score(gone[None]), rtol=1e-9)
 
 
 def test_a_channel_given_the_rest_is_the_conditional_gaussian(fitted):
-    law = law_of(fitted.model_, "press 0", GRID)
-    cycles = law.mean + 0.5 * np.random.default_rng(2).normal(size=(3, *law.mean.shape))
+    gaussian = class_gaussian_of(fitted.model_, "press 0", GRID)
+    cycles = gaussian.mean + 0.5 * np.random.default_rng(2).normal(size=(3, *gaussian.mean.shape))
     cycles[2, :, 1] = np.nan
-    assert law.span is None  # of a short cycle all is within
-    found, freedom = law.given_the_rest(cycles)
+    assert gaussian.span is None  # of a short cycle all is within
+    found, freedom = gaussian.given_the_rest(cycles)
     assert freedom[0].tolist() == [12, 12]
-    cov = law.dense()
+    cov = gaussian.dense()
     one, two = np.arange(0, 24, 2), np.arange(1, 24, 2)
-    gap = (cycles - law.mean).reshape(3, -1)
+    gap = (cycles - gaussian.mean).reshape(3, -1)
     gain = cov[np.ix_(two, one)] @ np.linalg.inv(cov[np.ix_(one, one)])
     left = gap[:2, two] - gap[:2, one] @ gain.T
     inner = cov[np.ix_(two, two)] - gain @ cov[np.ix_(one, two)]
@@ -129,16 +129,16 @@ def with_smooth_kernels(model: FittedModel) -> FittedModel:
 def test_long_smooth_cycles_are_scored_in_a_span_of_few_functions(fitted):
     model = with_smooth_kernels(fitted.model_)
     grid = np.linspace(0.0, 1.0, 200)[:, None]
-    law = law_of(model, "press 1", grid)
-    assert law.span is not None
-    assert law.span.shape[1] < 80
+    gaussian = class_gaussian_of(model, "press 1", grid)
+    assert gaussian.span is not None
+    assert gaussian.span.shape[1] < 80
     view = AtInputs.of(model, "press 1", grid, None)
     cov = view.with_noise(view.covariance("total", "total", "joint"), "joint")
-    np.testing.assert_allclose(law.dense(), cov, atol=1e-8)
-    np.testing.assert_allclose(law.mean, view.marginals()[0]["total"], atol=1e-9)
-    cycle = law.mean + 0.3 * np.random.default_rng(0).normal(size=law.mean.shape)
-    expected = ref.log_gaussian(cycle.ravel(), law.mean.ravel(), cov)
-    assert law.score(cycle[None])[0][0] == pytest.approx(expected, rel=1e-8)
+    np.testing.assert_allclose(gaussian.dense(), cov, atol=1e-8)
+    np.testing.assert_allclose(gaussian.mean, view.marginals()[0]["total"], atol=1e-9)
+    cycle = gaussian.mean + 0.3 * np.random.default_rng(0).normal(size=gaussian.mean.shape)
+    expected = ref.log_gaussian(cycle.ravel(), gaussian.mean.ravel(), cov)
+    assert gaussian.score(cycle[None])[0][0] == pytest.approx(expected, rel=1e-8)
 
 
 def test_a_low_rank_factor_leaves_out_no_more_than_it_says():
@@ -157,5 +157,5 @@ def test_refusals(fitted):
     with pytest.raises(InputError, match="no class 'nobody' in the model; it has press 0, press 1"):
         evidence(fitted.model_, GRID, cycles, ["nobody"])
     cycles[1] = np.nan
-    with pytest.raises(InputError, match="cycle 1 has no value"):
+    with pytest.raises(InputError, match="cycle 1 has no values: all its samples are missing"):
         evidence(fitted.model_, GRID, cycles)

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from scipy.stats import invwishart
 
-from pfedhgp.diagnosis.layer_choice import EVERY, USUAL, Candidate, candidates_for, choose, folds_of
+from pfedhgp.diagnosis.layer_choice import (
+    ALL_LAYERS,
+    SHARED_LAYERS,
+    Candidate,
+    candidates_for,
+    choose,
+    folds_of,
+)
 from pfedhgp.errors import InputError, PFedHGPWarning
 from pfedhgp.model.cycle_layer import CycleBasis
 
@@ -115,8 +122,8 @@ def test_whose_the_layer_is_is_chosen_too(roots, expected):
     both = [classes(rng, root, 0.2, count=200) for root in roots]
     cycles = {"normal": both[0]["normal"], "worn": both[1]["worn"]}
     folds = {name: np.arange(200) % 2 for name in cycles}
-    assert candidates_for(cycles, len(GRID)) == EVERY
-    best, judged = choose(GRID, cycles, folds, BASIS, candidates=EVERY)
+    assert candidates_for(cycles, len(GRID)) == ALL_LAYERS
+    best, judged = choose(GRID, cycles, folds, BASIS, candidates=ALL_LAYERS)
     assert str(best) == expected
     form = expected.split(",")[0]
     other = f"{form}, {'client' if 'shared' in expected else 'shared'}"
@@ -139,7 +146,7 @@ def test_classes_that_depart_a_little_from_a_common_layer_get_the_mix():
         smooth = np.einsum("nk,ckq->cnq", shapes @ np.linalg.cholesky(own), z)
         cycles[f"{k}"] = k * shapes[:, 3:4] + smooth + 0.1 * rng.normal(size=smooth.shape)
     folds = {name: np.arange(24) % 2 for name in cycles}
-    best, judged = choose(GRID, cycles, folds, BASIS, candidates=EVERY)
+    best, judged = choose(GRID, cycles, folds, BASIS, candidates=ALL_LAYERS)
     assert str(best) == "free, mixed"
     assert judged["free, mixed"].log_loss < judged["free, client"].log_loss - 0.1
     assert judged["free, mixed"].log_loss < judged["stationary, mixed"].log_loss - 0.1
@@ -148,14 +155,16 @@ def test_classes_that_depart_a_little_from_a_common_layer_get_the_mix():
 def test_few_or_long_cycles_have_one_layer_for_all():
     many, few = np.zeros((20, 24, 1)), np.zeros((20, 24, 1))
     few[0, 3, 0] = np.nan
-    assert candidates_for({"a": many, "b": many}, 24) == EVERY
-    assert candidates_for({"a": many, "b": few}, 24) == USUAL
-    assert candidates_for({"a": many, "b": many}, 1201) == USUAL
+    assert candidates_for({"a": many, "b": many}, 24) == ALL_LAYERS
+    assert candidates_for({"a": many, "b": few}, 24) == SHARED_LAYERS
+    assert candidates_for({"a": many, "b": many}, 1201) == SHARED_LAYERS
 
 
 def test_a_class_of_one_block_is_cut_and_that_is_said():
     labels, blocks = ["a"] * 6 + ["b"] * 4, ["1"] * 3 + ["2"] * 3 + ["3"] * 4
-    with pytest.warns(PFedHGPWarning, match="class 'b' has one block: it is cut into stretches"):
+    with pytest.warns(
+        PFedHGPWarning, match="class 'b' has only one block: it is cut into stretches"
+    ):
         fold = folds_of(labels, blocks, folds=2, seed=0)
     assert fold[6:].tolist() == [0, 0, 1, 1]
     assert len(set(fold[:3])) == len(set(fold[3:6])) == 1
@@ -177,7 +186,7 @@ def test_without_blocks_folds_are_contiguous():
 
 
 def test_refusals():
-    with pytest.raises(InputError, match="class 'a' has 2 cycles: 3 folds need as many"):
+    with pytest.raises(InputError, match="class 'a' has 2 cycles: 3 folds need at least 3"):
         folds_of(["a", "a"], None, folds=3, seed=0)
     with pytest.raises(InputError, match="no cycle layer 'pink'"):
         Candidate("pink")

@@ -71,7 +71,7 @@ def test_it_is_read_back_for_its_own_model_only(content, tmp_path):
     assert files.read(tmp_path, "abc") == json.loads(json.dumps(content))
     assert files.read(tmp_path, "another") is None
     (tmp_path / files.FILE).write_text('{"format": "else"}')
-    with pytest.raises(InputError, match="not what `pfedhgp classify` writes"):
+    with pytest.raises(InputError, match="was not written by `pfedhgp classify`"):
         files.read(tmp_path, "abc")
 
 

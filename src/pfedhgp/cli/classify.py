@@ -157,7 +157,7 @@ def _leave_for_report(
             batch.cycles[c], grid=batch.grid, chosen=one, other=two, channels=batch.channels
         )
 
-    content = classified.made_of(
+    content = classified.report_content(
         found,
         [batch.names[c] for batch, c in places],
         model=str(spec["sha256"]),
@@ -264,14 +264,14 @@ def _from_table(
 
 
 def _evidence(model: FederatedGP, batches: Sequence[Batch], *, novelty: bool) -> Evidence:
-    from pfedhgp.diagnosis.evidence import evidence, stacked
+    from pfedhgp.diagnosis.evidence import concatenated, evidence
     from pfedhgp.estimator.inputs import cycles_on
 
     parts = []
     for batch in batches:
         X, Y = cycles_on(model.model_, batch.cycles, batch.grid, batch.channels, names=batch.names)
         parts.append(evidence(model.model_, X, Y, novelty=novelty))
-    return stacked(parts)
+    return concatenated(parts)
 
 
 def _calibrated(model: FederatedGP, batches: Sequence[Batch], share: float) -> Calibration:

@@ -49,7 +49,7 @@ def hint(config: Config, *, clients: int, federated: bool) -> str | None:
 def train(config: Config, data: Ingested) -> FederatedGP:
     """The model of `train_diagnosis`: its clients are the classes."""
     from pfedhgp.cli.fitting import estimator
-    from pfedhgp.estimator.diagnosis_training import train_diagnosis, usual_basis
+    from pfedhgp.estimator.diagnosis_training import default_basis, train_diagnosis
 
     grid = np.unique(np.concatenate([client.X for client in data.training]), axis=0)
     classes, blocks = {}, {}
@@ -64,7 +64,7 @@ def train(config: Config, data: Ingested) -> FederatedGP:
 
     basis: Any = config.model.cycle_basis
     if basis == "auto":
-        basis = usual_basis(len(grid), len(data.columns.outputs))
+        basis = default_basis(len(grid), len(data.columns.outputs))
     given: dict[str, Any] = {} if data.domain is None else {"domain": data.domain}
     return train_diagnosis(
         classes,

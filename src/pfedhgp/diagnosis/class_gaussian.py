@@ -1,13 +1,13 @@
-"""What one class expects of a new cycle on a grid: a Gaussian whose smooth part lives on few functions.
+"""The predictive distribution of a new cycle of one class: a Gaussian with a smooth part of low rank.
 
     Σ = (S ⊗ I_Q) F Fᵀ (S ⊗ I_Q)ᵀ + I_n ⊗ N,   SᵀS = I_r
 
 Within the span of S a cycle has r Q coordinates c = Sᵀd with covariance G = F Fᵀ + I_r ⊗ N; outside of it
-there is noise alone. So nothing of size nQ × nQ is ever formed:
+there is only noise. So no nQ × nQ matrix is ever formed:
 
     dᵀΣ⁻¹d = Σ_n d_nᵀN⁻¹d_n − Σ_a c_aᵀN⁻¹c_a + cᵀG⁻¹c,   log|Σ| = (n − r) log|N| + log|G|
 
-Cycles that lack cells have no such span; they go by Woodbury, one factor for all with the same cells.
+Cycles with missing cells use Woodbury instead, with one factor for all that have the same cells.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from scipy.linalg import cho_solve, solve_triangular
 
 from pfedhgp.inference.cycles.missing_patterns import groups_of, row_precision
 
-__all__ = ["Law", "towards"]
+__all__ = ["ClassGaussian", "towards_others"]
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -30,17 +30,17 @@ Parts = list[tuple[float, FloatArray]]
 """Coordinates of gaps a with ⟨a, b⟩ = aᵀΣ⁻¹b = Σ sign A Bᵀ."""
 LOG_2PI = float(np.log(2.0 * np.pi))
 BLOCK = 400
-"""Cells that `by_cell` takes at once."""
+"""Cells that `by_cell` processes at once."""
 SAME = 1e-10
-"""Of the largest: directions between class means that are shorter than this are rounding."""
+"""Directions between class means that are shorter than this times the longest are rounding."""
 
 
 @dataclass(frozen=True, eq=False)
 class Metric:
-    """aᵀΣ⁻¹b and log|Σ| on the cells that one group of cycles has."""
+    """aᵀΣ⁻¹b and log|Σ| on the observed cells of one group of cycles."""
 
     parts: Callable[[FloatArray], Parts]
-    """Of gaps (C, n, Q), zero where nothing was observed."""
+    """takes gaps (C, n, Q), zero at missing cells"""
     log_det: float
     cells: int
 
@@ -50,7 +50,7 @@ class Metric:
 
 
 @dataclass(frozen=True, eq=False)
-class Law:
+class ClassGaussian:
     """N(mean, (S ⊗ I) core coreᵀ (S ⊗ I)ᵀ + I_n ⊗ noise), in the data's units."""
 
     mean: FloatArray
@@ -60,7 +60,7 @@ class Law:
     noise: FloatArray
     """N, (Q, Q)"""
     span: FloatArray | None = None
-    """S, (n, r), orthonormal; None stands for all of the grid"""
+    """S, (n, r), orthonormal; None means the whole grid"""
 
     @property
     def half(self) -> FloatArray:
@@ -77,7 +77,7 @@ class Law:
         return half @ half.T + np.kron(np.eye(len(self.mean)), self.noise)
 
     def metric(self, there: BoolArray) -> Metric:
-        """For cycles that have these cells, (n, Q)."""
+        """The metric of cycles with these observed cells, (n, Q)."""
         if there.all():
             return self._complete
         return _incomplete(self.half, self.noise, there)
@@ -101,12 +101,12 @@ class Law:
 
     @cached_property
     def _inner(self) -> Metric:
-        """Of coordinates (C, r, Q) within the span."""
+        """The metric of coordinates (C, r, Q) within the span."""
         Q = self.mean.shape[1]
         return _incomplete(self.core, self.noise, np.ones((len(self.core) // Q, Q), bool))
 
     def score(self, cycles: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """(ℓ, dᵀΣ⁻¹d), each (C,), of cycles (C, n, Q) with NaN where a cell is missing."""
+        """(ℓ, dᵀΣ⁻¹d), each (C,), of cycles (C, n, Q) with NaN at missing cells."""
         log_density, distance = np.zeros(len(cycles)), np.zeros(len(cycles))
         for there, members in groups_of(np.isfinite(cycles)):
             metric = self.metric(there)
@@ -119,19 +119,18 @@ class Law:
     def _gaps(self, cycles: FloatArray, there: BoolArray) -> FloatArray:
         return np.where(there, np.where(there, cycles, 0.0) - self.mean, 0.0)
 
-    def without(self, channels: Sequence[int]) -> Law:
-        """The law of the other channels alone."""
+    def without(self, channels: Sequence[int]) -> ClassGaussian:
+        """The distribution of the other channels."""
         kept = [q for q in range(self.mean.shape[1]) if q not in set(channels)]
         Q, (rows, k) = self.mean.shape[1], self.core.shape
         core = self.core.reshape(rows // Q, Q, k)[:, kept].reshape(rows // Q * len(kept), k)
-        return Law(self.mean[:, kept], core, self.noise[np.ix_(kept, kept)], self.span)
+        return ClassGaussian(self.mean[:, kept], core, self.noise[np.ix_(kept, kept)], self.span)
 
-    def within(self, cycles: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def within_span(self, cycles: FloatArray) -> tuple[FloatArray, FloatArray]:
         """cᵀG⁻¹c, the part of dᵀΣ⁻¹d within the span, and its degrees of freedom, each (C,).
 
-        What a class has never done is smooth as a rule, and a smooth thing lies within the span: of a long
-        cycle the rest is noise alone, whose own scatter would hide it. A cycle that lacks cells has no such
-        part: then it is the whole distance.
+        New behaviour is usually smooth, and smooth functions lie within the span. The rest of a long cycle is
+        noise, whose scatter would hide it. For a cycle with missing cells this is the whole distance.
         """
         distance, freedom = np.zeros(len(cycles)), np.zeros(len(cycles))
         for there, members in groups_of(np.isfinite(cycles)):
@@ -144,7 +143,7 @@ class Law:
         return distance, freedom
 
     def given_the_rest(self, cycles: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """The same of each channel given all others, each (C, Q); NaN where a cycle lacks the channel."""
+        """The same for each channel given all others, each (C, Q); NaN if a cycle lacks the channel."""
         out = np.full((len(cycles), self.mean.shape[1]), np.nan)
         freedom = np.zeros_like(out)
         for there, members in groups_of(np.isfinite(cycles)):
@@ -173,7 +172,7 @@ class Law:
         return out
 
     def _given_by_difference(self, cycles: FloatArray, there: BoolArray) -> FloatArray:
-        """What is left of the joint distance without that of the others."""
+        """The joint distance less that of the other channels."""
         Q, joint = self.mean.shape[1], self.score(cycles)[1]
         out = np.full((len(cycles), Q), np.nan)
         for q in np.flatnonzero(there.any(axis=0)).tolist():
@@ -183,15 +182,15 @@ class Law:
         return out
 
     def by_cell(self, cycle: FloatArray) -> FloatArray:
-        """log p(y_nq | all cells before it), (n, Q), NaN where missing: along the axis, and they sum to ℓ.
+        """log p(y_nq | all cells before it), (n, Q), NaN if missing: along the axis, with sum ℓ.
 
-        Block by block of cells: the weights' mean w and covariance P given all blocks before.
+        Works in blocks of cells, with the weights' mean w and covariance P given all earlier blocks.
         """
         there = np.isfinite(cycle)
         U = self.half
         if U.shape[1] > len(self.core):
             narrow = np.asarray(np.linalg.qr(self.core.T, mode="r")).T  # the same core coreᵀ
-            U = Law(self.mean, narrow, self.noise, self.span).half
+            U = ClassGaussian(self.mean, narrow, self.noise, self.span).half
         gap = np.where(there, cycle - self.mean, 0.0).reshape(-1)
         Q, w, P = cycle.shape[1], np.zeros(U.shape[1]), np.eye(U.shape[1])
         out = np.full(there.size, np.nan)
@@ -212,23 +211,23 @@ class Law:
         return out.reshape(cycle.shape)
 
 
-def towards(
-    law: Law, others: Sequence[FloatArray], cycles: FloatArray
+def towards_others(
+    gaussian: ClassGaussian, others: Sequence[FloatArray], cycles: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """The part of dᵀΣ⁻¹d that lies in the directions towards other classes' means, and how many those are.
+    """The part of dᵀΣ⁻¹d in the directions towards the means of other classes, and how many those are.
 
         dᵀΣ⁻¹M (MᵀΣ⁻¹M)⁻¹ MᵀΣ⁻¹d,   M = [μ_j − μ]          χ² of rank M for a cycle of the class
 
-    Each (C,). Of all that cycles do, this is what tells classes apart: however wild the rest is, a cycle that
-    here is with no class is of none. No direction where the observed cells do not differ.
+    Each (C,). These directions tell classes apart: a cycle that fits no class here belongs to none, whatever
+    the rest of it does. There is no direction if the classes do not differ on the observed cells.
     """
     distance, count = np.zeros(len(cycles)), np.zeros(len(cycles))
     if not others:
         return distance, count
-    M = np.stack([mean - law.mean for mean in others])
+    M = np.stack([mean - gaussian.mean for mean in others])
     for there, members in groups_of(np.isfinite(cycles)):
-        metric = law.metric(there)
-        gaps = law._gaps(cycles[members], there)
+        metric = gaussian.metric(there)
+        gaps = gaussian._gaps(cycles[members], there)
         both = [*zip(metric.parts(gaps), metric.parts(np.where(there, M, 0.0)), strict=True)]
         gram = np.asarray(sum(sign * B @ B.T for _, (sign, B) in both))
         scale = np.sqrt(np.maximum(np.diagonal(gram), 1e-300))
@@ -241,7 +240,7 @@ def towards(
 
 
 def _incomplete(half: FloatArray, noise: FloatArray, there: BoolArray) -> Metric:
-    """Of half halfᵀ + I ⊗ noise on the cells `there` (n, Q): dense where `half` is wide, else by Woodbury."""
+    """The metric of half halfᵀ + I ⊗ noise on the cells `there` (n, Q): dense, or Woodbury if narrow."""
     cells, k = int(there.sum()), half.shape[1]
     if k >= cells:
         seen = there.reshape(-1)

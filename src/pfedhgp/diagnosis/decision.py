@@ -2,15 +2,15 @@
 
     P(class i | y) ∝ prior_i · exp(ℓ_i(y)/τ)                   τ = 1 unless held-out cycles ask for more
     P ← (1 − ε) P + ε/K,  ε = 1/(n + 2)                        after n held-out cycles, for K classes
-    none of these where, under every class, a surprise (dᵀΣ⁻¹d − N)/√(2N) is beyond its threshold
+    none of these if, under every class, a surprise (dᵀΣ⁻¹d − N)/√(2N) exceeds its threshold
 
-There are four kinds of surprise: in the few directions from the class's mean towards the others' (where
-classes differ, a known cycle is with one of them), within the span of the functions that the class's cycles
-are made of, outside of it, and of one channel given the others within it.
+There are four kinds of surprise: in the few directions from the class's mean towards those of the others
+(where a known cycle must agree with one class), within the span of the class's functions, outside of it, and
+of one channel given the others within it.
 τ and the thresholds come from held-out cycles of known classes (`calibrate`). τ minimises their log-loss,
-which is therefore at most log K (to a millionth). Each threshold is passed, under a cycle's own class, by no
-more than a share of them. A channel that now and then runs wild in every class so gets a high threshold, and
-does not hide what the others say.
+which is therefore at most log K (to a millionth). At most a given share of them exceeds a threshold under
+their own class. So a channel that is wild now and then in every class gets a high threshold, and does not
+hide what the other channels show.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy.typing as npt
 from scipy.special import logsumexp
 
 from pfedhgp.base.numerics import with_numerics
-from pfedhgp.diagnosis.evidence import Evidence, Law
+from pfedhgp.diagnosis.evidence import ClassGaussian, Evidence
 from pfedhgp.errors import InputError
 
 __all__ = ["NONE", "Calibration", "Diagnosis", "Why", "calibrate", "diagnose", "scores", "why"]
@@ -33,28 +33,28 @@ FloatArray = npt.NDArray[np.float64]
 NONE = "none of these"
 TEMPERATURES = tuple(float(v) for v in np.geomspace(1.0, 1e8, 161))
 FLAT = 1e6
-"""Times the largest difference of ℓ: a temperature at which all classes are as likely, to a millionth."""
+"""This times the largest difference of ℓ is a temperature at which all classes are equally likely."""
 FALSE_ALARMS = 0.01
-"""The share of known cycles that may be called none of these, unless another is asked for."""
+"""Default share of known cycles that may be called none of these."""
 BINS = 10
-"""Of confidence, for ECE."""
+"""Bins of confidence, for ECE."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What held-out cycles of known classes say: how far to trust ℓ, and how surprising a cycle may be."""
+    """What held-out cycles of known classes show: how far to trust ℓ, and how surprising a cycle may be."""
 
     temperature: float = 1.0
     thresholds: tuple[float, ...] | None = None
-    """Towards other classes, within the span of the class's functions, outside of it, and of each channel."""
+    """towards other classes, within the span of the class's functions, outside of it, and for each channel"""
     false_alarms: float | None = None
-    """The chosen share of known cycles that may be called none of these."""
+    """share of known cycles that may be called none of these"""
     cycles: int = 0
     accuracy: float | None = None
     log_loss: float | None = None
-    """Of the held-out cycles, at this temperature."""
+    """of the held-out cycles at this temperature"""
     margin: float | None = None
-    """Where classes were left out to choose the cycle layer: see `margin`."""
+    """if classes were left out to choose the cycle layer: see `margin`"""
 
     def to_json(self) -> dict[str, Any]:
         limits = self.thresholds  # JSON has no infinity: a channel never seen has no threshold
@@ -72,7 +72,7 @@ class Calibration:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Diagnosis:
-    """What was made of C cycles under K classes."""
+    """The result for C cycles and K classes."""
 
     classes: tuple[str, ...]
     labels: tuple[str, ...]
@@ -82,10 +82,10 @@ class Diagnosis:
     log_density: FloatArray
     """ℓ, (C, K)"""
     probability: FloatArray
-    """(C, K); as if the cycle were one of these."""
+    """(C, K), assuming that the cycle is of one of these classes"""
     surprise: FloatArray
-    """(C,): of the class that fits best, in standard deviations beyond its thresholds (0 is at one of them);
-    without thresholds, of the whole cycle."""
+    """(C,): standard deviations above the thresholds of the best fitting class (0: at a threshold); without
+    thresholds, the surprise of the whole cycle"""
     none: npt.NDArray[np.bool_]
     calibration: Calibration
 
@@ -99,7 +99,7 @@ def diagnose(
     priors: Mapping[str, float] | None = None,
     calibration: Calibration | None = None,
 ) -> Diagnosis:
-    """Labels and probabilities; without priors all classes are as likely, which is eq. cls-rule."""
+    """Labels and probabilities; without priors all classes are equally likely, which is eq. cls-rule."""
     calibration = calibration or Calibration()
     log_posterior = _log_posterior(
         found.log_density, _log_priors(found.classes, priors), calibration.temperature
@@ -113,7 +113,7 @@ def diagnose(
         labels=labels,
         best=best,
         log_density=found.log_density,
-        probability=_humble(np.exp(log_posterior), calibration.cycles),
+        probability=_less_certain(np.exp(log_posterior), calibration.cycles),
         surprise=surprise,
         none=none,
         calibration=calibration,
@@ -123,15 +123,15 @@ def diagnose(
 def calibrate(
     found: Evidence, labels: Sequence[str], *, false_alarms: float = FALSE_ALARMS
 ) -> Calibration:
-    """τ and the threshold from held-out cycles of known classes.
+    """τ and the thresholds from held-out cycles of known classes.
 
-    τ is the one of `TEMPERATURES`, or one that makes all classes as likely, with the least log-loss: where ℓ
-    misleads, however sure it is, the held-out log-loss is that of not knowing, log K, and no more.
+    τ has the least log-loss among `TEMPERATURES` and one at which all classes are equally likely. So even if
+    ℓ is confidently wrong, the held-out log-loss is at most log K, that of not knowing.
 
-    Half of `false_alarms` is for the directions towards other classes, the other half is shared out evenly
-    between the others. A threshold is the surprise that at most its share of n + 1 such cycles passes. With
-    fewer cycles than that takes, the tail is drawn out from the largest twentieth (`_quantile`), no shorter
-    than views have it as a rule.
+    Half of `false_alarms` goes to the directions towards other classes; the other kinds share the other half
+    equally. A threshold is the surprise that at most its share of n + 1 such cycles exceeds. If there are too
+    few cycles for that, the tail is extrapolated from the largest twentieth (`_quantile`), and is at least as
+    long as the median over all kinds.
     """
     if not 0.0 < false_alarms < 1.0:
         raise InputError(f"`false_alarms` must be between 0 and 1, got {false_alarms!r}")
@@ -145,7 +145,7 @@ def calibrate(
     at = int(np.argmin(losses))
     own = found.surprise[np.arange(len(truth)), truth]
     shares = _shares(own, false_alarms)
-    shortest = _usual_tail(own)
+    shortest = _median_tail(own)
     limits = tuple(
         _quantile(view, share, shortest) for view, share in zip(own.T, shares, strict=True)
     )
@@ -160,17 +160,17 @@ def calibrate(
 
 
 def _shares(own: FloatArray, false_alarms: float) -> FloatArray:
-    """Of `false_alarms` for each view (C, V) of held-out cycles; nothing for one that nobody has."""
+    """The share of `false_alarms` of each kind of surprise (C, V); 0 for one that no cycle has."""
     weights = np.asarray(np.any(np.isfinite(own), axis=0), np.float64)
     if weights[0] and weights[1:].any():
         weights[0] = weights[1:].sum()
     return np.asarray(false_alarms * weights / weights.sum())
 
 
-def _usual_tail(own: FloatArray) -> float:
-    """The median over views of the mean excess β by which `_quantile` draws tails out; 0 if nothing was seen.
+def _median_tail(own: FloatArray) -> float:
+    """The median over kinds of the mean excess β with which `_quantile` extrapolates; 0 without cycles.
 
-    Of a few held-out cycles a view's own β is uncertain, and one that is short by chance alarms too often.
+    With few held-out cycles each β is uncertain, and one that is too small by chance alarms too often.
     """
     sorted_views = [np.sort(view[np.isfinite(view)]) for view in own.T]
     found = [_excess_of_largest(seen)[1] for seen in sorted_views if len(seen) > 1]
@@ -186,11 +186,11 @@ def _excess_of_largest(seen: FloatArray) -> tuple[int, float, float]:
 
 
 def _quantile(values: FloatArray, share: float, shortest: float = 0.0) -> float:
-    """What at most `share` of one more value passes; infinite where nothing was seen.
+    """The value that one more draw exceeds with probability at most `share`; infinite without values.
 
-    Beyond the largest of n values an exponential tail, u + β log(k/(n share)), with β the mean excess of the
-    k = n/20 largest over u, at least `shortest`: six views with their largest values as limits would alarm
-    6/(n + 1) of the time.
+    Above the largest of n values the tail is exponential, u + β log(k/(n share)), with β the mean excess of
+    the k = n/20 largest over u, at least `shortest`. If six kinds had their largest value as threshold, they
+    would alarm 6/(n + 1) of the time.
     """
     seen = np.sort(values[np.isfinite(values)])
     n = len(seen)
@@ -202,25 +202,27 @@ def _quantile(values: FloatArray, share: float, shortest: float = 0.0) -> float:
     if n < 2:
         return float(seen[-1])
     k, mean, base = _excess_of_largest(seen)
-    drawn_out = base + max(mean, shortest) * np.log(k / (n * share))
-    return float(max(seen[-1], drawn_out))
+    extrapolated = base + max(mean, shortest) * np.log(k / (n * share))
+    return float(max(seen[-1], extrapolated))
 
 
 def _excess(found: Evidence, thresholds: tuple[float, ...] | None) -> FloatArray:
-    """min over classes of the largest surprise beyond its threshold, (C,)."""
+    """The largest surprise above its threshold, for the class where that is least, (C,)."""
     surprise = found.surprise
     if thresholds is None:
         return surprise[:, :, -1 if found.novelty is None else 1].min(axis=1)
     if surprise.shape[2] != len(thresholds):
-        raise InputError("thresholds are of other channels than this evidence: calibrate again")
+        raise InputError(
+            "the thresholds belong to other channels than these cycles: calibrate again"
+        )
     return np.nanmax(surprise - np.asarray(thresholds), axis=2).min(axis=1)
 
 
 def margin(strangers: Evidence, known: Calibration, *, share: float) -> float:
-    """How many times the distance of its threshold strangers are away, all but `share` of them.
+    """How many times the threshold's distance unknown cycles are away, all but `share` of them.
 
-    Of each cycle the class that fits best, and of its distances the one that is furthest beyond. Above 1
-    that many are flagged.
+    Each cycle counts with its best fitting class and with the distance that exceeds its threshold most. If
+    the margin is above 1, all but `share` are flagged.
     """
     distance, freedom = strangers.views
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -230,7 +232,7 @@ def margin(strangers: Evidence, known: Calibration, *, share: float) -> float:
 
 
 def numbered(classes: Sequence[str], labels: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Labels as places in `classes`."""
+    """Labels as positions in `classes`."""
     place = {name: k for k, name in enumerate(classes)}
     for label in labels:
         if str(label) not in place:
@@ -241,7 +243,7 @@ def numbered(classes: Sequence[str], labels: Sequence[str]) -> npt.NDArray[np.in
 def scores(classes: Sequence[str], truth: Sequence[str], probability: FloatArray) -> dict[str, Any]:
     """Accuracy, log-loss, ECE, F1 by class and the confusion matrix (rows: truth) of class probabilities.
 
-    ECE is that of the label's own probability, in ten bins of equal width.
+    ECE uses the label's own probability in ten bins of equal width.
 
     >>> found = scores(["a", "b"], ["a", "b"], np.array([[0.9, 0.1], [0.6, 0.4]]))
     >>> found["accuracy"], found["confusion"]
@@ -271,9 +273,9 @@ def scores(classes: Sequence[str], truth: Sequence[str], probability: FloatArray
 class Why:
     """Why one cycle is `chosen` rather than `other`: log-likelihood differences, in nats.
 
-    `along` (n, Q) has log p(y_nq | all before it) under `chosen` less that under `other`: the terms of each
-    sample and channel as the cycle unfolds, which sum to `total`. Within a sample, channels are taken in
-    their order; `alone` has what each channel would say if it were the only one.
+    `along` (n, Q) is log p(y_nq | everything before it) under `chosen` less that under `other`: one term for
+    each sample and channel, with sum `total`. Within a sample, channels come in order. `alone` is the
+    difference that each channel would have on its own.
     """
 
     chosen: str
@@ -285,7 +287,7 @@ class Why:
     total: float
 
     def stretches(self, count: int = 12) -> list[dict[str, Any]]:
-        """The axis cut into `count` stretches, channel by channel: start, end, nats; the strongest first."""
+        """The axis in `count` stretches for each channel: start, end, nats; the strongest first."""
         cuts = np.array_split(np.arange(len(self.grid)), min(count, len(self.grid)))
         found = [
             {
@@ -300,9 +302,9 @@ class Why:
         return sorted(found, key=lambda each: -each["nats"])
 
     def condensed(self, count: int = 60) -> dict[str, Any]:
-        """For JSON: nats over at most `count` stretches a channel, their places, and channels alone.
+        """For JSON: nats over at most `count` stretches per channel, their positions, and channels alone.
 
-        Log-likelihood differences only: no samples.
+        These are log-likelihood differences; there are no samples.
         """
         cuts = np.array_split(np.arange(len(self.grid)), min(count, len(self.grid)))
         return {
@@ -321,22 +323,25 @@ class Why:
 
 @with_numerics
 def why(
-    laws: tuple[Law, Law],
+    gaussians: tuple[ClassGaussian, ClassGaussian],
     names: tuple[str, str],
     *,
     grid: FloatArray,
     channels: Sequence[str],
     cycle: FloatArray,
 ) -> Why:
-    """The difference of two classes' evidence of one cycle (n, Q), cell by cell and channel by channel."""
-    one, two = laws
+    """The difference between two classes' evidence of one cycle (n, Q), by cell and by channel."""
+    one, two = gaussians
     along = one.by_cell(cycle) - two.by_cell(cycle)
     Q = cycle.shape[1]
     alone = np.full(Q, np.nan)
     for q in range(Q):
         if np.isfinite(cycle[:, q]).any():
             others = [p for p in range(Q) if p != q]
-            pair = [law.without(others).score(cycle[None, :, q : q + 1])[0][0] for law in laws]
+            pair = [
+                gaussian.without(others).score(cycle[None, :, q : q + 1])[0][0]
+                for gaussian in gaussians
+            ]
             alone[q] = pair[0] - pair[1]
     return Why(names[0], names[1], grid, tuple(channels), along, alone, float(np.nansum(along)))
 
@@ -363,11 +368,11 @@ def _log_posterior(
     return joint - logsumexp(joint, axis=1, keepdims=True)
 
 
-def _humble(probability: FloatArray, cycles: int) -> FloatArray:
-    """Never surer than `cycles` held-out cycles can make one: n without a mistake leave 1 in n + 2 (Laplace).
+def _less_certain(probability: FloatArray, cycles: int) -> FloatArray:
+    """Limits probabilities to what n held-out cycles can support: n successes leave 1 in n + 2 (Laplace).
 
-    Where all of them are classified without fault τ stays at 1, and ℓ differs by thousands of nats. The most
-    probable class stays the most probable.
+    If all of them are classified correctly τ stays at 1, and ℓ differs by thousands of nats. The most
+    probable class stays the same.
     """
     if not cycles:
         return probability

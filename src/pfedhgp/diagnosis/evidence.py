@@ -2,10 +2,9 @@
 
     ℓ_i(y) = log N(y; μ_i, Σ_i),   Σ_i = H S Hᵀ + R + Σ_e,   ĉ = argmax_i ℓ_i          (eqs. cls-ll, cls-rule)
 
-Σ_i is the whole predictive covariance of a new cycle (eq. pred_cov_classification, with layers correlated and
-with the cycle layer in Σ_e), as `law.Law` has it: all cycles with the same observed cells share one factor a
-class. What is not observed is left out of the density, which is that of the observed cells: other grids, gaps
-and missing channels are all valid.
+Σ_i is the whole predictive covariance of a new cycle (eq. pred_cov_classification, with correlated layers and
+the cycle layer in Σ_e), see `class_gaussian`. Cycles with the same observed cells share one factor per class.
+The density is that of the observed cells alone, so other grids, gaps and missing channels are all valid.
 """
 
 from __future__ import annotations
@@ -18,35 +17,43 @@ import numpy as np
 import numpy.typing as npt
 
 from pfedhgp.base.numerics import with_numerics
-from pfedhgp.diagnosis.class_gaussian import Law, towards
-from pfedhgp.diagnosis.gaussians_of_model import Laws, law_of, low_rank
+from pfedhgp.diagnosis.class_gaussian import ClassGaussian, towards_others
+from pfedhgp.diagnosis.gaussians_of_model import ClassGaussians, class_gaussian_of, low_rank
 from pfedhgp.errors import InputError
 from pfedhgp.model.fitted import FittedModel
 
-__all__ = ["Evidence", "Law", "evidence", "law_of", "low_rank", "of_laws", "stacked"]
+__all__ = [
+    "ClassGaussian",
+    "Evidence",
+    "class_gaussian_of",
+    "concatenated",
+    "evidence",
+    "evidence_under",
+    "low_rank",
+]
 
 FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Novelty:
-    """Parts of dᵀΣ⁻¹d that say whether a cycle is of a class at all."""
+    """Parts of dᵀΣ⁻¹d that show whether a cycle belongs to a class at all."""
 
     towards: FloatArray
-    """In the directions from the class's mean to the others', (C, K)"""
+    """In the directions from the class's mean to those of the others, (C, K)"""
     directions: FloatArray
     """How many those are, (C, K)"""
     within: FloatArray
-    """In the span of the functions that the class's cycles are made of, (C, K)"""
+    """In the span of the class's functions, (C, K)"""
     span: FloatArray
-    """How many those are, (C, K); all cells where there is no span"""
+    """How many those are, (C, K); all cells if there is no span"""
     given_the_rest: FloatArray
-    """Of each channel given the others, within the span, (C, K, Q); NaN where a cycle does not have it"""
+    """Of each channel given the others, within the span, (C, K, Q); NaN if a cycle lacks the channel"""
     span_each: FloatArray
     """How many those are, (C, K, Q)"""
 
     def take(self, which: npt.NDArray[Any]) -> Novelty:
-        """Of some of the cycles."""
+        """For some of the cycles."""
         return Novelty(*(getattr(self, field.name)[which] for field in fields(self)))
 
 
@@ -60,7 +67,7 @@ class Evidence:
     cells: npt.NDArray[np.int64]
     """(C, Q): how many of each channel"""
     novelty: Novelty | None = None
-    """Where it was asked for"""
+    """if it was wanted"""
 
     @property
     def surprise(self) -> FloatArray:
@@ -68,7 +75,7 @@ class Evidence:
         class's functions, outside of it, and of each channel given the others; (C, K, 1), of the whole
         cycle, without novelty.
 
-        About N(0, 1) for a cycle of the class, if the class is Gaussian. NaN where there is nothing to see.
+        About N(0, 1) for a cycle of the class, if the class is Gaussian. NaN if there are no cells.
         """
         distance, freedom = self.views
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -76,7 +83,7 @@ class Evidence:
 
     @property
     def views(self) -> tuple[FloatArray, FloatArray]:
-        """dᵀΣ⁻¹d and its degrees of freedom N, each as `surprise` has them."""
+        """dᵀΣ⁻¹d and its degrees of freedom N, each in the shape of `surprise`."""
         whole = self.distance[:, :, None]
         cells = np.broadcast_to(self.cells.sum(axis=1)[:, None, None], whole.shape)
         if self.novelty is None:
@@ -99,8 +106,8 @@ class Evidence:
         )
 
 
-def stacked(parts: Sequence[Evidence]) -> Evidence:
-    """The cycles of several batches in one, in their order."""
+def concatenated(parts: Sequence[Evidence]) -> Evidence:
+    """The cycles of several batches in one, in order."""
     new = [part.novelty for part in parts if part.novelty is not None]
     joined = None
     if len(new) == len(parts):
@@ -125,31 +132,43 @@ def evidence(
     *,
     novelty: bool = False,
 ) -> Evidence:
-    """Of cycles (C, n, Q) on the grid X (n, d) under each class, by default all clients of the model.
+    """The evidence of cycles (C, n, Q) on the grid X (n, d) under each class, by default all clients.
 
-    With `novelty` also the parts that tell whether a cycle is of any class.
+    With `novelty` also the parts that show whether a cycle belongs to any class.
     """
     names = check_classes(model, classes)
     seen = np.isfinite(cycles)
     empty = np.flatnonzero(~seen.any(axis=(1, 2)))
     if len(empty):
-        raise InputError(f"cycle {empty[0]} has no value: every sample of it is missing")
+        raise InputError(f"cycle {empty[0]} has no values: all its samples are missing")
     used = seen.any(axis=(0, 2))  # samples that no cycle has cost nothing
-    laws = Laws(model, X[used], names)
-    return of_laws(names, (laws.of(name) for name in names), cycles[:, used], novelty=novelty)
+    gaussians = ClassGaussians(model, X[used], names)
+    return evidence_under(
+        names, (gaussians.of(name) for name in names), cycles[:, used], novelty=novelty
+    )
 
 
-def of_laws(
-    names: tuple[str, ...], laws: Iterable[Law], cycles: FloatArray, *, novelty: bool = False
+def evidence_under(
+    names: tuple[str, ...],
+    gaussians: Iterable[ClassGaussian],
+    cycles: FloatArray,
+    *,
+    novelty: bool = False,
 ) -> Evidence:
-    """Of cycles (C, n, Q) under laws on their grid, one law at a time."""
+    """The evidence of cycles (C, n, Q) under Gaussians on their grid, one at a time."""
     scores, seen = [], []
-    laws = list(laws) if novelty else laws  # every class is compared with the means of all others
-    for law in laws:
-        scores.append(law.score(cycles))
+    gaussians = (
+        list(gaussians) if novelty else gaussians
+    )  # every class is compared with the means of all others
+    for gaussian in gaussians:
+        scores.append(gaussian.score(cycles))
         if novelty:
-            others = [other.mean for other in laws if other is not law]
-            parts = (towards(law, others, cycles), law.within(cycles), law.given_the_rest(cycles))
+            others = [other.mean for other in gaussians if other is not gaussian]
+            parts = (
+                towards_others(gaussian, others, cycles),
+                gaussian.within_span(cycles),
+                gaussian.given_the_rest(cycles),
+            )
             seen.append([array for part in parts for array in part])
     log_density, distance = (np.stack(part, axis=1) for part in zip(*scores, strict=True))
     cells = np.isfinite(cycles).sum(axis=1)
@@ -163,7 +182,7 @@ def check_classes(model: FittedModel, classes: Sequence[str] | None) -> tuple[st
     """The classes by name, each a client of the model."""
     names = tuple(model.clients) if classes is None else tuple(str(name) for name in classes)
     if not names:
-        raise InputError("`classes` names no class")
+        raise InputError("`classes` is empty")
     for name in names:
         if name not in model.clients:
             known = ", ".join(list(model.clients)[:12])

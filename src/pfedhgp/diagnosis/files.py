@@ -1,7 +1,7 @@
-"""What `pfedhgp classify` leaves in a RUN folder for its report: counts, scores, and why close calls went so.
+"""What `pfedhgp classify` stores in a RUN folder for its report: counts, scores, and the closest calls.
 
-It holds log-likelihood differences and cycles' names, and no samples. It belongs to one model: a report of
-another one does not show it.
+It has log-likelihood differences and names of cycles, but no samples. It belongs to one model: the report of
+another model does not show it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from pfedhgp.base import atomic_files
 from pfedhgp.diagnosis.decision import NONE, Diagnosis, Why
 from pfedhgp.errors import InputError
 
-__all__ = ["FILE", "close_calls", "made_of", "read", "write"]
+__all__ = ["FILE", "close_calls", "read", "report_content", "write"]
 
 FILE = "classified.json"
 FORMAT, VERSION = "pfedhgp-classified", 1
 CALLS = 3
-"""Cycles that are explained: the closest calls, of different classes where there are some."""
+"""Cycles that are explained: the closest calls, of different classes if possible."""
 STRONGEST = 6
-"""Stretches of each that are listed."""
+"""Stretches that are listed for each."""
 
 
 def close_calls(found: Diagnosis, count: int = CALLS) -> list[int]:
-    """Cycles whose two best classes are nearest to each other: one of each class first, then the next."""
+    """Cycles whose two best classes are nearly equal: first one of each class, then the next closest."""
     if len(found.classes) < 2:
         return []
     ranked = np.sort(found.log_density, axis=1)
@@ -40,7 +40,7 @@ def close_calls(found: Diagnosis, count: int = CALLS) -> list[int]:
     return [*chosen, *(cycle for cycle in order if cycle not in set(chosen))][:count]
 
 
-def made_of(
+def report_content(
     found: Diagnosis,
     names: Sequence[str],
     *,
@@ -49,7 +49,7 @@ def made_of(
     scores: Mapping[str, Any] | None = None,
     layer: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The content of the file; `explain(cycle, chosen, other)` says why, `model` is the spec's SHA-256."""
+    """The content of the file; `explain(cycle, chosen, other)` gives reasons, `model` is a SHA-256."""
     calls = []
     for cycle in close_calls(found):
         one, two = (found.classes[k] for k in np.argsort(-found.log_density[cycle])[:2])
@@ -79,13 +79,13 @@ def made_of(
 
 
 def write(run: Path, content: Mapping[str, Any]) -> None:
-    """Into RUN, whole or not at all."""
+    """Writes the file into RUN, whole or not at all."""
     text = json.dumps(content, allow_nan=False) + "\n"
     atomic_files.write_bytes(run / FILE, text.encode("utf-8"))
 
 
 def read(run: Path, model: str) -> dict[str, Any] | None:
-    """What the last classification left; None where there was none, or where it was by another model."""
+    """The result of the last classification; None if there is none, or if it is of another model."""
     path = run / FILE
     if not path.is_file():
         return None
@@ -95,5 +95,5 @@ def read(run: Path, model: str) -> dict[str, Any] | None:
     except (ValueError, KeyError, TypeError):
         known = False
     if not known:
-        raise InputError(f"{path} is not what `pfedhgp classify` writes: delete it")
+        raise InputError(f"{path} was not written by `pfedhgp classify`: delete it")
     return content if content["model"] == model else None

@@ -1,8 +1,8 @@
-"""From a fitted model to the laws of its classes on a grid, in the few functions that they are made of.
+"""From a fitted model to the Gaussians of its classes on a grid, in a small common basis.
 
 A class's mean and covariance are sums of inducing features a(x), of what those leave out, and of the cycle
 layer's basis. S is an orthonormal basis of all of these on the grid; weights are then moved from features to
-S (Φ = A S), and no matrix has a row for every sample. What all classes share is computed once.
+S (Φ = A S), so that no matrix has a row for every sample. What all classes share is computed once.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from jaxtyping import Array
 from scipy.linalg import qr
 
 from pfedhgp.base.numerics import with_numerics
-from pfedhgp.diagnosis.class_gaussian import Law
+from pfedhgp.diagnosis.class_gaussian import ClassGaussian
 from pfedhgp.gp.features import Basis
 from pfedhgp.model.at_inputs import AtInputs
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.predictor import psd_factor
 from pfedhgp.model.undetermined import OF_DEVIATION, OF_LOCAL
 
-__all__ = ["Laws", "law_of", "low_rank"]
+__all__ = ["ClassGaussians", "class_gaussian_of", "low_rank"]
 
 FloatArray = npt.NDArray[np.float64]
 LEFT_OUT = 1e-7
-"""Of the smooth part, in units of the noise and summed over samples: what may be left out, in nats."""
+"""How much of the smooth part may be left out, in nats: in units of the noise, summed over samples."""
 ROUNDING = 1e-12
 """Variances below this are rounding: r = k − aᵀa is a difference of numbers near 1."""
 WORTH_IT = 0.6
-"""Of the samples: a span with more functions than this saves nothing."""
+"""A span with more functions than this share of the samples saves nothing."""
 STEP = 64
-"""Grids are padded to a multiple of it, so that few sizes are compiled."""
+"""Grids are padded to a multiple of this, so that few sizes are compiled."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Layer:
-    """Features of some latents on the grid, and roots of what they leave out."""
+    """Features of some latents on the grid, and roots of what the features leave out."""
 
     features: FloatArray
     """A, (R, M, n)"""
@@ -54,8 +54,8 @@ class _Layer:
         return np.concatenate([self.features.reshape(R * M, n).T, *self.roots], axis=1)
 
 
-class Laws:
-    """The laws of a model's classes on the grid X (n, d), in the data's units."""
+class ClassGaussians:
+    """The Gaussians of a model's classes on the grid X (n, d), in the data's units."""
 
     @with_numerics
     def __init__(self, model: FittedModel, X: FloatArray, classes: Sequence[str]) -> None:
@@ -70,7 +70,7 @@ class Laws:
         self.common = self._span(np.concatenate(columns, axis=1))
 
     @with_numerics
-    def of(self, name: str) -> Law:
+    def of(self, name: str) -> ClassGaussian:
         """N(μ, Σ) of a new cycle of this class."""
         view = self.views[name]
         if view.predictor.states is not None or not view.predictor.known:
@@ -93,7 +93,7 @@ class Laws:
             ],
             axis=1,
         )
-        return Law(_mean(view, self.shared, local), core, _noise(view), S)
+        return ClassGaussian(_mean(view, self.shared, local), core, _noise(view), S)
 
     def _layer(self, basis: Basis | None) -> _Layer:
         if basis is None:
@@ -105,7 +105,7 @@ class Laws:
         return _Layer(A[:, :, :n], tuple(low_rank(R[:n, :n], self.tolerance) for R in rest))
 
     def _cycle_columns(self) -> list[FloatArray]:
-        """Of each different basis that a class's cycle layer has; as a rule all have the same."""
+        """The columns of each different basis of a cycle layer; usually all classes have the same."""
         found: dict[bytes, FloatArray] = {}
         for view in self.views.values():
             layer = view.layer
@@ -117,7 +117,7 @@ class Laws:
         return list(found.values())
 
     def _span(self, columns: FloatArray) -> FloatArray | None:
-        """An orthonormal basis of the columns; None where it would save nothing."""
+        """An orthonormal basis of the columns; None if it would save nothing."""
         Q, R, _ = qr(columns, mode="economic", pivoting=True, check_finite=False)
         # What a column loses enters Σ at first order, beside what it keeps: hence the margin.
         limit = 1e-3 * np.sqrt(self.tolerance / max(columns.shape[1], 1))
@@ -125,7 +125,7 @@ class Laws:
         return np.ascontiguousarray(Q[:, :rank]) if rank < WORTH_IT * self.n else None
 
     def _grown(self, columns: FloatArray) -> FloatArray | None:
-        """The common span, and what these columns have beyond it."""
+        """The common span, extended by what these columns have outside it."""
         if self.common is None:
             return None
         beyond = columns - self.common @ (self.common.T @ columns)
@@ -153,9 +153,9 @@ class Laws:
         return [_flat(np.einsum("am,qmk->aqk", A, F, optimize=True))]
 
 
-def law_of(model: FittedModel, client: str, X: FloatArray) -> Law:
-    """The predictive law of a new cycle of `client` on the grid X (n, d), in the data's units."""
-    return Laws(model, X, [client]).of(client)
+def class_gaussian_of(model: FittedModel, client: str, X: FloatArray) -> ClassGaussian:
+    """The predictive distribution of a new cycle of `client` on the grid X (n, d), in the data's units."""
+    return ClassGaussians(model, X, [client]).of(client)
 
 
 def _posterior(
@@ -195,7 +195,7 @@ def _mean(view: AtInputs, shared: _Layer, local: _Layer) -> FloatArray:
 
 
 def _noise(view: AtInputs) -> FloatArray:
-    """At each sample; a local function that nothing is known of is noise too."""
+    """The noise at each sample, with local functions of which nothing is known."""
     local = (
         term.between("total", "total") for term in view.undetermined if term.kernel == OF_LOCAL
     )
@@ -208,7 +208,7 @@ def _undetermined(view: AtInputs) -> list[tuple[FloatArray, FloatArray]]:
 
 
 def _power(view: AtInputs) -> float:
-    """What one unit of variance of a latent is, in units of the noise, all outputs together."""
+    """One unit of a latent's variance in units of the noise, all outputs together."""
     smallest = float(np.linalg.eigvalsh(view.noise)[0])
     cycle = 0.0
     if view.layer is not None:
@@ -217,21 +217,21 @@ def _power(view: AtInputs) -> float:
     return max(float(np.sum(view.loadings**2)), cycle, 1e-300) / smallest
 
 
-def _from_factors(view: AtInputs) -> Law:
-    """Without inducing features (a state-space layer): a row for every sample."""
+def _from_factors(view: AtInputs) -> ClassGaussian:
+    """Without inducing features (a state-space layer) there is a row for every sample."""
     means, _ = view.marginals()
     half, residuals = view.factors()
     tolerance = LEFT_OUT / _power(view)
     columns = [half]
     for matrix, loadings in residuals:
         columns.append(np.kron(low_rank(matrix, tolerance), loadings))
-    return Law(means["total"], np.concatenate(columns, axis=1), view.noise)
+    return ClassGaussian(means["total"], np.concatenate(columns, axis=1), view.noise)
 
 
 def low_rank(matrix: FloatArray, tolerance: float) -> FloatArray:
-    """F (n, k) with F Fᵀ = `matrix` but for a PSD rest of trace ≤ tolerance, by pivoted Cholesky.
+    """F (n, k) with F Fᵀ = `matrix` up to a PSD rest of trace ≤ tolerance, by pivoted Cholesky.
 
-    It ends at rounding too, or a smooth kernel's residual would seem to have full rank.
+    It also stops at rounding errors; else a smooth kernel's residual would seem to have full rank.
     """
     left = np.diagonal(matrix).copy()
     F = np.zeros((len(matrix), len(matrix)), order="F")
@@ -254,7 +254,7 @@ def _moved(columns: FloatArray, S: FloatArray | None) -> FloatArray:
 
 
 def _flat(core: FloatArray) -> FloatArray:
-    """(a, Q, k) as (aQ, k), also where k is 0."""
+    """(a, Q, k) as (aQ, k), also if k is 0."""
     return core.reshape(core.shape[0] * core.shape[1], core.shape[2])
 
 

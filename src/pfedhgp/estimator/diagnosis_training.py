@@ -1,15 +1,15 @@
-"""A model for diagnosis: the cycle layer chosen by class evidence, the model trained, thresholds held out.
+"""Trains a model for diagnosis: chooses the cycle layer by class evidence, fits, and sets the thresholds.
 
-Everything is learned from the training cycles: folds are made of whole blocks, a fold's cycles are judged by
-models that never saw their block, and what is reported of the choice and of the thresholds is in the model's
-settings ("diagnosis"), so that a RUN folder carries it.
+Everything is learned from the training cycles. Folds consist of whole blocks, and the cycles of a fold are
+judged by models that never saw their block. The choice and the thresholds are stored in the model's settings
+("diagnosis"), so that a RUN folder has them.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from pfedhgp.data.tables import numeric
 from pfedhgp.diagnosis.decision import FALSE_ALARMS, Calibration, calibrate
-from pfedhgp.diagnosis.evidence import evidence, stacked
+from pfedhgp.diagnosis.evidence import concatenated, evidence
 from pfedhgp.diagnosis.layer_choice import (
     LEAST,
     Candidate,
@@ -34,16 +34,16 @@ from pfedhgp.model.cycle_layer import CycleBasis
 FloatArray = npt.NDArray[np.float64]
 KEY = "diagnosis"
 FALLBACK = Candidate("free")
-"""Where cycles are too few to choose by: smooth in any way, one for all classes."""
+"""The layer if there are too few cycles to choose: any smooth covariance, one for all classes."""
 TOO_FEW = "not chosen: too few cycles"
 MOST, IN_ALL = 81, 340
-"""Basis functions of the cycle layer a channel, and of all channels together."""
+"""Most basis functions of the cycle layer per channel, and of all channels together."""
 
 
-def usual_basis(samples: int, channels: int) -> int:
-    """Basis functions of the cycle layer a channel: one a sample, within what can be afforded.
+def default_basis(samples: int, channels: int) -> int:
+    """Basis functions of the cycle layer per channel: one per sample, up to a limit.
 
-    >>> usual_basis(60, 4), usual_basis(1201, 4), usual_basis(60, 17)
+    >>> default_basis(60, 4), default_basis(1201, 4), default_basis(60, 17)
     (60, 81, 20)
     """
     return max(2, min(samples, MOST, IN_ALL // channels))
@@ -59,20 +59,19 @@ def train_diagnosis(
     folds: int = 3,
     false_alarms: float = FALSE_ALARMS,
     thresholds: bool = True,
-    cycle_basis: int = 40,
-    seed: int = 0,
     make: Callable[..., FederatedGP] = FederatedGP,
     **settings: Any,
 ) -> FederatedGP:
     """A `FederatedGP` of classes {name: (grid, cycles (C, Q, n))}, ready to `classify`.
 
-    `blocks` says, for each class, which run of production each cycle is of: cycles of one block are never
-    on both sides of a split. `inputs` and `outputs` name the grid's columns and the channels. Layers to
-    choose from are `candidates`: by default one for all classes (white, stationary, free), and with short
-    cycles and 20 or more of each class also layers of a class's own and mixed ones. With fewer than 4
-    complete cycles of a class nothing is chosen: the free layer is taken, and said to be. Without
-    `thresholds` there is no "none of these", and the folds are not trained: the temperature is then that of
-    the choice. `settings` are those of `FederatedGP`, but for `cycles` and `cycle_sharing`, which are chosen.
+    `blocks` gives the production run of each cycle of each class: cycles of one block are never on both
+    sides of a split. `inputs` and `outputs` name the grid's columns and the channels. `candidates` are the
+    cycle layers to choose from: by default one for all classes (white, stationary, free), and if cycles are
+    short and each class has 20 or more also layers of a class's own and mixed ones. If a class has fewer
+    than 4 complete cycles nothing is chosen: the layer is the free one, with a warning. Without `thresholds`
+    there is no "none of these" and the folds are not trained; the temperature then comes from the choice.
+    `settings` are those of `FederatedGP` (with a `cycle_basis` of 40 by default), except `cycles` and
+    `cycle_sharing`, which are chosen.
 
     Example:
         >>> import numpy as np
@@ -91,101 +90,138 @@ def train_diagnosis(
     for name in ("cycles", "cycle_sharing"):
         if name in settings:
             raise InputError(f"the cycle layer is chosen: give `candidates` instead of `{name}`")
-    grids, arrays = _checked(data)
-    names = list(arrays)
-    labels = [name for name in names for _ in arrays[name]]
-    owners = None if blocks is None else _blocks_of(blocks, arrays)
-    fold = folds_of(labels, owners, folds=folds, seed=seed)
-    cuts = np.cumsum([len(arrays[name]) for name in names])[:-1]
-    by_class = dict(zip(names, np.split(fold, cuts), strict=True))
-    if candidates is None:
-        candidates = candidates_for(arrays, len(grids[names[0]]))
-    candidates = _candidates(candidates)
-    chosen: Candidate = candidates[0]
-    judged: dict[str, Calibration] = {}
-    how = "chosen" if len(candidates) > 1 else "given"
-    few = [name for name in names if complete(arrays[name]).sum() < LEAST]
-    if few and len(candidates) > 1:
-        chosen, how = FALLBACK if FALLBACK in candidates else candidates[-1], TOO_FEW
-        warnings.warn(
-            f"class {few[0]!r} has fewer than {LEAST} complete cycles: the cycle layer is {chosen}, "
-            f"{TOO_FEW}",
-            PFedHGPWarning,
-            stacklevel=2,
-        )
-    if not few and (len(candidates) > 1 or not thresholds):
-        chosen, judged = _choice(
-            grids[names[0]],
-            arrays,
-            by_class,
-            candidates,
-            cycle_basis,
-            false_alarms=false_alarms if thresholds else None,
-        )
-    common = {
-        **chosen.settings,
-        "cycle_basis": cycle_basis,
-        "domain": [(float(x.min()), float(x.max())) for x in grids[names[0]].T],
-        "seed": seed,
-        **settings,
-    }
-    columns: dict[str, Any] = {"inputs": inputs, "outputs": outputs}
-    model = make(**common).fit({name: (grids[name], arrays[name]) for name in names}, **columns)
-    # Without thresholds the folds are not trained: the choice's own held-out cycles set the temperature.
-    found = (
-        replace(judged[str(chosen)], thresholds=None, false_alarms=None)
-        if judged
-        else Calibration()
+    settings = {"seed": 0, "cycle_basis": 40, **settings}
+    classes = _classes_of(data, blocks, folds=folds, seed=settings["seed"])
+    chosen = _choose_layer(
+        classes,
+        _candidates(
+            candidates_for(classes.cycles, len(classes.grid)) if candidates is None else candidates
+        ),
+        settings["cycle_basis"],
+        thresholds=thresholds,
+        false_alarms=false_alarms,
     )
-    if thresholds:
-        parts, truth = [], []
-        for k in range(folds):
-            kept = {n: (grids[n], arrays[n][by_class[n] != k]) for n in names}
-            judge = make(**common).fit(kept, **columns).model_
-            for n in names:
-                new = arrays[n][by_class[n] == k]
-                if len(new):
-                    parts.append(
-                        evidence(judge, grids[n], np.moveaxis(new, 1, 2), names, novelty=True)
-                    )
-                    truth += [n] * len(new)
-        found = calibrate(stacked(parts), truth, false_alarms=false_alarms)
-    kept_settings = {
+    domain = [(float(x.min()), float(x.max())) for x in classes.grid.T]
+    common = {**chosen.layer.settings, "domain": domain, **settings}
+
+    def fitted(cycles: Mapping[str, FloatArray]) -> FederatedGP:
+        rows = {name: (classes.grid, Y) for name, Y in cycles.items()}
+        return make(**common).fit(rows, inputs=inputs, outputs=outputs)
+
+    model = fitted(classes.cycles)
+    found = _held_out(classes, fitted, false_alarms) if thresholds else chosen.calibration
+    stored = {
         "calibration": found.to_json(),
-        "form": chosen.form,
-        "sharing": chosen.sharing,
-        "choice": how,
-        "candidates": {name: score.to_json() for name, score in judged.items()},
+        "form": chosen.layer.form,
+        "sharing": chosen.layer.sharing,
+        "choice": chosen.how,
+        "candidates": {name: score.to_json() for name, score in chosen.scores.items()},
         "folds": folds,
-        "blocks": None if owners is None else len(set(owners)),
+        "blocks": classes.blocks,
     }
-    model.model_ = replace(model.model_, settings={**model.model_.settings, KEY: kept_settings})
+    model.model_ = replace(model.model_, settings={**model.model_.settings, KEY: stored})
     return model
 
 
-def _choice(
-    grid: FloatArray,
-    arrays: Mapping[str, FloatArray],
-    folds: Mapping[str, npt.NDArray[np.int64]],
-    candidates: Sequence[Candidate],
-    size: int,
+@dataclass(frozen=True, eq=False)
+class _Classes:
+    """The training cycles of all classes on one grid, and their folds."""
+
+    grid: FloatArray
+    cycles: dict[str, FloatArray]
+    """(C, Q, n) by class"""
+    folds: dict[str, npt.NDArray[np.int64]]
+    blocks: int | None
+    """how many there are, if they were given"""
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """The cycle layer, how it came about, and what each candidate scored."""
+
+    layer: Candidate
+    how: str
+    scores: dict[str, Calibration]
+
+    @property
+    def calibration(self) -> Calibration:
+        """The temperature that the cycles held out for the choice support, without thresholds."""
+        if not self.scores:
+            return Calibration()
+        return replace(self.scores[str(self.layer)], thresholds=None, false_alarms=None)
+
+
+def _classes_of(
+    data: Mapping[str, tuple[Any, Any]],
+    blocks: Mapping[str, Sequence[object]] | None,
     *,
-    false_alarms: float | None,
-) -> tuple[Candidate, dict[str, Calibration]]:
-    low, high = grid.min(axis=0), grid.max(axis=0)
-    everything = np.concatenate([np.moveaxis(Y, 1, 2) for Y in arrays.values()])
+    folds: int,
+    seed: int,
+) -> _Classes:
+    grid, cycles = _checked(data)
+    labels = [name for name, Y in cycles.items() for _ in Y]
+    owners = None if blocks is None else _blocks_of(blocks, cycles)
+    fold = folds_of(labels, owners, folds=folds, seed=seed)
+    cuts = np.cumsum([len(Y) for Y in cycles.values()])[:-1]
+    by_class = dict(zip(cycles, np.split(fold, cuts), strict=True))
+    return _Classes(grid, cycles, by_class, None if owners is None else len(set(owners)))
+
+
+def _choose_layer(
+    classes: _Classes,
+    candidates: Sequence[Candidate],
+    basis: int,
+    *,
+    thresholds: bool,
+    false_alarms: float,
+) -> _Choice:
+    """The candidate with the best class evidence, or the fallback if cycles are too few."""
+    several = len(candidates) > 1
+    few = [name for name, Y in classes.cycles.items() if complete(Y).sum() < LEAST]
+    if few and several:
+        layer = FALLBACK if FALLBACK in candidates else candidates[-1]
+        warnings.warn(
+            f"class {few[0]!r} has fewer than {LEAST} complete cycles: the cycle layer is {layer}, "
+            f"{TOO_FEW}",
+            PFedHGPWarning,
+            stacklevel=3,
+        )
+        return _Choice(layer, TOO_FEW, {})
+    how = "chosen" if several else "given"
+    if few or not (several or not thresholds):
+        return _Choice(candidates[0], how, {})
+    low, high = classes.grid.min(axis=0), classes.grid.max(axis=0)
+    samples = {name: np.moveaxis(Y, 1, 2) for name, Y in classes.cycles.items()}
+    everything = np.concatenate(list(samples.values()))
     centre, spread = np.nanmean(everything, axis=(0, 1)), np.nanstd(everything, axis=(0, 1))
     spread = np.where(spread > 0, spread, 1.0)
-    scaled = {name: (np.moveaxis(Y, 1, 2) - centre) / spread for name, Y in arrays.items()}
-    basis = CycleBasis.on(budget.box_points(size, grid.shape[1]))
-    return choose(
-        (grid - low) / (high - low),
-        scaled,
-        folds,
-        basis,
+    layer, scores = choose(
+        (classes.grid - low) / (high - low),
+        {name: (Y - centre) / spread for name, Y in samples.items()},
+        classes.folds,
+        CycleBasis.on(budget.box_points(basis, classes.grid.shape[1])),
         candidates=candidates,
-        false_alarms=false_alarms,
+        false_alarms=false_alarms if thresholds else None,
     )
+    return _Choice(layer, how, scores)
+
+
+def _held_out(
+    classes: _Classes,
+    fitted: Callable[[Mapping[str, FloatArray]], FederatedGP],
+    false_alarms: float,
+) -> Calibration:
+    """Temperature and thresholds from cycles judged by models that never saw their fold."""
+    parts, truth = [], []
+    for k in sorted(set(np.concatenate(list(classes.folds.values())).tolist())):
+        kept = {name: Y[classes.folds[name] != k] for name, Y in classes.cycles.items()}
+        judge = fitted(kept).model_
+        for name, Y in classes.cycles.items():
+            new = np.moveaxis(Y[classes.folds[name] == k], 1, 2)
+            if len(new):
+                parts.append(evidence(judge, classes.grid, new, list(kept), novelty=True))
+                truth += [name] * len(new)
+    return calibrate(concatenated(parts), truth, false_alarms=false_alarms)
 
 
 def _candidates(given: Sequence[Candidate]) -> Sequence[Candidate]:
@@ -201,7 +237,10 @@ def _candidates(given: Sequence[Candidate]) -> Sequence[Candidate]:
     return given
 
 
-def _checked(data: Mapping[str, tuple[Any, Any]]) -> tuple[dict, dict]:
+def _checked(
+    data: Mapping[str, tuple[Any, Any]],
+) -> tuple[FloatArray, dict[str, FloatArray]]:
+    """The grid that all classes share, and the cycles of each."""
     if not isinstance(data, Mapping):
         raise InputError(
             f"the data must be {{class: (grid, cycles)}}, got {type(data).__name__}: name the classes"
@@ -220,7 +259,9 @@ def _checked(data: Mapping[str, tuple[Any, Any]]) -> tuple[dict, dict]:
     channels = next(iter(arrays.values())).shape[1]
     for name, grid in grids.items():
         if not np.array_equal(grid, first):
-            raise InputError(f"class {name!r} is on another grid than the first: train on one grid")
+            raise InputError(
+                f"class {name!r} is on another grid than the first class: use one grid for all"
+            )
         if arrays[name].shape[1] != channels:
             raise InputError(
                 f"class {name!r} has {arrays[name].shape[1]} channels, the first class {channels}"
@@ -228,14 +269,14 @@ def _checked(data: Mapping[str, tuple[Any, Any]]) -> tuple[dict, dict]:
     constant = np.flatnonzero(np.ptp(first, axis=0) == 0.0)
     if len(constant):
         raise InputError(
-            f"the grid is {first[0, constant[0]]:g} at every sample (input {constant[0] + 1}): cycles need "
-            "an axis"
+            f"the grid is {first[0, constant[0]]:g} at every sample (input {constant[0] + 1}), but cycles "
+            "need an axis"
         )
-    return grids, arrays
+    return first, arrays
 
 
 def _cycles_of_class(name: str, given: Any, samples: int) -> FloatArray:
-    """(C, Q, n) of numbers, each cycle with a value at least."""
+    """(C, Q, n) of numbers; every cycle must have a value."""
     try:
         cycles = np.asarray(given, np.float64)
     except (TypeError, ValueError):
@@ -248,11 +289,11 @@ def _cycles_of_class(name: str, given: Any, samples: int) -> FloatArray:
     empty = np.flatnonzero(np.isnan(cycles).all(axis=(1, 2)))
     if len(empty) == len(cycles):
         raise InputError(
-            f"class {name!r} has no value: every sample is missing, from cycle 0 to cycle {len(empty) - 1}"
+            f"class {name!r} has no values: all samples are missing, from cycle 0 to cycle {len(empty) - 1}"
         )
     if len(empty):
         raise InputError(
-            f"class {name!r}: cycle {empty[0]} has no value: every sample of it is missing"
+            f"class {name!r}: cycle {empty[0]} has no values: all its samples are missing"
         )
     return cycles
 
@@ -266,7 +307,7 @@ def _blocks_of(
     for name, Y in arrays.items():
         if name not in blocks or len(blocks[name]) != len(Y):
             raise InputError(
-                f"`blocks` must say the block of each of the {len(Y)} cycles of {name!r}"
+                f"`blocks` must give the block of each of the {len(Y)} cycles of {name!r}"
             )
         out += [f"{name}/{block}" for block in blocks[name]]
     return out

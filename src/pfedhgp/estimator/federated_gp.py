@@ -346,13 +346,13 @@ class FederatedGP:
     ) -> Why:
         """What of one cycle (Q, n) speaks for `chosen` rather than `other`, by channel and along the axis."""
         from pfedhgp.diagnosis import decision
-        from pfedhgp.diagnosis.evidence import check_classes, law_of
+        from pfedhgp.diagnosis.evidence import check_classes, class_gaussian_of
 
         model = self._fitted()
         one, two = check_classes(model, (chosen, other))
         X, Y = asked.cycles_on(model, [cycle], grid, channels)
-        laws = (law_of(model, one, X), law_of(model, two, X))
-        return decision.why(laws, (one, two), grid=X, channels=model.output_names, cycle=Y[0])
+        gaussians = (class_gaussian_of(model, one, X), class_gaussian_of(model, two, X))
+        return decision.why(gaussians, (one, two), grid=X, channels=model.output_names, cycle=Y[0])
 
     @property
     def calibration_(self) -> Calibration:

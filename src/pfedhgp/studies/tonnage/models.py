@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from pfedhgp.data.cycle_files import CycleSet
 from pfedhgp.diagnosis.decision import FALSE_ALARMS, Diagnosis, scores
-from pfedhgp.diagnosis.layer_choice import USUAL, Candidate
+from pfedhgp.diagnosis.layer_choice import SHARED_LAYERS, Candidate
 from pfedhgp.estimator import FederatedGP
-from pfedhgp.estimator.diagnosis_training import KEY, TOO_FEW, train_diagnosis, usual_basis
+from pfedhgp.estimator.diagnosis_training import KEY, TOO_FEW, default_basis, train_diagnosis
 from pfedhgp.gp.kernels import RBF, Kernel
 from pfedhgp.inference.meanfield.training import MeanField, MeanFieldClients, MeanFieldServer
 from pfedhgp.inference.structured.settings import Structured
@@ -46,7 +46,7 @@ def settings_of(data: CycleSet) -> dict[str, Any]:
     _, Q, n = data.cycles.shape
     found: dict[str, Any] = {
         "averaging": False,
-        "cycle_basis": usual_basis(n, Q),
+        "cycle_basis": default_basis(n, Q),
         "rounds": 2,
     }
     if n > LONG:
@@ -77,7 +77,7 @@ def run_model(
     train: npt.NDArray[np.bool_],
     seed: int,
     *,
-    candidates: tuple[Candidate, ...] = USUAL,
+    candidates: tuple[Candidate, ...] = SHARED_LAYERS,
     paper_rounds: int = 10,
     explain: bool = False,
 ) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def run_model(
             fitted = ours(seen, seed, candidates=wanted)
             chosen = fitted.model_.settings[KEY]
             extra = {
-                "chosen": said(chosen),
+                "chosen": layer_in_words(chosen),
                 "judged": chosen["candidates"],
             }
         trained = time.perf_counter()
@@ -138,7 +138,7 @@ def closest_call(model: FederatedGP, new: CycleSet, found: Diagnosis) -> dict[st
     return {**reason.condensed(STRETCHES), "truth": new.label[cycle]}
 
 
-def said(choice: Mapping[str, Any]) -> str:
+def layer_in_words(choice: Mapping[str, Any]) -> str:
     """The cycle layer, and where that is so, that it was not chosen."""
     layer = f"{choice['form']}, {choice['sharing']}"
     return f"{layer} ({TOO_FEW})" if choice["choice"] == TOO_FEW else layer
@@ -148,7 +148,7 @@ def ours(
     seen: CycleSet,
     seed: int,
     *,
-    candidates: tuple[Candidate, ...] = USUAL,
+    candidates: tuple[Candidate, ...] = SHARED_LAYERS,
     thresholds: bool = False,
     false_alarms: float = FALSE_ALARMS,
     folds: int = FOLDS,

@@ -14,7 +14,7 @@ from pfedhgp.errors import InputError
 from pfedhgp.studies.common.records import record_of
 from pfedhgp.studies.common.store import Store
 from pfedhgp.studies.tonnage import data as sources
-from pfedhgp.studies.tonnage.models import MODELS, OURS, PAPER, ours, run_model, said
+from pfedhgp.studies.tonnage.models import MODELS, OURS, PAPER, layer_in_words, ours, run_model
 
 NONE_SHARE = 0.5
 """Of blocks (cycles) that "none of these" is trained on: thresholds need held-out blocks of every kind."""
@@ -141,7 +141,7 @@ def none_of_these(
         "chosen_rate": false_alarms,
         "known_cycles": len(flagged["known"]),
         "stranger_cycles": len(flagged["stranger"]),
-        "chosen": said(settings),
+        "chosen": layer_in_words(settings),
     }
 
 
