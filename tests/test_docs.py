@@ -85,9 +85,9 @@ class Reader:
     def _toml(self, block: Block, said: io.StringIO) -> bool:
         Path("short.toml").write_text(block.text, "utf-8")
         settings = configs.check(configs.read_config(Path("short.toml")))
-        assert settings.data.files == ["stations.csv"]
-        assert settings.model.kernel == "rbf + periodic(1 day)"
-        assert settings.run.holdout == "blocks:0.2"
+        assert settings.files == ("stations.csv",)
+        assert settings.kernel == "rbf + periodic(1 day)"
+        assert settings.holdout == "blocks:0.2"
         return True
 
     def _sh(self, block: Block, said: io.StringIO) -> bool:
@@ -161,8 +161,8 @@ def check_daily(_: str) -> None:
 
 def check_written_settings(_: str) -> None:
     settings = configs.check(configs.read_config(Path("fit.toml")))
-    assert (settings.data.client, settings.data.inputs) == ("station", ["time"])
-    assert settings.run.holdout == "blocks:0.2"
+    assert (settings.client, settings.inputs) == ("station", ("time",))
+    assert settings.holdout == "blocks:0.2"
     assert not Path("RUN-from-config").exists()
 
 

@@ -14,12 +14,15 @@ import pytest
 from pfedhgp import RBF, FederatedGP, Matern32, Periodic, RationalQuadratic
 from pfedhgp.base import checks
 from pfedhgp.errors import ExtrapolationWarning, InputError, PFedHGPWarning
+from pfedhgp.federation.plan import Plan
+from pfedhgp.federation.planning import make_plan
 from pfedhgp.gp.kernels import Kernel, Product, Scaled, Sum
 from pfedhgp.inference.meanfield.training import MeanField
 from pfedhgp.inference.registry import inference_named
 from pfedhgp.inference.structured.averaging import Averaging
 from pfedhgp.inference.structured.settings import Structured
-from pfedhgp.settings import parameters
+from pfedhgp.settings.checked import checked
+from pfedhgp.settings.table import MODEL_SETTINGS
 
 T = np.linspace(0.0, 1.0, 8)
 SITES = {"a": (T, np.sin(6 * T)), "b": (T, np.cos(6 * T))}
@@ -83,7 +86,7 @@ def label(value) -> str:
 
 def test_every_parameter_has_a_check_and_wrong_values():
     names = list(inspect.signature(FederatedGP).parameters)
-    assert list(parameters.PARAMETERS) == names
+    assert [each.name for each in MODEL_SETTINGS] == names
     assert set(WRONG) == set(names)
 
 
@@ -268,7 +271,7 @@ def test_wrong_parameters_of_kernels_are_refused(name, make, values):
 
 
 def test_numbers_of_numpy_are_numbers():
-    found = parameters.checked(
+    found = checked(
         FederatedGP(
             rounds=np.int64(3),
             tolerance=np.float32(0.5),
@@ -276,12 +279,14 @@ def test_numbers_of_numpy_are_numbers():
             layers=np.array(["global", "local"]),
             domain=np.array([0, 1]),
             local_latents=np.int32(2),
-        ).get_params()
+        )
     )
-    assert (found["rounds"], found["tolerance"], found["local_latents"]) == (3, 0.5, 2)
-    assert found["averaging"] is False
-    assert found["layers"] == ("global", "local")
-    assert found["domain"] == ((0.0, 1.0),)
+    assert (found.rounds, found.tolerance, found.local_latents) == (3, 0.5, 2)
+    assert type(found.rounds) is int
+    assert type(found.tolerance) is float
+    assert found.averaging is False
+    assert found.layers == ("global", "local")
+    assert found.domain == ((0.0, 1.0),)
 
 
 def test_a_message_never_shows_a_table():
@@ -340,15 +345,18 @@ IDLE = [
 ]  # fmt: skip
 
 
+def plan_of(model: FederatedGP) -> Plan:
+    """For one input and one output."""
+    return make_plan(checked(model), 1, 1)
+
+
 @pytest.mark.parametrize(("settings", "words"), IDLE, ids=[words for _, words in IDLE])
 def test_what_is_not_used_is_said(settings, words):
-    rows, _, _ = FederatedGP.__init__.__globals__["clients_from"](SITES)
     with pytest.warns(PFedHGPWarning, match=words):
-        FederatedGP(**settings)._plan(rows, None)
+        plan_of(FederatedGP(**settings))
 
 
 def test_what_is_used_is_not_complained_of():
-    rows, _, _ = FederatedGP.__init__.__globals__["clients_from"](SITES)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for kernel in (
@@ -357,9 +365,9 @@ def test_what_is_used_is_not_complained_of():
             0.65 * RBF(2.0) + 0.35 * Periodic(),
             RBF() * RBF(),
         ):
-            FederatedGP(kernel=kernel, latents=1, local_inducing=3)._plan(rows, None)
-        FederatedGP(tolerance=0.1, largest_inducing=30)._plan(rows, None)
-        FederatedGP(inference="mean-field", largest_inducing=30)._plan(rows, None)
+            plan_of(FederatedGP(kernel=kernel, latents=1, local_inducing=3))
+        plan_of(FederatedGP(tolerance=0.1, largest_inducing=30))
+        plan_of(FederatedGP(inference="mean-field", largest_inducing=30))
 
 
 def test_adopt_honours_local_inducing_and_the_inference(fitted):
@@ -415,7 +423,7 @@ def test_every_parameter_survives_a_file(tmp_path):
     model = FederatedGP(**given).fit(SITES)
     model.save(tmp_path / "run")
     again = FederatedGP.load(tmp_path / "run")
-    before, after = parameters.checked(model.get_params()), parameters.checked(again.get_params())
+    before, after = vars(checked(model)), vars(checked(again))
     for name in set(before) - {"kernel", "local_kernel"}:
         assert after[name] == before[name], name
     assert isinstance(after["kernel"], RBF)

@@ -163,10 +163,10 @@ def test_the_model_keeps_counts_from_which_the_split_can_be_made_again(fitted):
 
 
 def test_people_are_told_what_is_averaged_over_what(fitted):
-    from pfedhgp.cli.fit import _score_lines
+    from pfedhgp.cli.fit_summary import score_lines
 
     _, summary, _ = fitted
-    lines = _score_lines(summary)
+    lines = score_lines(summary)
     s = summary["by_output"]["y"]
     assert lines[0] == "on 12 held-out rows (blocks), in each output's own units:"
     assert (
@@ -477,7 +477,7 @@ def test_what_is_accepted_all_at_once(run, tmp_path):
     for words in (
         "spaces around column names",
         "no time zone: taken as UTC",
-        "skipped, because no output was observed: client empty",
+        "left out, because no output was observed: client empty",
         "client 'one': one row, which",
         "output 'y': 2 of 19 cells are missing",
         "output 'flat' is constant",

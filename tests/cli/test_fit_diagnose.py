@@ -6,13 +6,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pfedhgp.cli import fitting
-from pfedhgp.cli.diagnosing import _cycles, check, hint
+from pfedhgp.cli import fit_from_files
+from pfedhgp.cli.diagnosing import _cycles, hint
 from pfedhgp.data.readers import Observations
 from pfedhgp.diagnosis.decision import FALSE_ALARMS
 from pfedhgp.errors import InputError
 from pfedhgp.estimator import diagnosis_training
-from pfedhgp.settings.config import Config, Data, Model, Run
+from pfedhgp.settings.config import Config
 
 GRID = np.array([[0.0], [1.0], [2.0]])
 COLUMNS = ("--client", "state", "--input", "x", "--output", "y")
@@ -48,7 +48,10 @@ def test_a_cycle_in_two_blocks_or_with_two_rows_is_refused():
         (["--diagnose"], "--diagnose needs --cycle"),
         (["--cycle", "c", "--block", "b"], "--block is for --diagnose"),
         (["--cycle", "c", "--false-alarms", "0.1"], "--false-alarms is for --diagnose"),
-        (["--cycle", "c", "--diagnose", "--false-alarms", "2"], "--false-alarms: input should be"),
+        (
+            ["--cycle", "c", "--diagnose", "--false-alarms", "2"],
+            "above 0 and below 1, got 2.0",
+        ),
         (["--cycle", "c", "--diagnose", "--cycles", "free"], "leave --cycles and --cycle-sharing"),
         (["--cycle", "c", "--diagnose", "--block", "nose"], "no column 'nose'"),
         (["--cycle", "c", "--diagnose"], "it needs two at least, and there is one"),
@@ -95,20 +98,20 @@ def test_a_cycle_without_a_value_is_named():
 
 
 def test_a_federation_of_sites_does_not_diagnose():
-    config = Config(data=Data(cycle="c"), model=Model(diagnose=True))
-    with pytest.raises(InputError, match="use `pfedhgp fit`"):
-        check(config, federated=True)
-    check(config, federated=False)
+    config = Config(files=("t",), inputs=("x",), outputs=("y",), out="R", cycle="c", diagnose=True)
+    with pytest.raises(InputError, match=r"--diagnose: .*use `pfedhgp fit`"):
+        fit_from_files.check_settings(config, federated=True)
+    fit_from_files.check_settings(config, federated=False)
 
 
 def test_cycles_of_several_clients_are_told_of_diagnose():
     """Not where it was asked for, not in a federation, not for one client or for rows without cycles."""
-    config = Config(data=Data(cycle="c"))
+    config = Config(cycle="c")
     assert "with --diagnose" in (hint(config, clients=2, federated=False) or "")
     assert hint(config, clients=1, federated=False) is None
     assert hint(config, clients=2, federated=True) is None
     assert hint(Config(), clients=2, federated=False) is None
-    asked = Config(data=Data(cycle="c"), model=Model(diagnose=True))
+    asked = Config(cycle="c", diagnose=True)
     assert hint(asked, clients=2, federated=False) is None
 
 
@@ -119,14 +122,13 @@ def test_the_hint_is_one_line_to_stderr_and_quiet_leaves_it_out(
     def stop(*_: object, **__: object) -> None:
         raise InputError("far enough")
 
-    monkeypatch.setattr(fitting, "_train", stop)
+    monkeypatch.setattr(fit_from_files, "train_here", stop)
     table = {"state": list("aabb"), "c": 1, "x": [0.0, 1.0] * 2, "y": [1.0, 2, 3, 4]}
     pl.DataFrame(table).write_csv(tmp_path / "t.csv")
-    columns = {"client": "state", "inputs": ["x"], "outputs": ["y"], "cycle": "c"}
-    data = Data(files=[str(tmp_path / "t.csv")], **columns)
-    config = Config(data=data, run=Run(out=str(tmp_path / "RUN")))
+    columns = {"client": "state", "inputs": ("x",), "outputs": ("y",), "cycle": "c"}
+    config = Config(files=(str(tmp_path / "t.csv"),), **columns, out=str(tmp_path / "RUN"))
     with pytest.raises(InputError, match="far enough"):
-        fitting.fit(config, quiet=quiet)
+        fit_from_files.fit_from_files(config, quiet=quiet)
     found = capsys.readouterr()
     lines = [line for line in found.err.splitlines() if "--diagnose" in line]
     assert len(lines) == (0 if quiet else 1)

@@ -356,7 +356,7 @@ BAD = [
     ({"restarts": 0}, "`restarts` must be"),
     ({"device": "tpu9"}, "`device` must be"),
     ({"domain": [(3.0, 1.0)]}, "lower < upper"),
-    ({"domain": [(4.0, 6.0)]}, "outside `domain`"),
+    ({"domain": [(4.0, 6.0)]}, "`domain`: client .* outside it"),
     ({"inference": "mean-field", "restarts": 2}, "needs a bound"),
     ({"kernel": RBF(dims=(2,))}, "uses input 2, but there is only input 0"),
     ({"kernel": RBF([1.0, 2.0])}, r"lengthscale must be one number, it has shape \(2,\)"),

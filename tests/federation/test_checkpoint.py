@@ -14,10 +14,12 @@ from pfedhgp.errors import InputError, ModelFileError
 from pfedhgp.federation import checkpoint as checkpoints
 from pfedhgp.federation import inprocess
 from pfedhgp.federation.clients import make_cohorts
+from pfedhgp.federation.planning import make_plan
 from pfedhgp.federation.server import Server
 from pfedhgp.gp import kernels
 from pfedhgp.inference.registry import INFERENCES
 from pfedhgp.inference.state import State
+from pfedhgp.settings.checked import checked
 
 RNG = np.random.default_rng(3)
 GRID = np.linspace(0.0, 1.0, 14)[:, None]
@@ -178,7 +180,7 @@ def test_no_attribute_of_a_party_is_forgotten(name):
     budgets = {"inducing": 4, "local_inducing": 4} if name == "mean-field" else {"inducing": 6}
     model = FederatedGP(inference=name, rounds=2, **budgets)
     rows = _rows(SITES[1])
-    plan = model._plan(rows, None)
+    plan = make_plan(checked(model), rows[0].X.shape[1], rows[0].Y.shape[1])
     server, cohorts = Server(plan), make_cohorts(plan, rows, batch=True)
     # The estimator's surroundings, or all that the other tests compiled would be compiled once more.
     with numerics(), on_device("cpu"), pytest.raises(Stop):

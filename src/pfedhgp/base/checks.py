@@ -1,18 +1,18 @@
 """Checks of single arguments: each takes a value and its name, and returns the value as plain Python.
 
-What does not fit is an `InputError` of one line that names the argument and says what to give. It shows
-short plain values only: a table that was given by mistake must not end up in a message.
+A value that does not fit is refused with an `InputError` of one line, which names the argument and says what
+to give. It shows short plain values only: a table given by mistake must not end up in a message.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from pfedhgp.errors import InputError
 
@@ -22,12 +22,21 @@ LONGEST = 60
 
 def shown(value: Any) -> str:
     """`value` for a message: itself where it is plain and short, else what it is."""
-    plain = (str, int, float, bool, type(None), np.bool_, np.integer, np.floating)
-    few = isinstance(value, list | tuple) and all(isinstance(v, plain) for v in value)
-    text = repr(value) if few or isinstance(value, plain) else ""
+    few = isinstance(value, list | tuple) and all(_plain(each) for each in value)
+    text = repr(value) if few or _plain(value) else ""
     if text and len(text) <= LONGEST and text.isprintable():
         return text
     return f"a value of type {type(value).__name__}"
+
+
+def _plain(value: Any) -> bool:
+    return value is None or isinstance(value, str | Real) or _is_flag(value)
+
+
+def _is_flag(value: Any) -> bool:
+    """True and False, NumPy's too (which is not imported for it: the command line's help needs none)."""
+    numpy = sys.modules.get("numpy")
+    return isinstance(value, bool) or (numpy is not None and isinstance(value, numpy.bool_))
 
 
 def refusal(name: str, wanted: str, value: Any) -> InputError:
@@ -40,28 +49,30 @@ def whole(least: int) -> Check:
     wanted = "a positive whole number" if least == 1 else f"a whole number of at least {least}"
 
     def check(value: Any, name: str) -> int:
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        if _is_flag(value) or not isinstance(value, Integral) or value < least:
             raise refusal(name, wanted, value)
         return int(value)
 
     return check
 
 
-def number(*, above: float | None = None, least: float | None = None) -> Check:
-    """A finite number above, or of at least, a limit."""
-    limit = f" above {above:g}" if above is not None else ""
-    limit += f" of at least {least:g}" if least is not None else ""
+def number(
+    *, above: float | None = None, least: float | None = None, below: float | None = None
+) -> Check:
+    """A finite number above, of at least, or below a limit."""
+    limits = {"above": above, "of at least": least, "below": below}
+    given = [f"{words} {limit:g}" for words, limit in limits.items() if limit is not None]
+    limit = f" {' and '.join(given)}" if given else ""
 
     def check(value: Any, name: str) -> float:
-        real = isinstance(value, int | float | np.integer | np.floating)
-        if isinstance(value, bool) or not real:
+        if _is_flag(value) or not isinstance(value, Real):
             raise refusal(name, f"a number{limit}", value)
         try:
             found = float(value)
         except OverflowError:
             found = math.inf
         low = (above is not None and found <= above) or (least is not None and found < least)
-        if not math.isfinite(found) or low:
+        if not math.isfinite(found) or low or (below is not None and found >= below):
             raise refusal(name, f"a finite number{limit}", value)
         return found
 
@@ -70,7 +81,7 @@ def number(*, above: float | None = None, least: float | None = None) -> Check:
 
 def flag(value: Any, name: str) -> bool:
     """True or False, and nothing that only counts as one of them."""
-    if not isinstance(value, bool | np.bool_):
+    if not _is_flag(value):
         raise refusal(name, "True or False", value)
     return bool(value)
 
@@ -174,6 +185,8 @@ def columns(value: Any, name: str) -> tuple[str, ...]:
 
 def pairs(value: Any, name: str) -> tuple[tuple[float, float], ...]:
     """(lower, upper) for each input, finite and in that order; for one input the bare pair will do."""
+    import numpy as np
+
     wanted = "a pair (lower, upper) for each input"
     try:
         array = np.asarray(value)
@@ -193,10 +206,10 @@ def pairs(value: Any, name: str) -> tuple[tuple[float, float], ...]:
 
 def client_name(value: Any, known: Mapping[str, Any], name: str = "client") -> str:
     """A client's name as text, which is how names are compared: 7 is "7". None and NaN are no names."""
-    missing = value is None or (isinstance(value, float | np.floating) and math.isnan(value))
+    missing = value is None or (isinstance(value, Real) and math.isnan(value))
     if not missing and str(value) in known:
         return str(value)
-    spoken = isinstance(value, str | int | np.integer) and not isinstance(value, bool)
+    spoken = isinstance(value, str | Integral) and not isinstance(value, bool)
     if missing or not spoken or value == "":
         raise refusal(name, "a client's name", value)
     return str(value)

@@ -219,14 +219,13 @@ def _from_table(
     import numpy as np
     import polars as pl
 
-    from pfedhgp.data.ingest import delimiter_of
     from pfedhgp.data.readers import observations_of, read_tables
+    from pfedhgp.data.text_tables import delimiter_of
     from pfedhgp.errors import InputError
-    from pfedhgp.settings.config import Data
 
     if cycle is None:
         raise InputError(f"{path}: a table needs --cycle: the column that numbers the cycles")
-    given = delimiter_of(Data(delimiter=delimiter))
+    given = delimiter_of(delimiter)
     wanted = [*columns.input_names, *columns.outputs, cycle, *([label] if label else [])]
     tables = read_tables([path], wanted=wanted, delimiter=given)
     if len(tables) > 1:

@@ -75,10 +75,10 @@ def cluster(
     Without --out the groups are also added to RUN/report.html, if there is one.
     """
     from pfedhgp.base.compilation_cache import use_compilation_cache
+    from pfedhgp.base.option_names import naming
     from pfedhgp.cli.saved import clients_of, columns_of, open_run
     from pfedhgp.cli.terminal import result, warnings_as_lines
     from pfedhgp.errors import InputError
-    from pfedhgp.settings.config import naming_options
 
     with warnings_as_lines():
         spec = open_run(run)
@@ -103,7 +103,7 @@ def cluster(
         rows = None if given is None else fitted_rows(given, columns, model.model_)
         say("comparing the clients' functions", quiet=quiet)
         sent = read_log(run / FOLDER / LOG)
-        with naming_options():
+        with naming({"groups", "method", "distance", "choose", "size", "seed", "data"}):
             how = ClusterSettings(
                 groups=groups,
                 method=method,

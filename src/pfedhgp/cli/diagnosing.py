@@ -2,53 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pfedhgp.base.signals import Heeding
 from pfedhgp.data.ingest import Ingested
 from pfedhgp.errors import InputError
-from pfedhgp.settings.config import Model
+from pfedhgp.settings.config import Config
 
 if TYPE_CHECKING:
     from pfedhgp.data.readers import Observations
     from pfedhgp.estimator import FederatedGP
-    from pfedhgp.settings.config import Config
 
 
-def check(config: Config, *, federated: bool) -> None:
-    """What can be said without the data."""
-    if not config.model.diagnose:
-        if config.data.block is not None:
-            raise InputError("--block is for --diagnose: give both, or leave --block out")
-        if config.model.false_alarms != Model.model_fields["false_alarms"].default:
-            raise InputError("--false-alarms is for --diagnose: give both, or leave it out")
+def check(config: Config) -> None:
+    """What can be said without the data, of settings that `check_use` has seen."""
+    if not config.diagnose:
         return
-    if federated:
-        raise InputError("--diagnose chooses by cycles of all classes at once: use `pfedhgp fit`")
-    if config.data.cycle is None:
+    if config.cycle is None:
         raise InputError("--diagnose needs --cycle: the column that numbers the cycles")
-    if config.model.cycles != "white" or config.model.cycle_sharing != "shared":
+    if config.cycles != Config.cycles or config.cycle_sharing != Config.cycle_sharing:
         raise InputError(
             "--diagnose chooses the cycle layer: leave --cycles and --cycle-sharing out"
         )
 
 
 def hint(config: Config, *, clients: int, federated: bool) -> str | None:
-    """That cycles of several clients can be told apart, for who fits them without asking for it."""
-    asked = config.model.diagnose or federated
-    if asked or config.data.cycle is None or clients < 2:
+    """Says that cycles of several clients could be told apart, if the fit does not ask for it."""
+    asked = config.diagnose or federated
+    if asked or config.cycle is None or clients < 2:
         return None
     return (
-        f"cycles of {clients} clients: with --diagnose the fit is one for `pfedhgp classify`, and chooses "
-        'how cycles differ and what is "none of these"'
+        f"cycles of {clients} clients: with --diagnose `pfedhgp classify` can tell them apart, and knows "
+        'when a cycle is "none of these"'
     )
 
 
-def train(config: Config, data: Ingested) -> FederatedGP:
-    """The model of `train_diagnosis`: its clients are the classes."""
-    from pfedhgp.cli.fitting import estimator
+def train(config: Config, data: Ingested, make: Callable[..., FederatedGP]) -> FederatedGP:
+    """The model of `train_diagnosis`, whose clients are the classes; `make` gives each model to fit."""
     from pfedhgp.estimator.diagnosis_training import default_basis, train_diagnosis
 
     grid = np.unique(np.concatenate([client.X for client in data.training]), axis=0)
@@ -56,13 +48,7 @@ def train(config: Config, data: Ingested) -> FederatedGP:
     for client in data.training:
         cycles, owners = _cycles(client, grid, data.blocks)
         classes[client.name], blocks[client.name] = (grid, cycles), owners
-
-    def make(**settings: Any) -> FederatedGP:
-        return estimator(config, data.columns, data.domain, callbacks=[Heeding()]).set_params(
-            **settings
-        )
-
-    basis: Any = config.model.cycle_basis
+    basis: Any = config.cycle_basis
     if basis == "auto":
         basis = default_basis(len(grid), len(data.columns.outputs))
     given: dict[str, Any] = {} if data.domain is None else {"domain": data.domain}
@@ -71,9 +57,9 @@ def train(config: Config, data: Ingested) -> FederatedGP:
         blocks=None if data.blocks is None else blocks,
         inputs=list(data.columns.input_names),
         outputs=list(data.columns.outputs),
-        false_alarms=config.model.false_alarms,
+        false_alarms=config.false_alarms,
         cycle_basis=basis,
-        seed=config.run.seed,
+        seed=config.seed,
         make=make,
         **given,
     )

@@ -1,7 +1,7 @@
-"""`pfedhgp federate DATA… --client C …`: fit's options, but with real processes, one for each client.
+"""`pfedhgp federate DATA… --client C …`: the options of `fit`, with a real process for each client.
 
-For a trial on one machine: a server and a site for every client, TLS and keys of their own, each site with
-its own rows and nothing else. RUN is what `fit` writes; RUN/sites/<hash>/ is each site's home.
+For a trial on one machine: a server and a site for every client, with TLS and keys of their own; each site
+has its own rows and nothing else. RUN is what `fit` writes; RUN/sites/<hash>/ is each site's home.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pfedhgp.cli.fit import fit, run_command
+from pfedhgp.cli.fit import run_command
+from pfedhgp.cli.fit_options import fit_options
 
 if TYPE_CHECKING:
+    from pfedhgp.cli.fit_from_files import Job
     from pfedhgp.data.ingest import Ingested
     from pfedhgp.data.readers import Observations
     from pfedhgp.estimator import FederatedGP
@@ -24,10 +26,11 @@ PRIVATE, PREFIX = "private", "pfedhgp-"
 """Where the checkpoint says in which folder the sites' rows and keys are while they run."""
 
 
+@fit_options
 def federate(**options: Any) -> None:
     """Fit with a process for each client, which exchange sums alone.
 
-    A whole federation on this machine, for a trial; as `fit` else.
+    A whole federation on this machine, for a trial. Everything else is as in `fit`.
 
     RUN/sites/ has each site's home: its audit log and its own model.
     """
@@ -45,11 +48,6 @@ def federate(**options: Any) -> None:
         raise typer.Exit(1) from None
 
 
-# The options are fit's, and typer looks them up there.
-federate.__wrapped__ = fit  # type: ignore[attr-defined]
-federate.__annotations__ = dict(fit.__annotations__)
-
-
 def _check_device(device: str | None) -> None:
     from pfedhgp.errors import InputError
 
@@ -59,9 +57,7 @@ def _check_device(device: str | None) -> None:
         )
 
 
-def train(
-    config: Config, data: Ingested, checkpoint: Path, show: Any, *, resume: bool, quiet: bool
-) -> FederatedGP:
+def train(job: Job, show: Any) -> FederatedGP:
     """Writes each client's rows where only its site reads them, and runs the federation."""
     import shutil
     import tempfile
@@ -74,8 +70,9 @@ def train(
     from pfedhgp.federation.flower.federation import Federation, Member
     from pfedhgp.federation.flower.homes import SITES, site_hash
 
-    _check_device(config.run.device)
-    if not config.inference.batch:
+    config, data, checkpoint = job.config, job.data, job.checkpoint
+    _check_device(config.device)
+    if not config.batch:
         text = "--one-by-one changes nothing here: every client is a process of its own"
         warnings.warn(text, PFedHGPWarning, stacklevel=2)
     run, names = checkpoint.parent, [client.name for client in data.training]
@@ -98,11 +95,11 @@ def train(
             certificates=private / "certs",
             out=run,
             members=tuple(members),
-            overwrite=not resume,
-        ).run(quiet=quiet)
+            overwrite=not job.resume,
+        ).run(quiet=job.quiet)
     finally:
         shutil.rmtree(private)
-    return _assembled(config, data, run, members)
+    return _assembled(job, run, members)
 
 
 def _remove_left_over(note: Path) -> None:
@@ -119,25 +116,26 @@ def _remove_left_over(note: Path) -> None:
 
 def _settings(config: Config, data: Ingested) -> str:
     """The server's settings: columns as they were found, nothing of files."""
-    from pfedhgp.settings.config import Data, Run, to_toml
+    from dataclasses import replace
 
-    columns = data.columns
-    dated = [column for column in columns.inputs if column.kind == "datetime"]
-    table = Data(
-        inputs=list(columns.input_names),
-        outputs=list(columns.outputs),
-        cycle=columns.cycle,
-        datetimes=[column.name for column in dated] or None,
+    from pfedhgp.settings.config import SETTINGS, to_toml
+
+    columns, domain = data.columns, config.domain
+    if domain is not None:
+        kept = [name not in data.dropped for name in config.inputs]
+        domain = tuple(text for text, keep in zip(domain, kept, strict=True) if keep)
+    dated = tuple(column.name for column in columns.inputs if column.kind == "datetime")
+    usual = {each.name: each.default for each in SETTINGS if each.unused}
+    found = replace(
+        config,
+        **usual,
+        inputs=columns.input_names,
+        outputs=columns.outputs,
+        datetimes=dated or None,
+        datetime_format=None,
+        domain=domain,
     )
-    model = config.model
-    if model.domain is not None:
-        kept = [name not in data.dropped for name in config.data.inputs]
-        domain = [text for text, keep in zip(model.domain, kept, strict=True) if keep]
-        model = model.model_copy(update={"domain": domain})
-    inference = config.inference.model_copy(update={"batch": True})  # sites are one by one anyway
-    update = {"data": table, "model": model, "inference": inference}
-    update |= {"run": Run(seed=config.run.seed)}
-    return to_toml(config.model_copy(update=update))
+    return to_toml(found)
 
 
 def _write_rows(path: Path, client: Observations, data: Ingested) -> None:
@@ -161,12 +159,12 @@ def _write_rows(path: Path, client: Observations, data: Ingested) -> None:
     os.chmod(path, 0o600)
 
 
-def _assembled(config: Config, data: Ingested, run: Path, members: list[Any]) -> FederatedGP:
-    """What the sites and the server found, as one model: for a trial, where all is on one machine."""
+def _assembled(job: Job, run: Path, members: list[Any]) -> FederatedGP:
+    """What the sites and the server found, as one model: for a trial, everything is on one machine."""
     import warnings
     from dataclasses import replace
 
-    from pfedhgp.cli.fitting import columns_of, estimator, words_of
+    from pfedhgp.cli.fit_from_files import estimator, words_of
     from pfedhgp.data.table import short
     from pfedhgp.errors import PFedHGPWarning
     from pfedhgp.federation.flower.participant import MODEL
@@ -186,8 +184,8 @@ def _assembled(config: Config, data: Ingested, run: Path, members: list[Any]) ->
         clients |= dict(own.clients)
         jitter |= dict(own.client_jitter)
         layers |= dict(own.client_layers)
-    settings = {**found.settings, **words_of(config), **columns_of(data)}
-    model = estimator(config, data.columns, data.domain)
+    settings = {**found.settings, **words_of(job)}
+    model = estimator(job)
     model.model_ = replace(
         found, clients=clients, client_jitter=jitter, client_layers=layers, settings=settings
     )

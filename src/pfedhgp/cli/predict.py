@@ -66,8 +66,7 @@ def predict(
     from pfedhgp.base.compilation_cache import use_compilation_cache
     from pfedhgp.cli.saved import clients_of, columns_of, dropped_of, model_of, open_run
     from pfedhgp.cli.terminal import counted, result, say, warnings_as_lines
-    from pfedhgp.data.ingest import delimiter_of
-    from pfedhgp.settings.config import Data
+    from pfedhgp.data.text_tables import delimiter_of
 
     with warnings_as_lines() as told:
         _check_options(out, level, overwrite, as_json)
@@ -78,7 +77,7 @@ def predict(
             files,
             columns,
             client=client,
-            delimiter=delimiter_of(Data(delimiter=delimiter)),
+            delimiter=delimiter_of(delimiter),
             dropped=dropped_of(spec),
         )
         unknown = [each.name for each in rows if each.name not in clients_of(spec)]

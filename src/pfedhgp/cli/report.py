@@ -50,8 +50,7 @@ def report(
     from pfedhgp.cli.saved import columns_of, open_run
     from pfedhgp.cli.targets import check_file
     from pfedhgp.cli.terminal import result, warnings_as_lines
-    from pfedhgp.data.ingest import delimiter_of
-    from pfedhgp.settings.config import Data
+    from pfedhgp.data.text_tables import delimiter_of
 
     with warnings_as_lines() as told:
         spec = open_run(run)
@@ -65,7 +64,7 @@ def report(
             tables = read_tables(
                 data,
                 wanted=wanted_names(columns),
-                delimiter=delimiter_of(Data(delimiter=delimiter)),
+                delimiter=delimiter_of(delimiter),
             )
             given = observations_of(tables, columns)
         use_compilation_cache()

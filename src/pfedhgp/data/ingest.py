@@ -1,18 +1,16 @@
-"""From a fit's settings to the clients' rows: read, check, drop what does not vary, hold out. No JAX."""
+"""From tables to the clients' rows: check, drop inputs that do not vary, hold out. No JAX."""
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pfedhgp.data.columns import Columns, InputColumn
+from pfedhgp.data.columns import Columns
+from pfedhgp.data.domain import check_domain, pairs_of
 from pfedhgp.data.holdout import Holdout, ledger, split
 from pfedhgp.data.readers import (
     Observations,
@@ -21,11 +19,10 @@ from pfedhgp.data.readers import (
     read_tables,
     settle_columns,
 )
-from pfedhgp.data.table import listed, short
+from pfedhgp.data.rows import with_observations
+from pfedhgp.data.table import Table, short
+from pfedhgp.data.text_tables import delimiter_of
 from pfedhgp.errors import InputError, PFedHGPWarning
-from pfedhgp.settings.config import Config, Data
-
-DELIMITERS = {"tab": "\t", "\\t": "\t", "space": " ", "comma": ",", "semicolon": ";", "pipe": "|"}
 
 
 @dataclass(frozen=True)
@@ -58,39 +55,34 @@ class Ingested:
         return sum(int(np.isnan(client.Y).sum()) for client in self.everything)
 
 
-def ingest(config: Config) -> Ingested:
-    """Reads the data of `config`; every refusal names the file, row, column or client."""
-    data = config.data
-    holdout = None
-    if config.run.holdout is not None:
-        holdout = Holdout.parse(config.run.holdout, seed=config.run.seed)
-    named = (data.client, *data.inputs, *data.outputs, data.cycle, data.block)
-    wanted = [name for name in named if name is not None]
-    tables = read_tables(data.files, wanted=wanted, delimiter=delimiter_of(data))
-    columns = settle_columns(
-        tables,
-        client=data.client,
-        inputs=data.inputs,
-        outputs=data.outputs,
-        cycle=data.cycle,
-        datetime_format=data.datetime_format,
-    )
+def ingest(
+    tables: Sequence[Table],
+    columns: Columns,
+    *,
+    block: str | None = None,
+    domain: Sequence[str] | None = None,
+    holdout: Holdout | None = None,
+) -> Ingested:
+    """What a fit works with, from tables that were read. Refusals name the file, row, column or client.
+
+    `block` is the column that names blocks of cycles, `domain` has "LOW..HIGH" for each input.
+    """
     blocks = None
-    if data.block is not None:
-        owners = [_texts(table.column(data.block)) for table in tables]
-        blocks = np.concatenate(owners)
-    clients = _with_outputs(observations_of(tables, columns))
-    if sum(len(client.X) for client in clients) < 2:
-        raise InputError("one row in all: a model needs at least two")
-    if data.client is None and len(clients) == 1:
+    if block is not None:
+        blocks = np.concatenate([_texts(table.column(block)) for table in tables])
+    clients = with_observations(observations_of(tables, columns))
+    if columns.client is None and len(clients) == 1:
         warnings.warn(
-            f"one file and no --client: {short(clients[0].name)!r} is the only client; --client names the "
-            "column that tells clients apart, where there is one",
+            f"one file and no --client: {short(clients[0].name)!r} is the only client; use --client if a "
+            "column tells clients apart",
             PFedHGPWarning,
             stacklevel=2,
         )
     _tell(clients, columns)
-    domain = domain_of(config.model.domain, columns, clients)
+    pairs = None
+    if domain is not None:
+        pairs = pairs_of(domain, columns)
+        check_domain(pairs, clients, columns.input_names, domain)
     # First drop, then split: the split can then be made again from the columns that a model knows.
     kept = _varying(clients, columns)
     clients = [replace(client, X=client.X[:, kept]) for client in clients]
@@ -100,7 +92,7 @@ def ingest(config: Config) -> Ingested:
     test: list[Observations] = []
     if holdout is not None:
         training, test = split(clients, holdout)
-        _check_split(training, test, columns, config.run.holdout)
+        _check_split(training, test, columns, holdout)
     return Ingested(
         columns=columns,
         dropped=dropped,
@@ -108,34 +100,28 @@ def ingest(config: Config) -> Ingested:
         training=training,
         test=test,
         holdout=holdout,
-        domain=None if domain is None else [domain[j] for j in kept],
+        domain=None if pairs is None else [pairs[j] for j in kept],
         blocks=blocks,
     )
 
 
-def with_dates(data: Data) -> Data:
-    """`datetimes` as the first file shows them: a federation's server has no file to see them in.
-
-    As it is, where they are named already, and where the file cannot be read: `fit` says why.
-    """
-    if data.datetimes is not None or not data.files or not data.inputs:
-        return data
+def datetimes_in(
+    files: Sequence[str], inputs: Sequence[str], *, delimiter: str | None, format: str | None
+) -> tuple[str, ...] | None:
+    """The inputs that are datetimes in the first file; None if there are none, or if it cannot be read."""
+    if not files or not inputs:
+        return None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PFedHGPWarning)
-            first = find_files(data.files)[:1]
-            (table,) = read_tables(first, wanted=data.inputs, delimiter=delimiter_of(data))
+            first = find_files(files)[:1]
+            tables = read_tables(first, wanted=inputs, delimiter=delimiter_of(delimiter))
             columns = settle_columns(
-                [table],
-                client=None,
-                inputs=data.inputs,
-                outputs=[],
-                datetime_format=data.datetime_format,
+                tables, client=None, inputs=inputs, outputs=[], datetime_format=format
             )
     except InputError:
-        return data
-    dated = [column.name for column in columns.inputs if column.kind == "datetime"]
-    return data.model_copy(update={"datetimes": dated or None})
+        return None
+    return tuple(each.name for each in columns.inputs if each.kind == "datetime") or None
 
 
 def _texts(column: Any) -> np.ndarray:
@@ -145,9 +131,10 @@ def _texts(column: Any) -> np.ndarray:
 
 
 def _check_split(
-    training: list[Observations], test: list[Observations], columns: Columns, given: str | None
+    training: list[Observations], test: list[Observations], columns: Columns, holdout: Holdout
 ) -> None:
     """What is left must be enough to fit to, and what is held out enough to test on."""
+    given = f"{holdout.kind}:{holdout.fraction:g}"
     if not test:
         raise InputError(f"--holdout {given} leaves no row to test on: every client has only one")
     X, Y = (np.concatenate([getattr(client, part) for client in training]) for part in "XY")
@@ -161,43 +148,6 @@ def _check_split(
     if problem:
         rows = f"{len(X)} row{'s' if len(X) > 1 else ''}"
         raise InputError(f"--holdout {given} leaves {rows} to fit to, {problem}: hold out less")
-
-
-def delimiter_of(data: Data) -> str | None:
-    """One character, also by name."""
-    if data.delimiter is None:
-        return None
-    given = DELIMITERS.get(data.delimiter, data.delimiter)
-    if len(given) != 1 or given in '"\n\r' or not given.isascii():
-        raise InputError(f"--delimiter must be one character, tab or space, got {data.delimiter!r}")
-    return given
-
-
-def fingerprints(paths: Sequence[str]) -> dict[str, str]:
-    """The SHA-256 of every file that is read."""
-    found = {}
-    for path in find_files([Path(p) for p in paths]):
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-        found[str(path.resolve())] = hashlib.sha256(content).hexdigest()
-    return found
-
-
-def _with_outputs(clients: list[Observations]) -> list[Observations]:
-    """Clients without an observed output cannot be fitted: they are skipped, and named."""
-    kept = [client for client in clients if np.isfinite(client.Y).any()]
-    empty = [client.name for client in clients if not np.isfinite(client.Y).any()]
-    if not kept:
-        raise InputError("no client has an observed output: every cell of the outputs is missing")
-    if empty:
-        warnings.warn(
-            f"skipped, because no output was observed: client {listed(empty, 3)}",
-            PFedHGPWarning,
-            stacklevel=2,
-        )
-    return kept
 
 
 def _tell(clients: list[Observations], columns: Columns) -> None:
@@ -242,50 +192,3 @@ def _varying(clients: list[Observations], columns: Columns) -> list[int]:
             f"input {columns.inputs[j].name!r} is constant: dropped", PFedHGPWarning, stacklevel=3
         )
     return [int(j) for j in np.flatnonzero(varies)]
-
-
-def domain_of(
-    given: list[str] | None, columns: Columns, clients: Sequence[Observations] = ()
-) -> list[tuple[float, float]] | None:
-    """Pairs from "LOW..HIGH", one for each input; dates where the input is one. They hold every row."""
-    if given is None:
-        return None
-    if len(given) != len(columns.inputs):
-        raise InputError(
-            f"--domain is given {len(given)} times for {len(columns.inputs)} inputs: once for each"
-        )
-    pairs = [_pair(text, column) for text, column in zip(given, columns.inputs, strict=True)]
-    for j, (text, (low, high)) in enumerate(zip(given, pairs, strict=True)):
-        column = short(columns.inputs[j].name)
-        if not low < high:
-            raise InputError(f"--domain {text} of input {column!r}: LOW must be below HIGH")
-        for client in clients:
-            if (client.X[:, j] < low).any() or (client.X[:, j] > high).any():
-                raise InputError(
-                    f"--domain {text}: client {short(client.name)!r} has rows with input {column!r} "
-                    "outside it: widen it, or leave --domain out"
-                )
-    return pairs
-
-
-def _pair(text: str, column: InputColumn) -> tuple[float, float]:
-    low, dots, high = text.partition("..")
-    try:
-        if not dots:
-            raise ValueError
-        pair = (_position(low.strip(), column), _position(high.strip(), column))
-        if not np.isfinite(pair).all():
-            raise ValueError
-    except ValueError:
-        shape = "2013-01-01..2013-12-31" if column.kind == "datetime" else "0..10"
-        raise InputError(
-            f"--domain {text}: for input {short(column.name)!r} it must look like {shape}"
-        ) from None
-    return pair
-
-
-def _position(text: str, column: InputColumn) -> float:
-    if column.kind == "number":
-        return float(text)
-    moment = datetime.fromisoformat(text)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

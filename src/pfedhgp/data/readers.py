@@ -11,11 +11,12 @@ No JAX here: what is wrong with a file is said before anything slow begins.
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import warnings
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -176,11 +177,16 @@ def _read_unless_a_note(
 
 
 def _read(path: Path, wanted: list[str], delimiter: str | None) -> Table:
-    suffix = _suffix(path)
     try:
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    table = _parsed(path, data, wanted, delimiter)
+    return replace(table, sha256=hashlib.sha256(data).hexdigest())
+
+
+def _parsed(path: Path, data: bytes, wanted: list[str], delimiter: str | None) -> Table:
+    suffix = _suffix(path)
     if suffix not in KNOWN:
         raise InputError(f"{path}: not a kind of file that is read; known: {listed(KNOWN)}")
     if not data:

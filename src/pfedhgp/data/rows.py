@@ -1,10 +1,31 @@
-"""One client's rows, as arrays."""
+"""One client's rows, as arrays; and whether a model can be fitted to them."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 import numpy as np
+
+from pfedhgp.errors import InputError, PFedHGPWarning
+
+LARGEST = 1e120
+"""The largest input or output: sums of squares, and squares of those, stay finite."""
+
+
+class Named(Protocol):
+    """A client's name, inputs (n, d) and outputs (n, Q), in whatever form."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def X(self) -> np.ndarray: ...
+
+    @property
+    def Y(self) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
@@ -29,3 +50,31 @@ def in_order(client: ClientRows) -> ClientRows:
     order = np.argsort(client.X[:, 0], kind="stable")
     counts = None if client.counts is None else client.counts[order]
     return replace(client, X=client.X[order], Y=client.Y[order], counts=counts)
+
+
+Rows = TypeVar("Rows", bound=Named)
+
+
+def with_observations(clients: Sequence[Rows], *, stacklevel: int = 3) -> list[Rows]:
+    """The clients that have an observed output; warns of the others. Refuses rows that cannot be fitted."""
+    kept = [client for client in clients if np.isfinite(client.Y).any()]
+    if not kept:
+        raise InputError("no client has an observed output: every cell of the outputs is missing")
+    empty = [client.name for client in clients if not np.isfinite(client.Y).any()]
+    if empty:
+        from pfedhgp.data.table import listed  # polars is needed for files alone
+
+        warnings.warn(
+            f"left out, because no output was observed: client {listed(empty, 3)}",
+            PFedHGPWarning,
+            stacklevel=stacklevel,
+        )
+    for client in kept:
+        for what, values in (("inputs", client.X), ("outputs", client.Y)):
+            if np.nanmax(np.abs(values)) > LARGEST:
+                raise InputError(
+                    f"client {client.name!r}: {what} beyond {LARGEST:g} cannot be squared: rescale them"
+                )
+    if sum(len(client.X) for client in kept) < 2:
+        raise InputError("one row in all: a model needs at least two")
+    return kept

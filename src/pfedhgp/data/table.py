@@ -15,11 +15,13 @@ from pfedhgp.errors import InputError
 
 @dataclass(frozen=True)
 class Table:
-    """One file's columns. `line_of` has each row's line in a text file; None where there are no lines."""
+    """One file's columns. `line_of` has each row's line in a text file; None if there are no lines."""
 
     path: Path
     frame: pl.DataFrame
     line_of: np.ndarray | None = None
+    sha256: str = ""
+    """Of the file, as it was read."""
 
     def __len__(self) -> int:
         return self.frame.height

@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from pfedhgp.base.choices import FORMS, SHARINGS
 from pfedhgp.base.numerics import with_numerics
 from pfedhgp.diagnosis.decision import Calibration, calibrate, margin, numbered
 from pfedhgp.diagnosis.evidence import ClassGaussian, Evidence, concatenated, evidence_under
 from pfedhgp.errors import InputError, PFedHGPWarning
 from pfedhgp.inference.cycles.forms import MARGIN, Halves, estimate, mixed
 from pfedhgp.inference.cycles.scatter import halves_of
-from pfedhgp.model.cycle_layer import FORMS, SHARINGS, CycleBasis, CycleLayer
+from pfedhgp.model.cycle_layer import CycleBasis, CycleLayer
 
 FloatArray = npt.NDArray[np.float64]
 FINE = 3

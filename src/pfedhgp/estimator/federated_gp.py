@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from pfedhgp.base import checks
+from pfedhgp.base.choices import DEVICES
 from pfedhgp.base.numerics import has_device, on_device, with_numerics
-from pfedhgp.data.rows import ClientRows
+from pfedhgp.data.domain import check_domain
+from pfedhgp.data.rows import with_observations
 from pfedhgp.data.tables import clients_from
-from pfedhgp.errors import ExtrapolationWarning, InputError, NotFittedError, PFedHGPWarning
+from pfedhgp.errors import InputError, NotFittedError, PFedHGPWarning
 from pfedhgp.estimator import inputs as asked
 from pfedhgp.federation import inprocess, planning
 from pfedhgp.federation.clients import Cohort, make_cohorts
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
-from pfedhgp.gp.kernels import Kernel
+from pfedhgp.gp.kernels import KERNELS
 from pfedhgp.model import prediction
-from pfedhgp.model.cycle_layer import CycleChoice
 from pfedhgp.model.fitted import FittedModel
-from pfedhgp.model.spec import LAYERS
-from pfedhgp.settings import parameters
-from pfedhgp.settings.parameters import KERNELS
+from pfedhgp.model.spec import noise_form
+from pfedhgp.settings.checked import checked
+from pfedhgp.settings.setting import arguments_text
+from pfedhgp.settings.table import MODEL_SETTINGS, ModelSettings
 
 if TYPE_CHECKING:
     from pfedhgp.diagnosis.decision import Calibration, Diagnosis, Why
@@ -38,50 +38,12 @@ if TYPE_CHECKING:
 __all__ = ["KERNELS", "FederatedGP"]
 
 
-class FederatedGP:
+class FederatedGP(ModelSettings):
     """y_i(x) = f_global(x) + f_deviation,i(x) + f_local,i(x) + noise, learned without pooling rows.
 
-    Args:
-        kernel: Of the global and deviation layers: a kernel, or a name such as "rbf" or "matern52". A
-            lengthscale that is given is a starting value, in the data's units. A variance is not:
-            variances start from the data, and of a sum only the ratios count.
-        local_kernel: Of the local layers; by default of `kernel`'s form, with its own lengthscales.
-        layers: Which layers there are; fewer than three are ablations.
-        latents: Latent functions of the global (and deviation) layer; by default 1 for one output, else 2.
-        local_latents: The same for the local layers.
-        noise: "scalar", "output" (one variance each), "full" (a covariance), or "auto": as "output".
-        local: "inducing" (local layers of any kernel, on inducing inputs) or "state-space": exact and O(n) at
-            any resolution, for one input (time) and Matérn kernels; each output has one local function.
-        inducing: Global inducing inputs: "auto" or a number.
-        local_inducing: Local inducing inputs a client: "auto" or a number.
-        learn_inducing: Whether inducing inputs move while training; by default as the inference has it
-            (`structured` places them well and leaves them, the paper's `mean-field` moves them). "auto":
-            where a number that was given is much too small for the data's lengthscales.
-        largest_inducing: The most global inducing inputs that "auto" takes; by default 256, or 128 where
-            there are many outputs. A warning says where it is too low.
-        largest_local_inducing: The same for a client's own.
-        domain: (lower, upper) of each input where it is known; spares one exchange.
-        inference: "structured" (default), "mean-field" (the paper's Algorithm 1), or settings of either.
-        rounds: Rounds of training; by default the inference's own.
-        averaging: Whether predictions average over a client's parameters (loadings, local kernels, noise)
-            where its rows are few, instead of trusting their best values; `structured` only.
-        tolerance: Training ends early after two rounds that gain less than this, in nats a client.
-        cycles: What cycles (`fit(..., cycle=...)`, or arrays (C, Q, n)) do beside their client's function:
-            "white" (nothing: replicates with white noise), "stationary" (a smooth function each, of a kernel
-            times a channel covariance), "free" (any covariance on a basis, shrunk towards the stationary
-            one), or "auto": whichever lets one half of the cycles predict the other best. Noise is then
-            settled with it, before training, and predictions are those of a new cycle. "white-shared" is
-            "white" with noise that is settled so too, one for all clients.
-        cycle_sharing: "shared" (one cycle layer for all clients), "client" (one each), or "mixed" (one each,
-            shrunk towards the shared one). Clients with one cycle, and unseen ones, have the shared layer.
-        cycle_basis: Basis functions of the cycle layer, a channel: "auto" or a number.
-        restarts: Trainings from different starting values, of which the best bound is kept.
-        batch: Whether clients of like size compute together.
-        device: "cpu" or "gpu", for fitting and for predicting.
-        seed: Of everything random (restarts, sampled pairs).
-        callbacks: Functions of each round's record; one that returns True ends training.
+    {arguments}
 
-    Parameters are checked by `fit`, which refuses what does not fit by name.
+    `fit` checks the arguments, and refuses by name what does not fit.
 
     Example:
         >>> import numpy as np
@@ -93,70 +55,15 @@ class FederatedGP:
         (1, 1)
     """
 
-    def __init__(
-        self,
-        *,
-        kernel: Kernel | str = "rbf",
-        local_kernel: Kernel | str | None = None,
-        layers: Sequence[str] = LAYERS,
-        latents: int | None = None,
-        local_latents: int | None = None,
-        noise: str = "auto",
-        local: str = "inducing",
-        inducing: int | str = "auto",
-        local_inducing: int | str = "auto",
-        learn_inducing: bool | str | None = None,
-        largest_inducing: int | None = None,
-        largest_local_inducing: int = planning.LARGEST_LOCAL,
-        domain: Any = None,
-        inference: Any = "structured",
-        rounds: int | None = None,
-        averaging: bool = True,
-        tolerance: float = planning.TOLERANCE,
-        cycles: str = "white",
-        cycle_sharing: str = "shared",
-        cycle_basis: int | str = "auto",
-        restarts: int = 1,
-        batch: bool = True,
-        device: str = "cpu",
-        seed: int = 0,
-        callbacks: Sequence[inprocess.Callback] = (),
-    ) -> None:
-        self.kernel = kernel
-        self.local_kernel = local_kernel
-        self.layers = layers
-        self.latents = latents
-        self.local_latents = local_latents
-        self.noise = noise
-        self.local = local
-        self.inducing = inducing
-        self.local_inducing = local_inducing
-        self.learn_inducing = learn_inducing
-        self.largest_inducing = largest_inducing
-        self.largest_local_inducing = largest_local_inducing
-        self.domain = domain
-        self.inference = inference
-        self.rounds = rounds
-        self.averaging = averaging
-        self.tolerance = tolerance
-        self.cycles = cycles
-        self.cycle_sharing = cycle_sharing
-        self.cycle_basis = cycle_basis
-        self.restarts = restarts
-        self.batch = batch
-        self.device = device
-        self.seed = seed
-        self.callbacks = callbacks
-
     # scikit-learn's manners -------------------------------------------------------------------
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments."""
-        return {name: getattr(self, name) for name in _parameters()}
+        return {each.name: getattr(self, each.name) for each in MODEL_SETTINGS}
 
     def set_params(self, **params: Any) -> FederatedGP:
         """Changes some of them; unknown names are refused."""
-        known = _parameters()
+        known = [each.name for each in MODEL_SETTINGS]
         unknown = [name for name in params if name not in known]
         if unknown:
             raise InputError(f"no parameter `{unknown[0]}`; there are {', '.join(known)}")
@@ -165,11 +72,11 @@ class FederatedGP:
         return self
 
     def __repr__(self) -> str:
-        defaults = _parameters()
         changed = (
-            f"{name}={getattr(self, name)!r}"
-            for name, default in defaults.items()
-            if getattr(self, name) is not default and getattr(self, name) != default
+            f"{each.name}={getattr(self, each.name)!r}"
+            for each in MODEL_SETTINGS
+            if getattr(self, each.name) is not each.default
+            and getattr(self, each.name) != each.default
         )
         return f"FederatedGP({', '.join(changed)})"
 
@@ -196,49 +103,70 @@ class FederatedGP:
         After each exchange the state of the run goes to the folder `checkpoint`; with `resume` the run that
         is there goes on, and ends as if it had not stopped.
         """
-        chosen, choice = self._chosen(), planning.cycle_choice(self._chosen())
+        settings = checked(self)
         folder = None if checkpoint is None else checks.path(checkpoint, "checkpoint")
         if folder is not None and folder.exists() and not folder.is_dir():
             raise InputError(f"`checkpoint`: {folder} is a file: give a folder")
         if checks.flag(resume, "resume") and folder is None:
             raise InputError("`resume` needs `checkpoint`: the folder of the run that goes on")
+        layered = planning.cycle_choice(settings) is not None
         rows, input_names, output_names = clients_from(
             data,
             client=client,
             inputs=inputs,
             outputs=outputs,
             cycle=cycle,
-            whole_cycles=choice is not None,
+            whole_cycles=layered,
         )
-        if choice is not None and any(client.cycles is None for client in rows):
+        if layered and any(client.cycles is None for client in rows):
             raise InputError("a cycle layer needs cycles: say which column numbers them (`cycle`)")
-        rows = planning.with_observations(rows)
-        plan = self._plan(rows, choice)
-        with on_device(chosen["device"]):
-            server = Server(plan)
-            cohorts = make_cohorts(plan, rows, batch=chosen["batch"])
-            messages: list[dict[str, Any]] = []
-
-            def record(message: Message, receiver: str) -> None:
-                messages.append(message.log_entry(receiver))
-
-            keep = None
-            if folder is not None:
-                from pfedhgp.federation.checkpoint import Checkpoint
-
-                kept = Checkpoint(folder)
-                if resume:
-                    messages += kept.restore(server, cohorts)
-                else:
-                    kept.clear()
-                keep = partial(kept.save, server, cohorts, messages)
-            self._exchange(server, cohorts, record, keep)
-        self._keep(plan, server, cohorts, rows, input_names, output_names, messages)
+        rows = with_observations(rows, stacklevel=4)
+        if settings.domain is not None:
+            check_domain(settings.domain, rows, input_names)
+        plan = self._plan(settings, len(input_names), len(output_names))
+        with on_device(settings.device):
+            server, cohorts = Server(plan), make_cohorts(plan, rows, batch=settings.batch)
+            messages = self._train(server, cohorts, folder, resume=resume)
+        assert server.best is not None
+        self.plan_ = plan
+        self.model_ = planning.fitted_model(
+            plan,
+            server,
+            cohorts,
+            rows,
+            input_names=input_names,
+            output_names=output_names,
+            settings=planning.kept_settings(settings, server),
+            messages=messages,
+        )
+        self.exchanges_, self.bound_ = server.exchanges, server.best.bound
         return self
 
-    def _chosen(self) -> dict[str, Any]:
-        """The parameters, checked."""
-        return parameters.checked(self.get_params())
+    def _plan(self, settings: ModelSettings, inputs: int, outputs: int) -> Plan:
+        """What server and clients compute by; a subclass may change it."""
+        return planning.make_plan(settings, inputs, outputs)
+
+    def _train(
+        self, server: Server, cohorts: Sequence[Cohort], folder: Path | None, *, resume: bool
+    ) -> list[dict[str, Any]]:
+        """Carries messages until training is done; returns the log of them."""
+        messages: list[dict[str, Any]] = []
+
+        def record(message: Message, receiver: str) -> None:
+            messages.append(message.log_entry(receiver))
+
+        keep = None
+        if folder is not None:
+            from pfedhgp.federation.checkpoint import Checkpoint
+
+            kept = Checkpoint(folder)
+            if resume:
+                messages += kept.restore(server, cohorts)
+            else:
+                kept.clear()
+            keep = partial(kept.save, server, cohorts, messages)
+        self._exchange(server, cohorts, record, keep)
+        return messages
 
     def _exchange(
         self,
@@ -249,33 +177,6 @@ class FederatedGP:
     ) -> None:
         """Carries the messages until training is done."""
         inprocess.run(server, cohorts, callbacks=self.callbacks, record=record, keep=keep)
-
-    def _plan(self, rows: Sequence[ClientRows], choice: CycleChoice | None) -> Plan:
-        return planning.make_plan(self._chosen(), rows, choice)
-
-    def _keep(
-        self,
-        plan: Plan,
-        server: Server,
-        cohorts: Sequence[Cohort],
-        rows: Sequence[ClientRows],
-        input_names: tuple[str, ...],
-        output_names: tuple[str, ...],
-        messages: list[dict[str, Any]],
-    ) -> None:
-        self.plan_ = plan
-        self.model_ = planning.fitted_model(
-            plan,
-            server,
-            cohorts,
-            rows,
-            input_names=input_names,
-            output_names=output_names,
-            settings=planning.kept_settings(self._chosen(), server),
-            messages=messages,
-        )
-        assert server.best is not None
-        self.exchanges_, self.bound_ = server.exchanges, server.best.bound
 
     # after fit --------------------------------------------------------------------------------
 
@@ -299,10 +200,10 @@ class FederatedGP:
 
         A client that was not in the data gets the population's prediction, and a warning.
         """
-        model, device = self._fitted(), self._device()
+        model, device = self._fitted(), checks.one_of(*DEVICES)(self.device, "device")
         name = checks.client_name(client, model.clients)
         array = asked.inputs_of(model, X)
-        _warn_of_far(model, array, "predictions there rest on the prior")
+        asked.warn_of_far(model, array, "predictions there rest on the prior")
         if name not in model.clients:
             warnings.warn(
                 f"no client {name!r} in the data: this is the population's prediction",
@@ -372,19 +273,19 @@ class FederatedGP:
         """
         from pfedhgp.inference.structured.adoption import adopt
 
-        model, chosen = self._fitted(), self._chosen()
+        model, settings = self._fitted(), checked(self)
         name = checks.client_name(client, {})
         if name in model.clients:
             raise InputError(f"there is a client {name!r} already")
         rows = asked.rows_of(model, name, X, y)
-        _warn_of_far(model, rows.X, "no global inducing input is near them", stacklevel=4)
-        with on_device(chosen["device"]):
+        asked.warn_of_far(model, rows.X, "no global inducing input is near them", stacklevel=4)
+        with on_device(settings.device):
             posterior, jitter = adopt(
                 model,
                 rows,
-                noise=self._noise_form(),
-                settings=planning.settings_of_adoption(chosen),
-                local_inducing=chosen["local_inducing"],
+                noise=noise_form(settings.noise, model.outputs),
+                settings=planning.settings_of_adoption(settings),
+                local_inducing=settings.local_inducing,
             )
         self.model_ = replace(
             model,
@@ -464,18 +365,13 @@ class FederatedGP:
     def load(cls, path: str | Path) -> FederatedGP:
         """Reads a RUN folder that `save` wrote.
 
-        Parameters are those of the fit, but for callbacks; where this machine lacks the fit's device, the
-        CPU takes its place, with a warning.
+        Its settings are those of the fit, without callbacks. If the fit used a GPU and this machine has
+        none, the CPU is used, with a warning.
         """
         from pfedhgp.model import files
 
         model = files.load(checks.path(path, "path"))
-        known = _parameters()
-        given = {name: value for name, value in model.settings.items() if name in known}
-        given["inference"] = planning.inference_from_json(given.get("inference", "structured"))
-        for name, kernel in (("kernel", model.kernel), ("local_kernel", model.local_kernel)):
-            if kernel is not None:
-                given[name] = kernel
+        given = planning.settings_of_model(model)
         if given.get("device") == "gpu" and not has_device("gpu"):
             given["device"] = "cpu"
             warnings.warn(
@@ -490,33 +386,12 @@ class FederatedGP:
         found.bound_ = model.settings.get("bound", last)
         return found
 
-    def _device(self) -> str:
-        device: str = parameters.PARAMETERS["device"](self.device, "device")
-        return device
-
     def _fitted(self) -> FittedModel:
         if not hasattr(self, "model_"):
             raise NotFittedError("this FederatedGP is not fitted yet: call `fit` or `load` first")
         return self.model_
 
-    def _noise_form(self) -> str:
-        model = self._fitted()
-        return (
-            ("scalar" if model.outputs == 1 else "output") if self.noise == "auto" else self.noise
-        )
 
-
-def _warn_of_far(model: FittedModel, X: np.ndarray, then: str, *, stacklevel: int = 3) -> None:
-    """Says how many rows are far outside the data, and what follows."""
-    far = prediction.outside(model.scaling.inputs(X))
-    if far.any():
-        warnings.warn(
-            f"{int(far.sum())} of {len(far)} rows are far outside the data: {then}",
-            ExtrapolationWarning,
-            stacklevel=stacklevel,
-        )
-
-
-def _parameters() -> dict[str, Any]:
-    signature = inspect.signature(FederatedGP.__init__)
-    return {n: p.default for n, p in signature.parameters.items() if n != "self"}
+FederatedGP.__doc__ = (FederatedGP.__doc__ or "").replace(
+    "{arguments}", indent(arguments_text(MODEL_SETTINGS), "    ").strip()
+)

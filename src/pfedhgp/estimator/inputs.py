@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from pfedhgp.data.cycle_files import as_cycles, on_outputs
-from pfedhgp.data.rows import ClientRows
+from pfedhgp.data.rows import LARGEST, ClientRows
 from pfedhgp.data.tables import cycles_of, dimensions, numeric, whole_cycles_of
-from pfedhgp.errors import InputError
-from pfedhgp.federation.planning import LARGEST
+from pfedhgp.errors import ExtrapolationWarning, InputError
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.prediction import outside
 
@@ -91,3 +91,14 @@ def _read(name: str, X: np.ndarray, y: Any, *, layered: bool) -> ClientRows:
     if layered and len(X) == len(Y):
         return whole_cycles_of(name, X, Y[None])
     return ClientRows(name, X, Y)
+
+
+def warn_of_far(model: FittedModel, X: np.ndarray, then: str, *, stacklevel: int = 3) -> None:
+    """Says how many rows are far outside the data, and what follows."""
+    far = outside(model.scaling.inputs(X))
+    if far.any():
+        warnings.warn(
+            f"{int(far.sum())} of {len(far)} rows are far outside the data: {then}",
+            ExtrapolationWarning,
+            stacklevel=stacklevel,
+        )

@@ -1,6 +1,6 @@
-"""What the sites of a federation agree on before the first message: columns, model and inference.
+"""`Agreement`: what the sites of a federation agree on before the first message: columns and settings.
 
-The server makes it from its settings and sends it with every request; a site makes the same plan from it, and
+The server makes it from its settings and sends it with every request. A site makes the same plan from it, and
 reads its own file by it. It names columns and choices, and holds nothing of anybody's data.
 """
 
@@ -11,16 +11,14 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pfedhgp.base.toml_text import quoted
-from pfedhgp.cli import diagnosing
-from pfedhgp.cli.fitting import estimator, words_of
 from pfedhgp.data import cells
 from pfedhgp.data.columns import Columns, InputColumn
-from pfedhgp.data.ingest import delimiter_of, domain_of
+from pfedhgp.data.domain import outside, pairs_of
 from pfedhgp.data.readers import (
     Observations,
     client_rows,
@@ -30,23 +28,16 @@ from pfedhgp.data.readers import (
 )
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.table import Table, short
-from pfedhgp.data.text_tables import RepeatedColumn
+from pfedhgp.data.text_tables import RepeatedColumn, delimiter_of
 from pfedhgp.errors import InputError, PFedHGPWarning
 from pfedhgp.federation.flower.envelope import Refused
+from pfedhgp.federation.plan import Plan
+from pfedhgp.federation.planning import make_plan
 from pfedhgp.settings import config as configs
-from pfedhgp.settings.config import Config
-
-if TYPE_CHECKING:
-    from pfedhgp.federation.plan import Plan
-
-KEPT = {"model": None, "inference": None, "run": ("seed",)}
-"""What of the settings concerns the sites."""
-UNUSED = {
-    "data": ("files", "client", "delimiter"),
-    "inference": ("batch",),
-    "run": ("out", "holdout", "device", "report"),
-}
-"""What is for `fit` alone; `block`, `diagnose` and `false_alarms` are refused."""
+from pfedhgp.settings.checked import check_use, checked
+from pfedhgp.settings.config import SETTINGS, Config
+from pfedhgp.settings.for_columns import kernel_words, model_settings
+from pfedhgp.settings.table import MODEL_SETTINGS, ModelSettings
 
 
 @dataclass(frozen=True)
@@ -59,37 +50,35 @@ class Agreement:
     @staticmethod
     def of(config: Config) -> Agreement:
         """From a server's settings; datetimes have to be named, for there is no file to see them in."""
-        data = config.data
-        for given, name in ((data.inputs, "inputs"), (data.outputs, "outputs")):
+        for given, name in ((config.inputs, "inputs"), (config.outputs, "outputs")):
             if not given:
                 raise InputError(f"`{name}` in [data] is missing: the columns that every site has")
-        used = [*data.inputs, *data.outputs, *([data.cycle] if data.cycle else [])]
+        used = [*config.inputs, *config.outputs, *([config.cycle] if config.cycle else [])]
         twice = [name for name in used if used.count(name) > 1]
         if twice:
             raise InputError(f"column {twice[0]!r} is used twice")
-        diagnosing.check(config, federated=True)
-        dated = data.datetimes or []
-        strange = [name for name in dated if name not in data.inputs]
+        check_use(config, federated=True)
+        dated = config.datetimes or ()
+        strange = [name for name in dated if name not in config.inputs]
         if strange:
             raise InputError(f"`datetimes` in [data]: {strange[0]!r} is not an input")
         inputs = tuple(
-            InputColumn(name, "datetime", data.datetime_format)
+            InputColumn(name, "datetime", config.datetime_format)
             if name in dated
             else InputColumn(name)
-            for name in data.inputs
+            for name in config.inputs
         )
-        columns = Columns(None, inputs, tuple(data.outputs), data.cycle)
+        columns = Columns(None, inputs, tuple(config.outputs), config.cycle)
         found = Agreement(columns, config)
         found.plan()  # what cannot be planned is said now
         return found
 
     def to_json(self) -> str:
         """One spelling, so that equal agreements are equal texts."""
-        tree = self.config.tree()
-        kept = {
-            table: {k: v for k, v in tree[table].items() if keys is None or k in keys}
-            for table, keys in KEPT.items()
-        }
+        tree, kept = self.config.tree(), _terms()
+        for each in SETTINGS:
+            if each.in_terms:
+                kept[each.section][each.toml_key] = tree[each.section][each.toml_key]
         content = {"columns": self.columns.to_json(), "settings": kept}
         return json.dumps(content, sort_keys=True, allow_nan=False)
 
@@ -99,24 +88,20 @@ class Agreement:
         try:
             tree = json.loads(text)
             columns, settings = Columns.from_json(tree["columns"]), tree["settings"]
-            if set(settings) != set(KEPT) or set(tree) != {"columns", "settings"}:
+            if set(settings) != set(_terms()) or set(tree) != {"columns", "settings"}:
                 raise ValueError("unknown parts")
         except (ValueError, KeyError, TypeError, AttributeError):
             raise InputError("the server's settings cannot be read: another version?") from None
         return Agreement(columns, configs.check(settings))
 
+    def model_settings(self) -> ModelSettings:
+        """The settings of the model, with kernels for the agreed columns."""
+        return model_settings(self.config, self.columns)
+
     def plan(self) -> Plan:
         """The plan that server and sites share."""
-        from pfedhgp.federation.planning import cycle_choice
-
-        columns, model = self.columns, self.config.model
-        domain = domain_of(model.domain, columns)
-        d, Q = len(columns.inputs), len(columns.outputs)
-        lower = np.zeros(d) if domain is None else np.array([low for low, _ in domain])
-        # The plan depends on rows only by their numbers of columns, and on a domain by their being in it.
-        probe = ClientRows("", lower[None], np.zeros((1, Q)))
-        asked = estimator(self.config, columns, domain)
-        plan = asked._plan([probe], cycle_choice(asked._chosen()))
+        settings, columns = checked(self.model_settings()), self.columns
+        plan = make_plan(settings, len(columns.inputs), len(columns.outputs))
         if getattr(plan.inference, "learn_inducing", False) == "auto":
             raise InputError('learn_inducing = "auto" is decided in one process: say true or false')
         return plan
@@ -124,9 +109,10 @@ class Agreement:
     def settings(self) -> dict[str, Any]:
         """What a model file keeps of it."""
         plain = (str, int, float, bool, type(None))
-        given = estimator(self.config, self.columns, None).get_params()
-        kept: dict[str, Any] = {n: value for n, value in given.items() if isinstance(value, plain)}
-        kept |= {"layers": list(self.config.model.layers), **words_of(self.config)}
+        found = self.model_settings()
+        kept = {each.name: getattr(found, each.name) for each in MODEL_SETTINGS}
+        kept = {name: value for name, value in kept.items() if isinstance(value, plain)}
+        kept |= {"domain": None, "layers": list(self.config.layers), **kernel_words(self.config)}
         return {**kept, "columns": {**self.columns.to_json(), "dropped": []}}
 
     def rows(
@@ -134,10 +120,10 @@ class Agreement:
     ) -> ClientRows:
         """A site's own rows, read by the agreed columns."""
         columns = self.columns
-        data = self.config.data.model_copy(update={"delimiter": delimiter})
         parts: list[Observations] = []
         try:
-            tables = read_tables(files, wanted=wanted_names(columns), delimiter=delimiter_of(data))
+            named = wanted_names(columns)
+            tables = read_tables(files, wanted=named, delimiter=delimiter_of(delimiter))
             for table in tables:
                 _check_columns(table, columns)
                 parts += [replace(part, name=name) for part in observations_of([table], columns)]
@@ -151,17 +137,19 @@ class Agreement:
         seen = int(np.isfinite(whole.Y).any(axis=1).sum())
         if seen < least_rows:
             raise Refused("data", f"{seen} rows with an observed output: fewer than {least_rows}")
-        layered = self.config.model.cycles != "white"
+        layered = self.config.cycles != "white"
         (found,) = client_rows([whole], columns, whole_cycles=layered)
-        domain = domain_of(self.config.model.domain, columns)
-        if domain is not None:
-            lower, upper = np.array(domain).T
-            outside = np.any((lower > found.X) | (upper < found.X), axis=0)
-            for column, is_outside in zip(columns.inputs, outside, strict=True):
-                if is_outside:
-                    why = f"column {column.name!r}: there are rows outside the agreed domain"
-                    raise Refused("data", why)
+        if self.config.domain is not None:
+            j = outside(pairs_of(self.config.domain, columns), found.X)
+            if j is not None:
+                why = f"column {columns.inputs[j].name!r}: there are rows outside the agreed domain"
+                raise Refused("data", why)
         return found
+
+
+def _terms() -> dict[str, dict[str, Any]]:
+    """The sections that sites agree on, empty."""
+    return {each.section: {} for each in SETTINGS if each.in_terms}
 
 
 def _check_columns(table: Table, columns: Columns) -> None:
@@ -181,14 +169,8 @@ def _check_columns(table: Table, columns: Columns) -> None:
 
 
 def warn_of_unused(config: Config, file: Path) -> None:
-    """One line for all settings of a server's file that say something, and that no federation heeds."""
-    usual, given = Config().tree(), config.tree()
-    found = [
-        f"`{key}` in [{table}]"
-        for table, keys in UNUSED.items()
-        for key in keys
-        if given[table][key] != usual[table][key]
-    ]
+    """One line for all settings of a server's file that a federation makes no use of."""
+    found = [s.in_file for s in SETTINGS if s.unused and getattr(config, s.name) != s.default]
     if found:
         text = f"{file}: not used by a federation, where each site has files of its own: "
         warnings.warn(text + ", ".join(found), PFedHGPWarning, stacklevel=2)

@@ -12,11 +12,12 @@ from pfedhgp.inference.protocols import Inference
 from pfedhgp.model.codec import kernel_to_json, plain_json
 from pfedhgp.model.cycle_layer import CycleChoice
 from pfedhgp.model.spec import Spec
+from pfedhgp.settings.table import ModelSettings
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The model, the solver and the budgets; a known `domain` (lower, upper) spares one exchange."""
+    """The model, the solver and the budgets; a known `domain` (lower, upper) saves one exchange."""
 
     spec: Spec
     inference: Inference
@@ -25,13 +26,13 @@ class Plan:
     domain: tuple[np.ndarray, np.ndarray] | None = None
     scale_outputs: bool = True
     largest_inducing: int | None = None
-    """The most that "auto" takes; None: 256, or 128 where there are many outputs."""
-    largest_local_inducing: int = 200
-    tolerance: float = 0.02
+    """The most that "auto" takes; None: 256, or 128 if there are many outputs."""
+    largest_local_inducing: int = ModelSettings.largest_local_inducing
+    tolerance: float = ModelSettings.tolerance
     restarts: int = 1
     seed: int = 0
     cycles: CycleChoice | None = None
-    """A cycle layer, or none: then cycles are replicates with white residuals."""
+    """A cycle layer; None: cycles are replicates with white residuals."""
 
     def to_json(self) -> dict[str, Any]:
         """Every choice by its name: two plans are the same if these are."""

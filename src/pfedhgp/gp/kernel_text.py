@@ -17,21 +17,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pfedhgp.base.choices import KERNELS
 from pfedhgp.data.columns import InputColumn
 from pfedhgp.errors import InputError
 
 if TYPE_CHECKING:
     from pfedhgp.gp.kernels import Kernel
 
-# Names as in `pfedhgp.estimator.KERNELS` (a test keeps them in step), and the parameters of each.
-PARAMETERS = {
-    "rbf": ("lengthscale",),
-    "matern12": ("lengthscale",),
-    "matern32": ("lengthscale",),
-    "matern52": ("lengthscale",),
+PARAMETERS = dict.fromkeys(KERNELS, ("lengthscale",)) | {
     "periodic": ("period", "lengthscale"),
     "rational_quadratic": ("lengthscale", "alpha"),
 }
+"""Of each kernel, in the order in which values without a key are taken."""
 _DAY = 86400.0
 UNITS = {
     **dict.fromkeys(("s", "second", "seconds"), 1.0),
@@ -75,6 +72,15 @@ def parse(text: str, option: str = "--kernel") -> Leaf | Combined:
     return tree
 
 
+def kernel_of(
+    tree: Leaf | Combined, columns: Sequence[InputColumn], option: str = "--kernel"
+) -> Kernel | str:
+    """The kernel of a tree; a name alone stays one, which lets the model choose the local kernel by it."""
+    if isinstance(tree, Leaf) and not (tree.numbers or tree.inputs):
+        return tree.name
+    return build(tree, columns, option)
+
+
 def build(
     tree: Leaf | Combined, columns: Sequence[InputColumn], option: str = "--kernel"
 ) -> Kernel:
@@ -85,12 +91,12 @@ def build(
         for part in parts[1:]:
             whole = whole + part if tree.sign == "+" else whole * part
         return whole
-    from pfedhgp.estimator import KERNELS
+    from pfedhgp.gp import kernels
 
     given: dict[str, Any] = dict(tree.numbers)
     if tree.inputs:
         given["dims"] = _dims(tree, columns, option)
-    kernel: Any = KERNELS[tree.name]
+    kernel: Any = kernels.KERNELS[tree.name]
     return kernel(**given)
 
 

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from pfedhgp.base import choices
 from pfedhgp.base.checks import refusal, shown
 from pfedhgp.errors import InputError
 
@@ -202,6 +203,16 @@ class Periodic(_Stationary):
     def evaluate(self, x: Point, z: Point) -> Array:
         wave = jnp.sin(jnp.pi * self._over(self._difference(x, z), "period"))
         return jnp.exp(-2.0 * jnp.sum(self._over(wave, "lengthscale") ** 2))
+
+
+KERNELS: dict[str, type[_Stationary]] = dict(
+    zip(
+        choices.KERNELS,
+        (RBF, Matern12, Matern32, Matern52, Periodic, RationalQuadratic),
+        strict=True,
+    )
+)
+"""The kernels that have a name in settings."""
 
 
 class Sum(Kernel):

@@ -14,7 +14,7 @@ INFERENCES = {"structured": Structured, "mean-field": MeanField}
 
 
 def inference_named(
-    given: Any, *, rounds: int | None, learn_inducing: bool | None, averaging: bool = True
+    given: Any, *, rounds: int | None, learn_inducing: bool | str | None, averaging: bool = True
 ) -> Inference:
     """The settings object for a name, or the given one; what else is given overrides its own.
 

@@ -19,13 +19,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from pfedhgp.base.choices import FORMS
 from pfedhgp.gp.features import Basis
 from pfedhgp.gp.kernels import Matern52, stack
 
-FORMS = ("white", "stationary", "free")
-SHARED_WHITE = "white-shared"
-"""White noise that is settled from all clients' cycles before training, as another form would be."""
-SHARINGS = ("shared", "client", "mixed")
 BASIS_JITTER = 1e-8
 NOISE_FLOOR = 2e-8
 """Added to every variance of Σ_ε (scaled units): twice what a client's `Noise` adds to its own."""

@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
+from pfedhgp.base.choices import FORMS
 from pfedhgp.base.numerics import with_numerics
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import InputError
@@ -46,7 +47,7 @@ from pfedhgp.model.codec import (
     plain_json,
     to_array,
 )
-from pfedhgp.model.cycle_layer import FORMS, CycleBasis, CycleLayer, check_layer
+from pfedhgp.model.cycle_layer import CycleBasis, CycleLayer, check_layer
 from pfedhgp.model.fitted import FittedModel, check_client, check_frame, check_shared
 from pfedhgp.model.posterior import (
     ClientPosterior,

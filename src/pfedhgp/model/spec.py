@@ -9,6 +9,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from pfedhgp.base.choices import LAYERS
 from pfedhgp.errors import InputError
 from pfedhgp.gp.kernels import (
     Kernel,
@@ -22,10 +23,6 @@ from pfedhgp.gp.kernels import (
 )
 from pfedhgp.gp.state_space import has_states
 from pfedhgp.model.blocks import Structure
-
-LAYERS = ("global", "deviation", "local")
-NOISES = ("scalar", "output", "full")
-LOCALS = ("inducing", "state-space")
 
 
 @dataclass(frozen=True)
@@ -87,9 +84,14 @@ def build_spec(
         local_latents=local_rank if "local" in layers else 0,
         deviation="deviation" in layers,
         tied=tied,
-        noise=("scalar" if outputs == 1 else "output") if noise == "auto" else noise,
+        noise=noise_form(noise, outputs),
         state_space=exact,
     )
+
+
+def noise_form(given: str, outputs: int) -> str:
+    """ "auto" is a variance for each output."""
+    return ("scalar" if outputs == 1 else "output") if given == "auto" else given
 
 
 def _check_template(kernel: Kernel, inputs: int, name: str) -> None:

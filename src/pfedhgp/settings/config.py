@@ -1,11 +1,7 @@
-"""All settings of a fit, from a TOML file and from the command line, which wins.
+"""`Config`: all settings of a fit from files, from a TOML file and from the command line, which wins.
 
-[data]       files, client, inputs, outputs, cycle, block, delimiter, datetimes, datetime_format
-[model]      kernel, local_kernel, layers, latents, local_latents, local, noise, inducing, local_inducing,
-             learn_inducing, largest_inducing, largest_local_inducing, cycles, cycle_sharing,
-             cycle_basis, diagnose, false_alarms, domain
-[inference]  name, rounds, tolerance, restarts, batch, averaging
-[run]        out, holdout, seed, device, report
+The file's tables are [data], [model], [inference] and [run]; `pfedhgp fit --write-config FILE` shows them.
+A value is checked where it comes from, so that a refusal can name the file and the key, or the option.
 """
 
 from __future__ import annotations
@@ -14,97 +10,53 @@ import difflib
 import tomllib
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-import pydantic
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Any
 
 from pfedhgp.base.option_names import as_options, naming
 from pfedhgp.base.toml_text import quoted
 from pfedhgp.errors import InputError
-
-Count = Annotated[int, Field(ge=1)]
-Budget = Literal["auto"] | Count
-Layer = Literal["global", "deviation", "local"]
-
-
-class _Part(BaseModel):
-    """Unknown keys are refused, and "3" is not a number."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+from pfedhgp.settings import kinds
+from pfedhgp.settings.file_table import DiagnosisSettings, FileSettings
+from pfedhgp.settings.setting import SECTIONS, Setting, settings_of
+from pfedhgp.settings.table import MODEL_SETTINGS, ModelSettings
 
 
-class Data(_Part):
-    """What is read."""
-
-    files: list[str] = []
-    client: str | None = None
-    inputs: list[str] = []
-    outputs: list[str] = []
-    cycle: str | None = None
-    block: str | None = None
-    delimiter: str | None = None
-    datetimes: list[str] | None = None
-    """Inputs that are datetimes: for a federation's server, which has no file to see it in."""
-    datetime_format: str | None = None
-
-
-class Model(_Part):
-    """What is fitted; the names are `FederatedGP`'s."""
-
-    kernel: str = "rbf"
-    local_kernel: str | None = None
-    layers: list[Layer] = ["global", "deviation", "local"]
-    latents: Count | None = None
-    local_latents: Count | None = None
-    local: Literal["inducing", "state-space"] = "inducing"
-    noise: Literal["auto", "scalar", "output", "full"] = "auto"
-    inducing: Budget = "auto"
-    local_inducing: Budget = "auto"
-    learn_inducing: bool | Literal["auto"] | None = None
-    largest_inducing: Annotated[int, Field(ge=2)] | None = None
-    largest_local_inducing: Annotated[int, Field(ge=2)] = 200
-    cycles: Literal["white", "stationary", "free", "auto"] = "white"
-    cycle_sharing: Literal["shared", "client", "mixed"] = "shared"
-    cycle_basis: Budget = "auto"
-    diagnose: bool = False
-    false_alarms: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.01
-    domain: list[str] | None = None
-
-
-class Inference(_Part):
-    """How."""
-
-    name: Literal["structured", "mean-field"] = "structured"
-    rounds: Count | None = None
-    tolerance: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.02
-    restarts: Count = 1
-    batch: bool = True
-    averaging: bool = True
-
-
-class Run(_Part):
-    """Where to, and what else."""
-
-    out: str | None = None
-    holdout: str | None = None
-    seed: Annotated[int, Field(ge=0)] = 0
-    device: Literal["cpu", "gpu"] = "cpu"
-    report: bool = True
-
-
-class Config(_Part):
-    """One fit."""
-
-    data: Data = Data()
-    model: Model = Model()
-    inference: Inference = Inference()
-    run: Run = Run()
+@dataclass(kw_only=True)
+class Config(ModelSettings, FileSettings, DiagnosisSettings):
+    """All settings of one fit from files, checked; kernels and domains are still texts. Not to be changed:
+    `dataclasses.replace` makes another.
+    """
 
     def tree(self) -> dict[str, dict[str, Any]]:
-        """As nested dictionaries, for JSON."""
-        return self.model_dump()
+        """By table and key, as a file has them; for TOML and JSON."""
+        found: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+        for each in SETTINGS:
+            value = getattr(self, each.name)
+            found[each.section][each.toml_key] = list(value) if isinstance(value, tuple) else value
+        return found
+
+
+def _all_settings() -> tuple[Setting, ...]:
+    parts = (settings_of(FileSettings), MODEL_SETTINGS, settings_of(DiagnosisSettings))
+    known = [each for part in parts for each in part if each.section]
+    return tuple(sorted(known, key=lambda each: SECTIONS.index(each.section)))
+
+
+SETTINGS: tuple[Setting, ...] = _all_settings()
+"""All settings of a fit from files, by section."""
+BY_KEY: Mapping[tuple[str, str], Setting] = {(s.section, s.toml_key): s for s in SETTINGS}
+
+
+# ------------------------------------------------------------------------------------------ reading
+
+
+def read(path: Path, **given: Any) -> Config:
+    """The settings of a TOML file; `given` wins over them, but for None."""
+    config = check(read_config(path), file=path)
+    more = {s.name: s.checked(given[s.name]) for s in SETTINGS if given.get(s.name) is not None}
+    return replace(config, **more)
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -119,50 +71,91 @@ def read_config(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: not TOML: {error}") from None
 
 
-def merge(below: Mapping[str, Any], above: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """`below` with what is given in `above`; None is not given."""
-    merged: dict[str, Any] = {
-        name: dict(table) if isinstance(table, Mapping) else table for name, table in below.items()
-    }
-    for name, table in above.items():
-        given = {key: value for key, value in table.items() if value is not None}
-        if given and isinstance(merged.setdefault(name, {}), dict):
-            merged[name] |= given
-    return merged
-
-
 def check(tree: Mapping[str, Any], *, file: Path | None = None) -> Config:
-    """The settings of `tree`; what is wrong is named by its table and key in `file`, or by its option."""
+    """The settings of `tree`, and the defaults of those that it does not have."""
+    return Config(**values(tree, file=file))
+
+
+def values(tree: Mapping[str, Any], *, file: Path | None = None) -> dict[str, Any]:
+    """The checked settings of `tree`, by name. Refusals name the table and key in `file`, or the option."""
+    found: dict[str, Any] = {}
     try:
-        return Config.model_validate(dict(tree))
-    except pydantic.ValidationError as error:
-        problem = error.errors()[0]
-        if file is not None:
-            raise InputError(f"{file}: {_complaint(problem)}") from None
-        table, key = (str(part) for part in problem["loc"][:2])
-        raise InputError(f"{option_of(table, key)}: {_asked(problem)}") from None
+        for section, table in tree.items():
+            if section not in SECTIONS:
+                raise _unknown(section, SECTIONS, "table")
+            if not isinstance(table, Mapping):
+                raise InputError(f"[{section}] must be a table of settings")
+            known = [each.toml_key for each in SETTINGS if each.section == section]
+            for key, value in table.items():
+                if key not in known:
+                    raise _unknown(key, known, f"key in [{section}]")
+                each = BY_KEY[section, key]
+                called = each.on_command_line if file is None else each.in_file
+                found[each.name] = each.checked_text(value, called)
+    except InputError as error:
+        raise error if file is None else InputError(f"{file}: {error}") from None
+    return found
 
 
-def option_of(table: str, key: str) -> str:
-    """The command line's name for a setting."""
-    special = {("data", "inputs"): "--input", ("data", "outputs"): "--output"}
-    special |= {("data", "files"): "DATA", ("inference", "name"): "--inference"}
-    return special.get((table, key), f"--{key.replace('_', '-')}")
+def option_values(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The checked settings that were given on the command line, by name."""
+    found: dict[str, Any] = {}
+    for each in SETTINGS:
+        given = options.get(each.name)
+        if given is not None and given != []:
+            found[each.name] = each.checked_text(each.kind.read(given), each.on_command_line)
+    return found
 
 
-_OTHERS = {
-    "inference",
-    "cycle",
-    "device",
-    "seed",
-    "distance",
-    "method",
-    "choose",
-    "groups",
-    "size",
-    "data",
-}
-_NAMES = {*Model.model_fields, *Inference.model_fields, *_OTHERS}
+def _unknown(name: str, known: Any, what: str) -> InputError:
+    near = difflib.get_close_matches(name, known, n=1)
+    guess = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(known)}"
+    return InputError(f"unknown {what}: `{name}`; {guess}")
+
+
+def anchored(found: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Paths in a settings file are relative to it, wherever the command is run."""
+    moved = dict(found)
+    for each in SETTINGS:
+        value = found.get(each.name)
+        if value and each.kind is kinds.PATHS:
+            moved[each.name] = tuple(str((folder / name).resolve()) for name in value)
+        elif value and each.kind is kinds.PATH:
+            moved[each.name] = str(folder / value)
+    return moved
+
+
+# ------------------------------------------------------------------------------------------ writing
+
+
+def to_toml(config: Config) -> str:
+    """All settings as a TOML file that `read` reads back; those not set are comments."""
+    lines = [
+        "# Settings of `pfedhgp fit --config FILE`; the command line wins over them.",
+        "# A line that begins with # is not set: it shows an example, and what holds without it.",
+    ]
+    for section, table in config.tree().items():
+        lines += ["", f"[{section}]"]
+        for key, value in table.items():
+            if value is not None:
+                lines.append(f"{key} = {_value(value)}")
+            else:
+                each = BY_KEY[section, key]
+                lines.append(f"# {key} = {_value(each.example)}  # not set: {each.unset}")
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_value(each) for each in value) + "]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return quoted(value)
+    return repr(value)
+
+
+# ----------------------------------------------------------------------- the command line's words
 
 
 def in_options(text: str) -> str:
@@ -171,85 +164,12 @@ def in_options(text: str) -> str:
     >>> in_options("local='state-space' needs `local_kernel` to be a Matérn kernel")
     '--local state-space needs --local-kernel to be a Matérn kernel'
     """
-    return as_options(text, _NAMES)
+    return as_options(text, _OPTIONS)
 
 
 def naming_options() -> AbstractContextManager[None]:
-    """Refusals of the library's, which name Python's arguments, name options."""
-    return naming(_NAMES)
+    """Refusals of the library, which name arguments in Python, name options instead."""
+    return naming(_OPTIONS)
 
 
-def _asked(problem: Any) -> str:
-    """What would have been right; of a budget both ways, where pydantic names the first alone."""
-    table, key = (str(part) for part in (*problem["loc"], "")[:2])
-    part: Any = Config.model_fields[table].annotation
-    if key in part.model_fields and part.model_fields[key].annotation == Budget:
-        return f"must be auto or a whole number from 1, got {problem['input']!r:.40}"
-    return _lowered(problem["msg"])
-
-
-def _lowered(text: str) -> str:
-    return text[:1].lower() + text[1:]
-
-
-def _complaint(problem: Any) -> str:
-    place = [str(part) for part in problem["loc"]]
-    if problem["type"] == "extra_forbidden":
-        tables = Config.model_fields
-        if len(place) == 1:
-            known, where = list(tables), "table"
-        else:
-            part: Any = tables[place[0]].annotation
-            known, where = list(part.model_fields), f"key in [{place[0]}]"
-        near = difflib.get_close_matches(place[-1], known, n=1)
-        guess = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(known)}"
-        return f"unknown {where}: `{place[-1]}`; {guess}"
-    name = f"`{place[1]}` in [{place[0]}]" if len(place) > 1 else f"[{place[0]}]"
-    return f"{name}: {_asked(problem)}"
-
-
-UNSET: Mapping[tuple[str, str], tuple[Any, str]] = {
-    ("data", "client"): ("station", "each file is a client"),
-    ("data", "cycle"): ("stroke", "rows are no cycles"),
-    ("data", "block"): ("shift", "blocks of cycles are not known"),
-    ("data", "delimiter"): (";", "a comma"),
-    ("data", "datetimes"): (["time"], "seen in the files; only a federation's server needs it"),
-    ("data", "datetime_format"): ("%d/%m/%Y", "ISO 8601"),
-    ("model", "local_kernel"): ("matern32", "of kernel's form; matern32 with state-space"),
-    ("model", "latents"): (2, "1 for one output, else 2"),
-    ("model", "local_latents"): (2, "1 for one output, else 2"),
-    ("model", "learn_inducing"): (False, "false for structured, true for mean-field"),
-    ("model", "largest_inducing"): (256, "256, or 128 where there are many outputs"),
-    ("model", "domain"): (["0..10"], "the range of the data"),
-    ("inference", "rounds"): (10, "10 for structured, 20 for mean-field"),
-    ("run", "out"): ("RUN", "must be given, here or as --out"),
-    ("run", "holdout"): ("blocks:0.2", "nothing is held out"),
-}
-"""Settings that may be left unset: an example, and what holds without them."""
-
-
-def to_toml(config: Config) -> str:
-    """All settings as a TOML file that `read_config` reads back; those not set are comments."""
-    lines = [
-        "# Settings of `pfedhgp fit --config FILE`; the command line wins over them.",
-        "# A line that begins with # is not set: it shows an example, and what holds without it.",
-    ]
-    for name, table in config.tree().items():
-        lines += ["", f"[{name}]"]
-        for key, value in table.items():
-            if value is not None:
-                lines.append(f"{key} = {_value(value)}")
-            else:
-                example, meaning = UNSET[name, key]
-                lines.append(f"# {key} = {_value(example)}  # not set: {meaning}")
-    return "\n".join(lines) + "\n"
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, list):
-        return "[" + ", ".join(_value(each) for each in value) + "]"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return quoted(value)
-    return repr(value)
+_OPTIONS = {each.name: each.on_command_line for each in SETTINGS}

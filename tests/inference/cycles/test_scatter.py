@@ -7,6 +7,7 @@ import pytest
 from scipy.stats import invwishart
 
 import reference as ref
+from pfedhgp.base.choices import FORMS
 from pfedhgp.errors import InputError
 from pfedhgp.inference.cycles import stationary as cycle_stationary
 from pfedhgp.inference.cycles.forms import (
@@ -25,7 +26,7 @@ from pfedhgp.inference.cycles.scatter import (
     restricted_evidence,
     sums_over_cycles,
 )
-from pfedhgp.model.cycle_layer import FORMS, CycleBasis, CycleLayer
+from pfedhgp.model.cycle_layer import CycleBasis, CycleLayer
 from support import cycles as cy
 from support import twins
 

@@ -10,6 +10,7 @@ from pfedhgp import FederatedGP
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.federation.clients import Cohort
 from pfedhgp.federation.server import Server
+from pfedhgp.settings.checked import checked
 from pfedhgp.studies.synthetic import algorithm1
 from pfedhgp.studies.synthetic.models import clients_of
 from pfedhgp.studies.synthetic.personal import Personal
@@ -57,7 +58,7 @@ def test_pfedgp_sends_kernels_and_nothing_else_while_training():
 def test_algorithm_1_starts_where_the_paper_does():
     truth = simulate("A", 0, clients=2, n=50, n_test=5)
     model = algorithm1.Algorithm1(**algorithm1.settings(rounds=None, seed=0))
-    plan = model._plan(rows_of(truth), None)
+    plan = _plan_of(model, rows_of(truth))
     assert (plan.inference.rounds, plan.inference.local_steps) == (20, 80)
     options = plan.inference.options(plan.spec)
     assert (options.local_rate, options.server_rate) == (0.1, 0.1)
@@ -98,9 +99,13 @@ def test_algorithm_1_has_loadings_of_its_own_for_each_run():
     assert np.all(starts[0] != starts[2])
 
 
+def _plan_of(model, rows):
+    return model._plan(checked(model), rows[0].X.shape[1], rows[0].Y.shape[1])
+
+
 def _plan_and_block():
     rows = rows_of(simulate("A", 0, clients=2, n=30, n_test=5))
-    plan = algorithm1.Algorithm1(**algorithm1.settings(rounds=1, seed=0))._plan(rows, None)
+    plan = _plan_of(algorithm1.Algorithm1(**algorithm1.settings(rounds=1, seed=0)), rows)
     server, cohort = Server(plan), Cohort(plan, rows)
     server.gather(cohort.answer(server.request()))
     server.request()

@@ -63,8 +63,7 @@ class Coordinator:
         from pfedhgp.federation.agreement import Agreement, warn_of_unused
         from pfedhgp.settings import config as configs
 
-        tree = configs.merge(configs.read_config(config), {"inference": {"rounds": rounds}})
-        checked = configs.check(tree, file=config)
+        checked = configs.read(config, rounds=rounds)
         agreement = Agreement.of(checked)
         warn_of_unused(checked, config)
         known = read_sites(sites, keys=keys)

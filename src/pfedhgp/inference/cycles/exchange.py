@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from pfedhgp.base.choices import FORMS
 from pfedhgp.errors import InputError
 from pfedhgp.inference.cycles.forms import Halves, choose_form, estimate, mixed
 from pfedhgp.inference.cycles.scatter import CycleSums, halves_of
 from pfedhgp.inference.protocols import Arrays
 from pfedhgp.inference.starts import budget
 from pfedhgp.inference.starts.census import Scales
-from pfedhgp.model.cycle_layer import FORMS, CycleBasis, CycleChoice, CycleLayer
+from pfedhgp.model.cycle_layer import CycleBasis, CycleChoice, CycleLayer
 
 LARGEST_BASIS, SMALLEST_BASIS = 81, 8
 EM_ITERATIONS = 12

@@ -17,10 +17,11 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import multigammaln
 
+from pfedhgp.base.choices import FORMS
 from pfedhgp.errors import InputError
 from pfedhgp.inference.cycles.scatter import CycleSums, Orthonormal, restricted_evidence
 from pfedhgp.inference.cycles.stationary import KERNELS, fit_stationary
-from pfedhgp.model.cycle_layer import FORMS, NOISE_FLOOR, CycleBasis, CycleLayer
+from pfedhgp.model.cycle_layer import NOISE_FLOOR, CycleBasis, CycleLayer
 
 Halves = tuple[CycleSums, CycleSums]
 WORTHS = tuple(float(v) for v in np.geomspace(0.03, 3e4, 13))

@@ -8,22 +8,20 @@ start at 0.5·N(0, 1), and at 1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from pfedhgp.data.rows import ClientRows
 from pfedhgp.estimator import FederatedGP
 from pfedhgp.federation.plan import Plan
 from pfedhgp.gp.kernels import RBF, Kernel
 from pfedhgp.gp.noise import DiagonalNoise
 from pfedhgp.inference.meanfield.training import MeanField, MeanFieldClients, MeanFieldServer
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
-from pfedhgp.model.cycle_layer import CycleChoice
 from pfedhgp.model.spec import Spec
+from pfedhgp.settings.table import ModelSettings
 from pfedhgp.studies.synthetic.simulator import DOMAIN, NOISE_SD
 
 INDUCING = 25
@@ -71,10 +69,9 @@ class AsPrinted(MeanField):
 class Algorithm1(FederatedGP):
     """A `FederatedGP` of mean-field inference that works in the data's own units."""
 
-    def _plan(self, rows: Sequence[ClientRows], choice: CycleChoice | None) -> Plan:
-        d = rows[0].X.shape[1]
-        plan = super()._plan(rows, choice)
-        return replace(plan, scale_outputs=False, domain=(np.zeros(d), np.ones(d)))
+    def _plan(self, settings: ModelSettings, inputs: int, outputs: int) -> Plan:
+        plan = super()._plan(settings, inputs, outputs)
+        return replace(plan, scale_outputs=False, domain=(np.zeros(inputs), np.ones(inputs)))
 
 
 def settings(*, rounds: int | None, seed: int) -> dict:

@@ -1,0 +1,15 @@
+"""The words that settings choose from. No JAX: the command line's help lists them."""
+
+from __future__ import annotations
+
+LAYERS = ("global", "deviation", "local")
+NOISES = ("scalar", "output", "full")
+LOCALS = ("inducing", "state-space")
+FORMS = ("white", "stationary", "free")
+"""Of the cycle layer."""
+SHARED_WHITE = "white-shared"
+"""White noise that is estimated from all clients' cycles before training, as another form would be."""
+SHARINGS = ("shared", "client", "mixed")
+INFERENCES = ("structured", "mean-field")
+DEVICES = ("cpu", "gpu")
+KERNELS = ("rbf", "matern12", "matern32", "matern52", "periodic", "rational_quadratic")

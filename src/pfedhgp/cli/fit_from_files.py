@@ -1,0 +1,291 @@
+"""A fit from files: reads tables, fits, scores held-out rows, writes RUN and its report."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pfedhgp.base.compilation_cache import use_compilation_cache
+from pfedhgp.base.signals import Heeding, Terminated, heed
+from pfedhgp.cli import diagnosing
+from pfedhgp.cli.fit_summary import about, scoring, summary_of
+from pfedhgp.cli.stopped_run import Asked, StoppedRun
+from pfedhgp.cli.targets import check_parent, writing_to
+from pfedhgp.cli.terminal import say
+from pfedhgp.data.holdout import Holdout
+from pfedhgp.data.ingest import Ingested, ingest
+from pfedhgp.data.readers import client_rows, read_tables, settle_columns
+from pfedhgp.data.text_tables import delimiter_of
+from pfedhgp.errors import ExtrapolationWarning, InputError
+from pfedhgp.model.run_folder import check_target
+from pfedhgp.settings.checked import check_together, check_use
+from pfedhgp.settings.config import SETTINGS, Config, naming_options
+from pfedhgp.settings.for_columns import Kernels, kernel_words, model_settings
+
+if TYPE_CHECKING:
+    from pfedhgp.data.table import Table
+    from pfedhgp.estimator import FederatedGP
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is fitted: settings, kernels that were read from them, rows, and where checkpoints go."""
+
+    config: Config
+    kernels: Kernels
+    data: Ingested
+    checkpoint: Path
+    resume: bool
+    quiet: bool
+
+
+Train = Callable[[Job, Any], "FederatedGP"]
+"""From a job and what shows its progress to a fitted model."""
+
+
+def fit_from_files(
+    config: Config,
+    *,
+    overwrite: bool = False,
+    resume: bool = False,
+    quiet: bool = False,
+    train: Train | None = None,
+) -> dict[str, Any]:
+    """Reads, fits, scores and writes RUN; returns the summary that --json prints.
+
+    `train` fits the model; by default in this process.
+    """
+    began, federated = time.monotonic(), train is not None
+    with naming_options():
+        kernels = check_settings(config, federated=federated)
+        run = Path(config.out or "")
+        _check_run(run, overwrite=overwrite, resume=resume)
+        stopped = StoppedRun.of(run)
+        before = stopped.read() if resume else None
+        if before is not None:
+            before.check_settings(config)
+        tables = _tables(config)
+        asked = Asked(config, {str(table.path.resolve()): table.sha256 for table in tables})
+        if before is not None:
+            before.check_files(asked.files)
+        data = _ingested(config, tables)
+        kernels.check(data.columns)
+    if config.diagnose and len(data.training) < 2:
+        raise InputError("--diagnose tells clients apart: it needs two at least, and there is one")
+    use_compilation_cache()
+    _check_device(config.device)
+    if not resume:
+        with writing_to(run):
+            stopped.write(asked)
+    say(about(data, len(tables)), quiet=quiet)
+    more = diagnosing.hint(config, clients=len(data.training), federated=federated)
+    if more is not None:
+        say(more, quiet=quiet)
+    job = Job(config, kernels, data, stopped.folder, resume, quiet)
+    try:
+        model, report = _fitted_and_written(job, run, train or train_here, began)
+    except (KeyboardInterrupt, Terminated):
+        if not stopped.folder.exists():  # the model has taken its place
+            say(
+                f"pfedhgp: stopped; {run} holds the model: `pfedhgp report {run}` writes its report"
+            )
+        elif stopped.there:
+            command = "federate" if federated else "fit"
+            say(f"pfedhgp: stopped; `pfedhgp {command} --resume --out {run}` goes on from here")
+        raise
+    finally:
+        stopped.tidy()
+    return summary_of(model, run, data, report, time.monotonic() - began)
+
+
+def _fitted_and_written(
+    job: Job, run: Path, train: Train, began: float
+) -> tuple[FederatedGP, Path | None]:
+    """The model, which is then in RUN with its scores, and the report's path."""
+    config, data = job.config, job.data
+    with _progress(config, scores=bool(data.test), quiet=job.quiet) as show:
+        with naming_options():
+            model = train(job, show)
+        _tell(show, scoring(data) if data.test else None)
+        _keep_metrics(model, data, began, show)
+        with writing_to(run):
+            model.save(run, overwrite=True)  # `_check_run` has asked already
+        _tell(show, "writing the report" if config.report else None)
+        report = _report(model, run, data, quiet=job.quiet) if config.report else None
+    return model, report
+
+
+# ------------------------------------------------------------------------- before the data are read
+
+
+def check_settings(config: Config, *, federated: bool) -> Kernels:
+    """Refuses what can be refused without the data; returns the kernels that the settings describe."""
+    check_use(config, federated=federated)
+    diagnosing.check(config)
+    for each in SETTINGS:
+        if each.required and not getattr(config, each.name):
+            what = f"{each.help[0].lower()}{each.help[1:].split('.')[0]}"
+            raise InputError(
+                f"{each.on_command_line} is missing ({what}): see `pfedhgp fit --help`"
+            )
+    check_together(config)
+    return Kernels.of(config)
+
+
+def _check_run(run: Path, *, overwrite: bool, resume: bool) -> None:
+    """Whether RUN may be written."""
+    check_parent(run)
+    if resume:
+        return
+    if StoppedRun.of(run).there and not overwrite:
+        raise InputError(
+            f"{run} holds a run that was stopped: --resume continues it, --overwrite starts again"
+        )
+    check_target(run, overwrite=overwrite)
+
+
+def _tables(config: Config) -> list[Table]:
+    """The tables of all files, which are read here and nowhere else."""
+    named = (config.client, *config.inputs, *config.outputs, config.cycle, config.block)
+    wanted = [name for name in named if name is not None]
+    return read_tables(config.files, wanted=wanted, delimiter=delimiter_of(config.delimiter))
+
+
+def _ingested(config: Config, tables: Sequence[Table]) -> Ingested:
+    columns = settle_columns(
+        tables,
+        client=config.client,
+        inputs=config.inputs,
+        outputs=config.outputs,
+        cycle=config.cycle,
+        datetime_format=config.datetime_format,
+    )
+    holdout = None
+    if config.holdout is not None:
+        holdout = Holdout.parse(config.holdout, seed=config.seed)
+    return ingest(tables, columns, block=config.block, domain=config.domain, holdout=holdout)
+
+
+def _check_device(device: str) -> None:
+    """Says what is wrong in the command line's words, and before the work begins."""
+    if device == "cpu":
+        return
+    import jax
+
+    try:
+        jax.devices(device)
+    except RuntimeError:
+        raise InputError(
+            f"--device {device}: JAX finds none on this machine: leave --device out to use the CPU, "
+            "or install JAX's build for it"
+        ) from None
+
+
+# ----------------------------------------------------------------------------------------- the fit
+
+
+def estimator(job: Job, *, callbacks: Sequence[Any] = ()) -> FederatedGP:
+    """The estimator that the settings ask for."""
+    from pfedhgp.estimator import FederatedGP
+
+    columns, domain = job.data.columns, job.data.domain
+    settings = model_settings(job.config, columns, kernels=job.kernels, domain=domain)
+    return FederatedGP(**{**vars(settings), "callbacks": callbacks})
+
+
+def train_here(job: Job, show: Any) -> FederatedGP:
+    """Fits in this process."""
+    config, data = job.config, job.data
+    if config.diagnose:
+        _tell(show, "choosing the cycle layer, then trainings with cycles held out in turn")
+
+        def make(**settings: Any) -> FederatedGP:
+            return estimator(job, callbacks=[Heeding()]).set_params(**settings)
+
+        fitted = diagnosing.train(config, data, make)
+    else:
+        fitted = estimator(job, callbacks=[show, Heeding()]).fit(
+            client_rows(data.training, data.columns, whole_cycles=config.cycles != "white"),
+            inputs=data.columns.input_names,
+            outputs=data.columns.outputs,
+            checkpoint=job.checkpoint,
+            resume=job.resume,
+        )
+    kept = {**fitted.model_.settings, **words_of(job)}
+    fitted.model_ = replace(fitted.model_, settings=kept)
+    return fitted
+
+
+def words_of(job: Job) -> dict[str, Any]:
+    """Kernels as the user wrote them, and the columns: for the model file."""
+    columns, dropped = job.data.columns.to_json(), list(job.data.dropped)
+    return {**kernel_words(job.config), "columns": {**columns, "dropped": dropped}}
+
+
+def _progress(config: Config, *, scores: bool, quiet: bool) -> AbstractContextManager[Any]:
+    """What is shown on the way, from preparing to the report."""
+    from pfedhgp.base import progress
+    from pfedhgp.inference.registry import inference_named
+
+    how = inference_named(config.inference, rounds=config.rounds, learn_inducing=None)
+    averages = config.averaging and how.name == "structured"
+    steps = {"averaging": averages, "scoring": scores, "the report": config.report}
+    return progress.progress(
+        rounds=how.rounds,
+        restarts=config.restarts,
+        start_is_round=how.start_is_round,
+        finishing=progress.AVERAGING if averages else "finishing",
+        after=[name for name, asked in steps.items() if asked],
+        quiet=quiet,
+    )
+
+
+def _tell(show: Any, phase: str | None) -> None:
+    heed()
+    if phase is not None and hasattr(show, "phase"):
+        show.phase(phase)
+
+
+def _step(show: Any, done: int, total: int) -> None:
+    heed()
+    if hasattr(show, "step"):
+        show.step(done, total)
+
+
+def _keep_metrics(model: FederatedGP, data: Ingested, began: float, show: Any) -> None:
+    """Scores of the held-out rows, in the data's own units, into the model's metrics."""
+    from pfedhgp.estimator.evaluation import summarise
+    from pfedhgp.gp.metrics import Scored
+
+    metrics: dict[str, Any] = {"holdout": None, "data": data.ledger}
+    if data.holdout is not None:
+        metrics["holdout"] = data.holdout.to_json()
+        with (
+            warnings.catch_warnings()
+        ):  # a test of the future is outside the data: that is its point
+            warnings.simplefilter("ignore", ExtrapolationWarning)
+            found = {}
+            for done, client in enumerate(data.test):
+                _step(show, done, len(data.test))
+                found[client.name] = model.predict(client.name, client.X)
+        scored = {
+            client.name: Scored(
+                y=client.Y, mean=found[client.name].mean, cov=found[client.name].covariance()
+            )
+            for client in data.test
+        }
+        metrics |= summarise(scored, data.columns.outputs)
+    metrics["seconds"] = time.monotonic() - began
+    model.model_ = replace(model.model_, metrics=metrics)
+
+
+def _report(model: FederatedGP, run: Path, data: Ingested, *, quiet: bool) -> Path | None:
+    from pfedhgp.cli.report import write_report
+
+    rows, held_out = (client_rows(part, data.columns) for part in (data.training, data.test))
+    return write_report(run / "report.html", model, rows=rows, held_out=held_out, quiet=quiet)

@@ -1,0 +1,66 @@
+"""From a `Config`, which has kernels and domains as texts, to the settings of a model on known columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pfedhgp.data.columns import Columns
+from pfedhgp.data.domain import pairs_of
+from pfedhgp.gp import kernel_text
+from pfedhgp.settings import kinds
+from pfedhgp.settings.config import Config
+from pfedhgp.settings.table import MODEL_SETTINGS, ModelSettings
+
+KERNELS = {each.name: each for each in MODEL_SETTINGS if each.kind is kinds.KERNEL}
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The kernels of a `Config` as trees: each text is read once, before the columns are known."""
+
+    trees: Mapping[str, kernel_text.Leaf | kernel_text.Combined]
+
+    @staticmethod
+    def of(config: Config) -> Kernels:
+        texts = {name: getattr(config, name) for name in KERNELS}
+        return Kernels(
+            {
+                name: kernel_text.parse(text, KERNELS[name].on_command_line)
+                for name, text in texts.items()
+                if text is not None
+            }
+        )
+
+    def check(self, columns: Columns) -> None:
+        """Inputs that they name exist, and units of time belong to datetimes."""
+        for name, tree in self.trees.items():
+            kernel_text.check_inputs(tree, columns.inputs, KERNELS[name].on_command_line)
+
+    def on(self, columns: Columns) -> dict[str, Any]:
+        """Kernels for these columns; a plain name stays one."""
+        return {
+            name: kernel_text.kernel_of(tree, columns.inputs, KERNELS[name].on_command_line)
+            for name, tree in self.trees.items()
+        }
+
+
+def model_settings(
+    config: Config,
+    columns: Columns,
+    *,
+    kernels: Kernels | None = None,
+    domain: Sequence[tuple[float, float]] | None = None,
+) -> ModelSettings:
+    """The settings of the model that `config` asks for; `kernels` and `domain` if they were read already."""
+    values = {each.name: getattr(config, each.name) for each in MODEL_SETTINGS if each.section}
+    values |= (kernels or Kernels.of(config)).on(columns)
+    if domain is None and config.domain is not None:
+        domain = pairs_of(config.domain, columns)
+    return ModelSettings(**{**values, "domain": domain})
+
+
+def kernel_words(config: Config) -> dict[str, Any]:
+    """Kernels as the user wrote them, for the model file."""
+    return {name: getattr(config, name) for name in KERNELS}
