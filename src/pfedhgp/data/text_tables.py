@@ -34,14 +34,14 @@ class RepeatedColumn(InputError):
         self.column = column
 
 
-DELIMITERS = {"tab": "\t", "\\t": "\t", "space": " ", "comma": ",", "semicolon": ";", "pipe": "|"}
+BY_NAME = {"tab": "\t", "\\t": "\t", "space": " ", "comma": ",", "semicolon": ";", "pipe": "|"}
 
 
 def delimiter_of(given: str | None) -> str | None:
     """One character, also by name."""
     if given is None:
         return None
-    found = DELIMITERS.get(given, given)
+    found = BY_NAME.get(given, given)
     if len(found) != 1 or found in '"\n\r' or not found.isascii():
         raise InputError(f"--delimiter must be one character, tab or space, got {given!r}")
     return found
