@@ -17,7 +17,7 @@ import pytest
 
 import pfedhgp.base.progress
 from pfedhgp import FederatedGP
-from pfedhgp.cli import fit as fit_command
+from pfedhgp.cli.fit_summary import print_summary, score_lines
 from pfedhgp.cli.main import main
 from pfedhgp.data.holdout import Holdout, split
 from pfedhgp.data.readers import Observations
@@ -103,7 +103,7 @@ def test_a_fit_writes_a_model_that_knows_its_columns(fitted):
 def test_the_summary_says_how_training_ended_and_counts_in_english(ended, line, capsys):
     summary = {"clients": 1, "seconds": 2.0, "rounds": 1, "exchanges": 3, "bound": -1.5}
     more = {"ended": ended, "overall": None, "run": "RUN", "report": None}
-    fit_command._print({**summary, **more})
+    print_summary({**summary, **more})
     assert capsys.readouterr().out.splitlines() == [
         "fitted 1 client in 2 s: 1 round, 3 exchanges, bound -1.50",
         line,
@@ -163,8 +163,6 @@ def test_the_model_keeps_counts_from_which_the_split_can_be_made_again(fitted):
 
 
 def test_people_are_told_what_is_averaged_over_what(fitted):
-    from pfedhgp.cli.fit_summary import score_lines
-
     _, summary, _ = fitted
     lines = score_lines(summary)
     s = summary["by_output"]["y"]

@@ -12,11 +12,13 @@ from types import SimpleNamespace
 import pytest
 
 from pfedhgp.cli import federate as federating
+from pfedhgp.cli.fit_from_files import Job
 from pfedhgp.errors import InputError, PFedHGPWarning
 from pfedhgp.federation.agreement import difference
 from pfedhgp.federation.flower.envelope import Envelope
 from pfedhgp.federation.flower.participant import make_site
 from pfedhgp.settings import config as configs
+from pfedhgp.settings.for_columns import Kernels
 from support.flower_processes import needs_flower, write_rows
 from support.reference_federation import agreement, rows_of
 
@@ -276,9 +278,10 @@ def test_federate_refuses_a_gpu_and_says_that_one_by_one_is_what_it_is(there, ru
 
     def start():
         settings = {**tomllib.loads(SETTINGS), "inference": {"batch": False}}
-        where = (NOBODY, there / "RUN" / "checkpoint", None)
+        config = configs.check(settings)
+        job = Job(config, Kernels.of(config), NOBODY, there / "RUN" / "checkpoint", False, True)
         with pytest.raises(Begun):
-            federating.train(configs.check(settings), *where, resume=False, quiet=True)
+            federating.train(job, None)
 
     monkeypatch.setattr(federating, "_remove_left_over", begin)
     with pytest.warns(PFedHGPWarning, match="--one-by-one changes nothing here"):
