@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -165,18 +165,8 @@ class FederatedGP(ModelSettings):
             else:
                 kept.clear()
             keep = partial(kept.save, server, cohorts, messages)
-        self._exchange(server, cohorts, record, keep)
-        return messages
-
-    def _exchange(
-        self,
-        server: Server,
-        cohorts: Sequence[Cohort],
-        record: Callable[[Message, str], None],
-        keep: Callable[[], None] | None,
-    ) -> None:
-        """Carries the messages until training is done."""
         inprocess.run(server, cohorts, callbacks=self.callbacks, record=record, keep=keep)
+        return messages
 
     # after fit --------------------------------------------------------------------------------
 
