@@ -10,7 +10,7 @@ ARGS   ?=
 FLOWER_TESTS ?= flower
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-slow test-flower lint bench bench-federation docs study clean
+.PHONY: help venv demo test test-slow test-flower lint messages bench bench-federation docs study clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ lint: $(VENV)/.stamp ## formatting, lint rules and types
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
+
+messages: $(VENV)/.stamp ## docs/messages.md, from the schema of the messages
+	$(VENV)/bin/python -m pfedhgp.federation.message_page docs/messages.md
 
 bench: $(BENCH)/.stamp ## timings, against bare LAPACK and against GPyTorch
 	$(BENCH)/bin/python -m bench $(ARGS)

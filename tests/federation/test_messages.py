@@ -10,16 +10,13 @@ import pytest
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.tables import whole_cycles_of
 from pfedhgp.errors import MessageError
-from pfedhgp.federation import inprocess
 from pfedhgp.federation.clients import make_cohorts
 from pfedhgp.federation.messages import Message, hash_arrays
-from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
-from pfedhgp.gp.kernels import RBF
 from pfedhgp.inference.meanfield.training import MeanField
 from pfedhgp.inference.structured.settings import Structured
 from pfedhgp.model.cycle_layer import CycleChoice
-from pfedhgp.model.spec import build_spec
+from support.recorded_runs import clients, plan, recorded
 
 BLOCK = {"kernel", "inputs", "loadings", "phi"}
 ROUND = BLOCK | {"J", "h", "jitter", "kernels_free", "evaluations", "derivatives", "noise"}
@@ -51,43 +48,6 @@ UP = {
     "extent": {"histogram", "lag_sum", "lag_pairs"},
     "start": STATISTICS | {f"other {k}.{name}" for k in (1, 2) for name in STATISTICS},
 }
-
-
-def clients(count: int = 3, seed: int = 0, outputs: int = 1) -> list[ClientRows]:
-    rng = np.random.default_rng(seed)
-    made = []
-    for i in range(count):
-        X = rng.uniform(0.0, 5.0, (12 + 5 * i, 1))
-        Y = np.sin(X) + 0.3 * np.cos(X + i) + 0.1 * rng.normal(size=(len(X), outputs))
-        made.append(ClientRows(f"client {i}", X, Y))
-    return made
-
-
-def plan(inference, *, outputs: int = 1, domain=None, **kwargs) -> Plan:
-    spec = build_spec(
-        inputs=1,
-        outputs=outputs,
-        kernel=RBF(),
-        local_kernel=RBF(),
-        layers=("global", "deviation", "local"),
-        latents=None,
-        local_latents=None,
-        noise="auto",
-    )
-    return Plan(spec, inference, inducing=8, local_inducing=6, domain=domain, **kwargs)
-
-
-def recorded(inference, rows, *, batch: bool = True, **kwargs):
-    """(server, cohorts, messages down, messages up) of a whole run."""
-    chosen = plan(inference, outputs=rows[0].Y.shape[1], **kwargs)
-    server, down, up = Server(chosen), [], []
-    cohorts = make_cohorts(chosen, rows, batch=batch)
-
-    def record(message: Message, receiver: str) -> None:
-        (up if receiver == "server" else down).append(message)
-
-    inprocess.run(server, cohorts, record=record)
-    return server, cohorts, down, up
 
 
 def test_every_message_of_a_structured_run_is_on_the_list():

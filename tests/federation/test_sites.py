@@ -17,9 +17,10 @@ from pfedhgp.federation.checkpoint import Checkpoint
 from pfedhgp.federation.clients import make_cohorts
 from pfedhgp.federation.flower import audit
 from pfedhgp.federation.flower.engine import Engine, Patience, QuorumError
-from pfedhgp.federation.flower.envelope import CODES, DELIVER, Envelope
+from pfedhgp.federation.flower.envelope import CODES, Envelope
 from pfedhgp.federation.flower.roster import Roster
 from pfedhgp.federation.messages import hash_arrays
+from pfedhgp.federation.schema import DELIVER
 from pfedhgp.federation.server import Server
 from support.reference_federation import (
     Clock,

@@ -1,20 +1,6 @@
-"""What crosses the wire: named arrays of float64 with a kind, a round and the global block's hash.
+"""What crosses between server and clients: named arrays of float64 with a kind, a round and a hash.
 
-Never rows, never a client's weights, inducing inputs or loadings. A client's reply to each kind of request:
-
-| request  | the reply holds |
-|----------|-----------------|
-| census   | counts and sums: rows, Σx, Σx², per output observed cells, mean and sums around it |
-| extent   | counts of rows in bins along each input; sums of squared differences by lag; where a kernel |
-|          | leaves its period open, how much waves explain along each input |
-| cycles   | with a cycle layer: sums over cycles around their mean, of the size of its basis (`CycleSums`), |
-|          | of the first half of the cycles and of the rest; how many cycles, how many that lack cells. |
-|          | Asked once; again only where cells are missing, whose expected sums depend on the layer |
-| start    | the solver's statistics at the starting values, of each start that is compared |
-| round    | the solver's statistics after the client's step |
-| finish   | nothing; with mean-field E[f_δ f_δᵀ], E[f_l f_lᵀ] and Σ, which the structured statistics hold |
-| zones    | only where `cluster` is asked for: a random sketch of the fitted deviation + local function, |
-|          | its mean variance and coverage; where a client has few rows, once more under its coverage |
+Which arrays, of which shapes and with which meaning, `schema` says, and docs/messages.md as a page.
 """
 
 from __future__ import annotations
@@ -27,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from pfedhgp.errors import MessageError, NonFiniteMessageError
+from pfedhgp.federation.schema import KINDS
 
 SCHEMA = 2
-KINDS = ("census", "extent", "cycles", "start", "round", "finish", "zones")
+"""Raised when messages of an older version cannot be understood any more."""
 
 
 @dataclass(frozen=True)
@@ -54,18 +41,17 @@ class Message:
 
     @property
     def nbytes(self) -> int:
-        return sum(array.nbytes for array in self.arrays.values())
+        return bytes_of(self.arrays)
 
     def log_entry(self, receiver: str) -> dict[str, Any]:
         """What the message log keeps: names, shapes and bytes, never values."""
-        shapes = {name: list(array.shape) for name, array in self.arrays.items()}
         return {
             "round": self.round,
             "kind": self.kind,
             "from": self.sender,
             "to": receiver,
             "bytes": self.nbytes,
-            "arrays": shapes,
+            "arrays": layout_of(self.arrays),
         }
 
     def check_finite(self) -> None:
@@ -77,6 +63,16 @@ class Message:
                     client=self.sender,
                     matrix=name,
                 )
+
+
+def bytes_of(arrays: Mapping[str, np.ndarray]) -> int:
+    """How many bytes the numbers take."""
+    return sum(array.nbytes for array in arrays.values())
+
+
+def layout_of(arrays: Mapping[str, np.ndarray]) -> dict[str, list[int]]:
+    """Names and shapes, in their order: what logs keep of a message, and how its numbers are read back."""
+    return {name: list(array.shape) for name, array in arrays.items()}
 
 
 def hash_arrays(arrays: Mapping[str, np.ndarray]) -> str:

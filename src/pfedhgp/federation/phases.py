@@ -10,7 +10,7 @@ import numpy as np
 
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.federation.opening import Frame
-from pfedhgp.federation.plan import Plan
+from pfedhgp.federation.plan import LARGEST_INDUCING, Plan
 from pfedhgp.inference.arrays import block_to_arrays
 from pfedhgp.inference.cycles.exchange import CycleServer
 from pfedhgp.inference.starts import candidates, census
@@ -19,8 +19,6 @@ from pfedhgp.inference.starts.census import Scales
 from pfedhgp.model.posterior import GlobalPosterior, Population
 from pfedhgp.model.spec import Spec
 
-LARGEST_INDUCING = 256
-"""The most global inducing inputs of an automatic budget, unless the plan says otherwise."""
 Sums = dict[str, np.ndarray]
 
 

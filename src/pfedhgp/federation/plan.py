@@ -14,6 +14,9 @@ from pfedhgp.model.cycle_layer import CycleChoice
 from pfedhgp.model.spec import Spec
 from pfedhgp.settings.table import ModelSettings
 
+LARGEST_INDUCING = 256
+"""The most global inducing inputs of an automatic budget, unless the plan says otherwise."""
+
 
 @dataclass(frozen=True)
 class Plan:

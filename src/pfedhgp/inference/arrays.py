@@ -11,6 +11,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from pfedhgp.gp.kernels import Kernel
+from pfedhgp.inference.fields import pack, unpack
+from pfedhgp.inference.messages import DERIVATIVES, STATISTICS
 from pfedhgp.inference.protocols import Arrays
 from pfedhgp.inference.structured.bound import Statistics
 from pfedhgp.model.blocks import GlobalBlock
@@ -38,48 +40,27 @@ def block_from_arrays(arrays: Arrays, like: Kernel) -> GlobalBlock:
 
 
 Tree = TypeVar("Tree")
-SYMMETRIC = ("U", "d_J")
-DERIVATIVES = ("d_evidence", "d_h", "d_J", "curvature")
 
 
 def statistics_to_arrays(
     sums: Statistics, *, derivatives: bool = True
 ) -> list[dict[str, np.ndarray]]:
-    """One dictionary a client, from statistics with a leading client axis; of U and ∂J one triangle."""
-    named = {field.name: getattr(sums, field.name) for field in fields(sums)}
-    whole = {
-        name: np.asarray(value)
-        for name, value in named.items()
-        if value is not None and (derivatives or name not in DERIVATIVES)
-    }
-    for name in SYMMETRIC:
-        if name in whole:
-            rows, columns = np.triu_indices(whole[name].shape[-1])
-            whole[name] = whole[name][..., rows, columns]
+    """One dictionary a client, from statistics with a leading client axis."""
+    left_out = () if derivatives else {field.name for field in DERIVATIVES}
+    names = [each.name for each in fields(sums) if each.name not in left_out]
+    named = {name: getattr(sums, name) for name in names}
+    whole = pack(STATISTICS, {name: a for name, a in named.items() if a is not None})
     count = len(whole["clients"])
     return [{name: np.asarray(a[i]) for name, a in whole.items()} for i in range(count)]
 
 
 def statistics_from_arrays(arrays: Arrays, parameters: int) -> Statistics:
     """The inverse, for one client's or summed statistics; derivatives are 0 where left out."""
-    found = dict(arrays)
-    outputs = found["noise"].shape[0]
-    size = found["y"].shape[0] // max(outputs, 1)
-    found.setdefault("d_evidence", np.zeros(parameters))
-    found.setdefault("d_h", np.zeros((parameters, size)))
-    found.setdefault("d_J", np.zeros((parameters, size * (size + 1) // 2)))
-    found.setdefault("curvature", np.zeros((parameters, parameters)))
-    found["U"] = _unpack(found["U"], found["y"].shape[0])
-    found["d_J"] = _unpack(found["d_J"], size)
-    return Statistics(**{name: jnp.asarray(array) for name, array in found.items()})
-
-
-def _unpack(packed: np.ndarray, size: int) -> np.ndarray:
-    full = np.zeros((*packed.shape[:-1], size, size))
-    rows, columns = np.triu_indices(size)
-    full[..., rows, columns] = packed
-    full[..., columns, rows] = packed
-    return full
+    found = unpack(STATISTICS, arrays)
+    R, Q, _ = found["shared_residual"].shape
+    sizes = {"P": parameters, "R": R, "M": len(found["y"]) // max(R * Q, 1)}
+    zeros = {field.name: np.zeros(field.whole_shape(sizes)) for field in DERIVATIVES}
+    return Statistics(**{name: jnp.asarray(array) for name, array in (zeros | found).items()})
 
 
 def stack_trees(trees: list[Tree]) -> Tree:

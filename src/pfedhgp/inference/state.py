@@ -55,14 +55,15 @@ def below(prefix: str, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
 def tree_to_arrays(tree: Any) -> dict[str, np.ndarray]:
     """Every leaf of a tree under its path."""
     return {
-        _path(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        leaf_name(path): np.asarray(leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
 
 
 def tree_from_arrays(arrays: Mapping[str, np.ndarray], like: Tree) -> Tree:
     """The inverse for a tree of the form of `like`, whose leaves may have other shapes."""
     leaves, form = jax.tree_util.tree_flatten_with_path(like)
-    names = [_path(path) for path, _ in leaves]
+    names = [leaf_name(path) for path, _ in leaves]
     if set(names) != set(arrays):
         odd = sorted(set(names) ^ set(arrays))[0]
         raise ModelFileError(f"the checkpoint does not fit the model at {odd!r}: start again")
@@ -92,5 +93,6 @@ def statistics_of(state: State, name: str) -> Statistics | None:
     return Statistics(**{key: jnp.asarray(value) for key, value in state.part(name).items()})
 
 
-def _path(path: Any) -> str:
+def leaf_name(path: Any) -> str:
+    """A leaf of a tree by its path: "q.mean"."""
     return jax.tree_util.keystr(path, simple=True, separator=".")

@@ -8,7 +8,7 @@ import pytest
 
 from pfedhgp.errors import InputError
 from pfedhgp.federation.flower import audit
-from pfedhgp.federation.flower.envelope import DELIVER
+from pfedhgp.federation.schema import DELIVER
 from pfedhgp.model import files
 from pfedhgp.settings import config as configs
 from support.flower_processes import needs_flower

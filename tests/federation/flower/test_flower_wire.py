@@ -28,10 +28,11 @@ from pfedhgp.federation.flower import wire  # noqa: E402
 from pfedhgp.federation.flower.address import heartbeat_of  # noqa: E402
 from pfedhgp.federation.flower.app import client_app  # noqa: E402
 from pfedhgp.federation.flower.control import register  # noqa: E402
-from pfedhgp.federation.flower.envelope import HELLO, Envelope, Refused  # noqa: E402
+from pfedhgp.federation.flower.envelope import Envelope, Refused  # noqa: E402
 from pfedhgp.federation.flower.grid_link import TRAIN, GridLink  # noqa: E402
 from pfedhgp.federation.flower.superlink import FleetOnly  # noqa: E402
 from pfedhgp.federation.flower.supernode import answering, forgetting  # noqa: E402
+from pfedhgp.federation.schema import HELLO  # noqa: E402
 
 pytestmark = pytest.mark.flower
 ARRAYS = {

@@ -5,8 +5,9 @@ from __future__ import annotations
 from flwr.app import Message
 
 from pfedhgp.federation.flower import wire
-from pfedhgp.federation.flower.envelope import HELLO, Envelope, Refused
+from pfedhgp.federation.flower.envelope import Envelope, Refused
 from pfedhgp.federation.flower.site import Site
+from pfedhgp.federation.schema import HELLO
 
 FIRST_BYTES = 64 * 1024 * 1024
 """The most that a site unpacks before it knows the plan."""

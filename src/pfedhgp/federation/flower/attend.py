@@ -20,8 +20,8 @@ from pfedhgp.federation.flower import processes
 from pfedhgp.federation.flower.address import Address
 from pfedhgp.federation.flower.answering import answer
 from pfedhgp.federation.flower.desk import Desk
-from pfedhgp.federation.flower.envelope import DELIVER
 from pfedhgp.federation.flower.site import Site
+from pfedhgp.federation.schema import DELIVER
 
 log = logging.getLogger("pfedhgp.site")
 PAUSE, LOOK = 0.2, 5.0

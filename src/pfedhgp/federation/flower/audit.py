@@ -23,6 +23,7 @@ import numpy as np
 
 from pfedhgp.base.atomic_files import write_bytes
 from pfedhgp.errors import InputError
+from pfedhgp.federation.messages import bytes_of, layout_of
 
 LOG, HEAD = "audit.jsonl", "audit.head"
 START = "0" * 64
@@ -86,8 +87,8 @@ class AuditLog:
             "run": run,
             "exchange": exchange,
             "kind": kind,
-            "bytes": sum(a.nbytes for a in arrays.values()),
-            "arrays": {name: list(a.shape) for name, a in arrays.items()},
+            "bytes": bytes_of(arrays),
+            "arrays": layout_of(arrays),
             "code": code,
         }
         digest = link(self.head, entry)

@@ -6,16 +6,14 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 
 from pfedhgp.errors import MessageError
-from pfedhgp.federation.messages import KINDS, SCHEMA, Message
+from pfedhgp.federation.messages import SCHEMA, Message, bytes_of
+from pfedhgp.federation.schema import DELIVER, EXCHANGES
 
-DELIVER, HELLO = "deliver", "hello"
-"""The fitted global block for a site to keep, and the question who a site is."""
-ENVELOPES = (*KINDS, DELIVER, HELLO)
 MISSED = "missed"
 """missed/start/<array>: a request that a late site has not had, and is set up by; it does not answer it."""
 
@@ -27,6 +25,7 @@ CODES = {
     "malformed": "the message is not one of ours: a kind, name, shape, type, round or hash is wrong",
     "oversized": "the message is more than four times the size that it should have",
     "not-finite": "a number in the message is NaN or infinite",
+    "out-of-range": "a count, a flag or a variance in the message has a value that it cannot have",
     "stale": "the message belongs to an exchange that is over",
     "duplicate": "the reply was there already",
     "other-request": "the reply belongs to another run, request or site",
@@ -108,7 +107,7 @@ class Envelope:
 
     @property
     def nbytes(self) -> int:
-        return sum(array.nbytes for array in self.arrays.values())
+        return bytes_of(self.arrays)
 
 
 def missed_arrays(kind: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -118,9 +117,7 @@ def missed_arrays(kind: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.n
 
 def from_plain(plain: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Envelope:
     """The inverse of `plain`; every field has to be there, and of its type."""
-    types = {"run": str, "exchange": int, "kind": str, "round": int, "sender": str, "block": str}
-    types |= {"schema": int, "counted": int, "lapsed": bool, "agreement": str, "summary": str}
-    types |= {"receiver": str, "code": str, "audit": str, "seconds": float}
+    types = {name: kind for name, kind in get_type_hints(Envelope).items() if name != "arrays"}
     if plain.get("schema") != SCHEMA:
         raise Refused("schema")
     if set(plain) != set(types):
@@ -128,7 +125,7 @@ def from_plain(plain: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> En
     for name, kind in types.items():
         if type(plain[name]) is not kind:
             raise Refused("malformed")
-    if plain["kind"] not in ENVELOPES or min(plain["exchange"], plain["round"]) < 0:
+    if plain["kind"] not in EXCHANGES or min(plain["exchange"], plain["round"]) < 0:
         raise Refused("malformed")
     if not HASH.fullmatch(plain["audit"]):  # it is kept: no room for text
         raise Refused("malformed")

@@ -13,7 +13,8 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from pfedhgp.federation.flower import wire
-from pfedhgp.federation.flower.envelope import HELLO, Envelope, Refused
+from pfedhgp.federation.flower.envelope import Envelope, Refused
+from pfedhgp.federation.schema import HELLO
 
 log = logging.getLogger("pfedhgp.server")
 TRAIN = "train"

@@ -22,12 +22,13 @@ from pfedhgp.base.atomic_files import write_bytes
 from pfedhgp.base.numerics import with_numerics
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError, MessageError, ModelFileError, NumericsError
+from pfedhgp.federation import message_checks
 from pfedhgp.federation.clients import Cohort
-from pfedhgp.federation.flower import guard
 from pfedhgp.federation.flower.audit import AuditLog
-from pfedhgp.federation.flower.envelope import CODES, DELIVER, HELLO, Envelope, Refused
+from pfedhgp.federation.flower.envelope import CODES, Envelope, Refused
 from pfedhgp.federation.flower.store import RUN_ID, Answered, Store
 from pfedhgp.federation.plan import Plan
+from pfedhgp.federation.schema import DELIVER, HELLO
 
 log = logging.getLogger("pfedhgp.site")
 LONGEST_AGREEMENT, OWNER = 65_536, "site.json"
@@ -105,13 +106,13 @@ class Site:
         if request.kind == HELLO:
             return {}
         here = self._open(request)
-        guard.check_kind(request, here.terms.plan)
-        if request.nbytes > guard.most_bytes(here.terms.plan, request.kind):
+        message_checks.check_kind(request, here.terms.plan)
+        if request.nbytes > message_checks.largest_request(here.terms.plan, request.kind):
             raise Refused("oversized")
         last = here.last
-        begun = last is not None and last.kind not in guard.SETUP
+        begun = last is not None and last.kind not in message_checks.SETUP
         past = (last.exchange, last.round) if begun else None  # type: ignore[union-attr]
-        guard.check_request(request, here.terms.plan, past)
+        message_checks.check_request(request, here.terms.plan, past)
         if request.kind == DELIVER:
             self._deliver(here, request)
             return {}

@@ -16,6 +16,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from pfedhgp.federation.flower.envelope import Envelope, Refused, from_plain
+from pfedhgp.federation.messages import layout_of
 
 ABOUT, LAYOUT, ARRAYS, NUMBERS = "about", "layout", "arrays", "numbers"
 MOST_ARRAYS, LONGEST_NAME, LONGEST_TEXT, MOST_AXES = 128, 200, 262_144, 4
@@ -24,11 +25,10 @@ NONCE = 8
 
 def to_records(envelope: Envelope) -> RecordDict:
     """Names and shapes as JSON, numbers as little-endian float64 in that order."""
-    shapes = {name: list(array.shape) for name, array in envelope.arrays.items()}
     flat = [np.asarray(a, "<f8").reshape(-1) for a in envelope.arrays.values()]
     data = np.concatenate([*flat, np.zeros(0, "<f8")]).tobytes() + secrets.token_bytes(NONCE)
     packed = Array("float64", (len(data) // 8,), "raw", data)
-    about = ConfigRecord({**envelope.plain(), LAYOUT: json.dumps(shapes)})
+    about = ConfigRecord({**envelope.plain(), LAYOUT: json.dumps(layout_of(envelope.arrays))})
     return RecordDict({ABOUT: about, ARRAYS: ArrayRecord({NUMBERS: packed})})
 
 

@@ -18,6 +18,8 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from pfedhgp.inference.cycles.incomplete import expected_sums
+from pfedhgp.inference.fields import pack, unpack
+from pfedhgp.inference.messages import CYCLE_SUMS
 from pfedhgp.model.cycle_layer import CycleBasis, CycleLayer
 
 LOG_2PI = float(np.log(2.0 * np.pi))
@@ -60,19 +62,14 @@ class CycleSums:
         )
 
     def as_arrays(self, prefix: str = "") -> dict[str, np.ndarray]:
-        """As they travel: of T one triangle."""
-        arrays = {prefix + field.name: getattr(self, field.name) for field in fields(self)}
-        arrays[prefix + "T"] = self.T[np.triu_indices(len(self.T))]
-        return {name: np.asarray(array, np.float64) for name, array in arrays.items()}
+        """As they are sent."""
+        return {prefix + name: array for name, array in pack(CYCLE_SUMS, vars(self)).items()}
 
     @staticmethod
     def from_arrays(arrays: Mapping[str, np.ndarray], prefix: str = "") -> CycleSums:
         """The inverse of `as_arrays`."""
         found = {field.name: arrays[prefix + field.name] for field in fields(CycleSums)}
-        size = len(found["gram"]) * len(found["scatter"])
-        T = np.zeros((size, size))
-        T[np.triu_indices(size)] = found["T"]
-        return CycleSums(**{**found, "T": T + np.triu(T, 1).T})
+        return CycleSums(**unpack(CYCLE_SUMS, found))
 
 
 def sums_over_cycles(

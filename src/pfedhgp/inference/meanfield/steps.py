@@ -18,6 +18,7 @@ import optax
 from jaxtyping import Array
 
 from pfedhgp.base.batching import batchable
+from pfedhgp.inference.fields import pack, unpack
 from pfedhgp.inference.meanfield.bound import (
     JITTER,
     ClientCoordinates,
@@ -28,6 +29,8 @@ from pfedhgp.inference.meanfield.bound import (
     global_coordinates,
     open_global,
 )
+from pfedhgp.inference.messages import COORDINATES
+from pfedhgp.inference.state import leaf_name, tree_to_arrays
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
 
 Gradient = GlobalState
@@ -142,22 +145,13 @@ def _ascend(
     return jax.tree.map(jnp.add, values, change), state
 
 
-def gradient_to_arrays(gradient: Gradient) -> dict[str, Array]:
-    """Named arrays to send, of a gradient or of a broadcast; of L only the lower triangle."""
-    leaves = jax.tree_util.tree_leaves_with_path(gradient)
-    arrays = {_name(path): leaf for path, leaf in leaves}
-    arrays["q.raw"] = gradient.q.raw[np.tril_indices(gradient.q.mean.shape[0])]
-    return arrays
+def gradient_to_arrays(gradient: Gradient) -> dict[str, np.ndarray]:
+    """Named arrays to send, of a gradient or of a broadcast."""
+    return pack(COORDINATES, tree_to_arrays(gradient))
 
 
 def gradient_from_arrays(arrays: Mapping[str, Any], like: GlobalState) -> Gradient:
     """The inverse of `gradient_to_arrays` for a model like `like`."""
-    size = like.q.mean.shape[0]
-    named = {name: jnp.asarray(array) for name, array in arrays.items()}
-    lower = jnp.zeros((size, size)).at[np.tril_indices(size)].set(named["q.raw"])
-    named["q.raw"] = lower
-    return jax.tree_util.tree_map_with_path(lambda path, _: named[_name(path)], like)
-
-
-def _name(path: Any) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator=".")
+    named = unpack(COORDINATES, arrays)
+    leaves, form = jax.tree_util.tree_flatten_with_path(like)
+    return jax.tree.unflatten(form, [jnp.asarray(named[leaf_name(path)]) for path, _ in leaves])

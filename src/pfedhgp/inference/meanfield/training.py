@@ -131,8 +131,7 @@ class MeanFieldServer:
     def request(self) -> dict[str, np.ndarray]:
         """Θ_global in its unconstrained coordinates."""
         named = meanfield_steps.gradient_to_arrays(self.now.free)
-        arrays = {f"free.{name}": np.asarray(value) for name, value in named.items()}
-        return {**arrays, "jitter": np.asarray(self.jitter)}
+        return {**below("free", named), "jitter": np.asarray(self.jitter)}
 
     def gather(self, sums: Arrays) -> None:
         """Takes Σ S̃_i; there is no bound to return."""
@@ -217,10 +216,7 @@ class MeanFieldClients:
             self._raise_jitter(broadcast, failed, np.isfinite(np.asarray(info.before)), names)
         self.states = states
         each = [jax.tree.map(lambda leaf, i=i: leaf[i], gradient) for i in range(len(failed))]
-        return [
-            {name: np.asarray(a) for name, a in meanfield_steps.gradient_to_arrays(one).items()}
-            for one in each
-        ]
+        return [meanfield_steps.gradient_to_arrays(one) for one in each]
 
     def _raise_jitter(
         self,

@@ -1,0 +1,102 @@
+"""docs/messages.md, made from the schema: `python -m pfedhgp.federation.message_page docs/messages.md`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from pfedhgp.federation.message_sizes import FIXED
+from pfedhgp.federation.schema import ALWAYS, EXCHANGES, OTHER, SYMBOLS, Content, Exchange, Part
+from pfedhgp.inference.fields import Field
+
+INTRODUCTION = """\
+# Messages
+
+<!-- Made by `make messages` from src/pfedhgp/federation/schema.py. Do not edit. -->
+
+Everything that crosses between the server and a client is on this page. The server asks, each client
+replies, and the server goes on with the totals over clients. No message has a row, and none has a client's
+weights, inducing inputs or loadings. What can be learned from the numbers all the same, the README and
+[deploy.md](deploy.md) say.
+
+Every array is float64. Of a symmetric matrix (*sym*) the upper triangle is sent, of a triangular one (*tri*)
+the lower triangle, row by row. All numbers must be finite. A server and its sites on other machines also
+check names, shapes and ranges, and refuse a message that breaks them.
+
+The file `messages.jsonl` and a site's audit log have one line for each message: its kind, the names and
+shapes of its arrays and their bytes, never a value.
+
+## Symbols
+
+| symbol | number of |
+|---|---|
+"""
+HEADING = "| array | shape | range | only if | meaning |\n|---|---|---|---|---|\n"
+
+
+def page() -> str:
+    """The whole page."""
+    symbols = [
+        f"| {symbol} | {words}{f': {FIXED[symbol]}' if symbol in FIXED else ''} |\n"
+        for symbol, words in SYMBOLS.items()
+    ]
+    common = "\n# What several messages have\n"
+    for part in _titled([c for e in EXCHANGES.values() for c in (e.request, e.reply)]):
+        common += f"\n## {part.title[0].upper()}{part.title[1:]}\n\n{_table(part.content)}"
+    return INTRODUCTION + "".join(symbols) + "".join(map(_section, EXCHANGES.values())) + common
+
+
+def _section(exchange: Exchange) -> str:
+    only = f", if {exchange.only.words}" if exchange.only is not ALWAYS else ""
+    text = f"\n## {exchange.name}\n\n{exchange.meaning} When: {exchange.when}{only}."
+    if exchange.missed:
+        requests = " and ".join(f"`{name}`" for name in exchange.missed)
+        text += (
+            f"\nA site that was away gets the requests that it missed ({requests}) with this one."
+        )
+    text += "\n"
+    sides = (("Server to client", exchange.request), ("Client to server", exchange.reply))
+    for title, content in sides:
+        text += f"\n{title}:\n\n{_table(content)}" if content else f"\n{title}: no arrays.\n"
+    return text
+
+
+def _table(content: Content) -> str:
+    return HEADING + "".join(f"| {' | '.join(row)} |\n" for row in _rows(content))
+
+
+def _rows(
+    content: Content, prefix: str = "", conditions: tuple[str, ...] = ()
+) -> Iterator[tuple[str, ...]]:
+    only = "; ".join(conditions)
+    for item in content:
+        if isinstance(item, Field):
+            star = item.name.endswith("*")
+            words = " × ".join("·".join(word) for word in item.shape.split())
+            shape = "as the parameter" if star else words or "one number"
+            shape += {"": "", "symmetric": ", *sym*", "lower": ", *tri*"}[item.triangle]
+            yield f"`{prefix}{item.name}`", shape, item.range.words, only, item.meaning
+        elif item.title:
+            link = f"[{item.title}](#{item.title.replace(' ', '-')})"
+            yield f"`{prefix}…`", "", "", only, f"all of {link}"
+        else:
+            more = "starts are compared" if item.prefix == OTHER else item.when.words
+            below = prefix + item.prefix.format("k")
+            yield from _rows(item.content, below, (*conditions, more) if more else conditions)
+
+
+def _titled(contents: Iterable[Content]) -> list[Part]:
+    """The parts that have a title, each once."""
+    found: dict[str, Part] = {}
+    for content in contents:
+        for part in content:
+            if isinstance(part, Part):
+                if part.title:
+                    found[part.title] = part
+                found |= {inner.title: inner for inner in _titled([part.content])}
+    return list(found.values())
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(page(), encoding="utf-8")

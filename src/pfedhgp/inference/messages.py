@@ -1,0 +1,126 @@
+"""The arrays that inferences, the census and the cycle layer send: every one is declared here, once.
+
+`federation.schema` says which message has which of them; docs/messages.md is the same as a page.
+"""
+
+from __future__ import annotations
+
+from pfedhgp.inference.fields import (
+    COUNT,
+    FLAG,
+    NOT_NEGATIVE,
+    ONE,
+    POSITIVE,
+    POWERS,
+    VARIANCES,
+    Field,
+)
+
+# ------------------------------------------------------------------------------- before training
+
+MOMENTS = (
+    Field("rows", "1", "number of rows", COUNT),
+    Field("x_sum", "d", "sum of each input"),
+    Field("x_within", "d", "squared distances of each input from its mean, summed", NOT_NEGATIVE),
+    Field("x_means", "d", "number of rows times the squared mean of each input", NOT_NEGATIVE),
+    Field("y_clients", "Q", "whether the client observed the output", FLAG),
+    Field("y_pairs", "Q Q", "number of rows with both outputs observed", COUNT),
+    Field("y_mean", "Q Q", "mean of the first output over the rows with both"),
+    Field("y_cross", "Q Q", "products of both outputs around these means, summed"),
+)
+LAGS = (
+    Field("lag_sum", "L Q", "½(y − y′)² over pairs of rows, summed by distance", NOT_NEGATIVE),
+    Field("lag_pairs", "L Q", "number of these pairs", COUNT),
+)
+WAVES = (Field("waves", "d W", "how much a wave of each period explains, by input", NOT_NEGATIVE),)
+HISTOGRAM = (Field("histogram", "d H", "number of rows in each bin along each input", COUNT),)
+BINS = (
+    Field("bin_sum", "Q B", "standardised outputs summed by bin; 0 for a bin of one row"),
+    Field("bin_rows", "Q B", "number of rows in each of these bins", COUNT),
+    Field("own_products", "B", "products of the client's own bin sums, summed by lag"),
+    Field("own_pairs", "B", "products of its row counts, summed by lag"),
+)
+SCALES = (Field("scales", "5", "starting lengthscales (shared, local) and variances", POSITIVE),)
+
+# --------------------------------------------------------------------------------- the cycle layer
+
+LAYER = (
+    Field("cycle_inputs", "E d", "places of the basis functions"),
+    Field("cycle_factor", "QE F", "F with Ψ = F Fᵀ, the covariance of a cycle's weights"),
+    Field("cycle_noise", "Q Q", "Σ_ε, the noise beside the layer"),
+    Field("cycle_form", "", "number of the layer's form", COUNT),
+    Field("cycle_worth", "", "κ, how many cycles the target of a shrunk Ψ is worth"),
+)
+WITHIN = (
+    Field("freedom", "", "cycles less one", COUNT),
+    Field("rows", "", "cycles less one, times the rows of the grid", COUNT),
+    Field("gram", "E E", "Gram matrix of the basis on the grid, times cycles less one", POWERS),
+    Field(
+        "T", "QE QE", "scatter of the cycles on the basis around their mean", triangle="symmetric"
+    ),
+    Field("scatter", "Q Q", "scatter of the cycles around their mean, between outputs"),
+    Field("log_counts", "", "cells of a cycle times the logarithm of the cycles", NOT_NEGATIVE),
+)
+CYCLES = (
+    Field("cycles", "", "number of cycles", COUNT),
+    Field("incomplete", "", "number of cycles that lack a cell", COUNT),
+)
+
+# ---------------------------------------------------------------------------------- both inferences
+
+BLOCK = (
+    Field("kernel", "k", "parameters of the shared kernels"),
+    Field("inputs", "M d", "Z_g, the shared inducing inputs, in the unit box"),
+    Field("loadings", "Q R", "B_g, the shared loadings"),
+    Field("phi", "", "φ, the scale of the deviations", NOT_NEGATIVE),
+)
+JITTER = (Field("jitter", "", "added to the diagonal of k(Z_g, Z_g)", POSITIVE),)
+POSTERIOR = (
+    Field("mean", "RM", "mean of q(v_g)"),
+    Field("covariance", "RM RM", "covariance of q(v_g)"),
+)
+SQUARES = (
+    Field("deviation_square", "Q Q", "E[f_δ f_δᵀ], mean square of the deviation between outputs"),
+    Field("local_square", "Q Q", "E[f_l f_lᵀ], mean square of the local function"),
+    Field("noise", "Q Q", "Σ_i, covariance of the noise", VARIANCES),
+)
+CLIENTS = (Field("clients", "", "one client; a sum of replies counts them", ONE),)
+
+# --------------------------------------------------------------------------------------- structured
+
+TOTALS = (
+    Field("J", "RM RM", "ΣJ, what all clients know about v_g: precision"),
+    Field("h", "RM", "Σh, what all clients know about v_g: linear term"),
+    Field("kernels_free", "", "whether clients move their local kernels", FLAG),
+    Field("evaluations", "", "most evaluations of a client's search", COUNT),
+    Field("noise", "Q", "noise variance that is usual among clients", POSITIVE),
+    Field("derivatives", "", "whether clients send derivatives in θ_g", FLAG),
+)
+SUMS = (
+    Field("evidence", "", "log evidence of the rows without the shared function"),
+    Field("U", "RQM RQM", "EᵀC⁻¹E, from which J follows for any B_g", triangle="symmetric"),
+    Field("y", "RQM", "EᵀC⁻¹y, from which h follows for any B_g"),
+    Field("shared_residual", "R Q Q", "Σ res/σ² of the shared latents: what Z_g leaves out"),
+    Field("residual", "", "Σ res/σ² of all layers: what inducing inputs leave out"),
+    Field("deviation_power", "Q Q", "B̃B̃ᵀ, from which φ follows", POWERS),
+)
+DERIVATIVES = (
+    Field("d_evidence", "P", "∂ evidence/∂θ_g"),
+    Field("d_h", "P RM", "∂h/∂θ_g"),
+    Field("d_J", "P RM RM", "∂J/∂θ_g", triangle="symmetric"),
+    Field("curvature", "P P", "second derivatives in θ_g"),
+)
+INPUT_GRADIENT = (Field("d_inputs", "M d", "gradient of the client's part of the bound in Z_g"),)
+STATISTICS = (*SUMS, *SQUARES, *CLIENTS, *DERIVATIVES, *INPUT_GRADIENT)
+
+# --------------------------------------------------------------------------------------- mean-field
+
+COORDINATES = (
+    Field("kernels.*", "", "parameters of the shared kernels"),
+    Field("inputs", "M d", "Z_g, the shared inducing inputs"),
+    Field("loadings", "Q R", "B_g, the shared loadings"),
+    Field("phi", "", "φ, the scale of the deviations"),
+    Field("q.mean", "RM", "mean of q(v_g)"),
+    Field("q.raw", "RM RM", "Cholesky factor of q(v_g)", triangle="lower"),
+)
+"""Θ_global in coordinates that may take any value; clients reply with the gradient in each."""
