@@ -37,7 +37,7 @@ lint: $(VENV)/.stamp ## formatting, lint rules and types
 	$(VENV)/bin/mypy
 
 messages: $(VENV)/.stamp ## docs/messages.md, from the schema of the messages
-	$(VENV)/bin/python -m pfedhgp.federation.message_page docs/messages.md
+	$(VENV)/bin/python docs/make_messages.py
 
 bench: $(BENCH)/.stamp ## timings, against bare LAPACK and against GPyTorch
 	$(BENCH)/bin/python -m bench $(ARGS)

@@ -59,14 +59,9 @@ def largest_request(plan: Plan, kind: str) -> int:
     return SLACK * (HEADER + sum(sizes))
 
 
-def expected_reply(plan: Plan, kind: str, request: Arrays) -> Expected:
-    """What a client answers to a request of the server's own making."""
-    return message_sizes.of_reply(plan, kind, request)
-
-
 def finish_is_answered(plan: Plan) -> bool:
     """Whether clients reply to the last request; if so, the delivery is an exchange of its own."""
-    return bool(expected_reply(plan, "finish", {}))
+    return bool(message_sizes.of_reply(plan, "finish", {}))
 
 
 def check_request(request: Envelope, plan: Plan, last: tuple[int, int] | None = None) -> None:

@@ -6,7 +6,7 @@ limits, and both sides read them from its arrays.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,7 +19,7 @@ from pfedhgp.inference.fields import Field
 from pfedhgp.inference.starts.census import HISTOGRAM_BINS, LAG_EDGES
 from pfedhgp.inference.starts.periodogram import PERIODS
 from pfedhgp.inference.state import tree_to_arrays
-from pfedhgp.model.spec import open_periods, starting_kernels
+from pfedhgp.model.spec import open_periods, starting_kernels, with_periods
 
 Arrays = Mapping[str, np.ndarray]
 LARGEST_BASIS = 4096
@@ -58,34 +58,13 @@ class Case:
     request: Arrays
 
     def __getitem__(self, symbol: str) -> int:
-        spec = self.plan.spec
-        match symbol:
-            case "d":
-                return spec.inputs
-            case "Q":
-                return spec.outputs
-            case "R":
-                return spec.latents
-            case "k":
-                return sum(leaf.size for leaf in self._kernels.values())
-            case "P":
-                return self["k"] + (spec.outputs * spec.latents + 1 if spec.structure.tied else 0)
-            case "M":
-                name = "free.inputs" if "free.inputs" in self.request else "inputs"
-                return self._length(name, _largest_inducing(self.plan))
-            case "E":
-                return self._length("cycle_inputs", _largest_basis(self.plan))
-            case "F":
-                return self._length("cycle_factor", self["Q"] * self["E"], axis=1)
-            case "B":
-                return 2 * int(self.request["bins"])
-        return FIXED[symbol]
+        return FIXED[symbol] if symbol in FIXED else _SIZES[symbol](self)
 
     def named(self, field: Field) -> dict[str, tuple[int, ...]]:
         """The field's arrays by name; those of a kernel are as many as its parameters."""
         if not field.name.endswith("*"):
             return {field.name: field.sent_shape(self)}
-        return {field.name[:-1] + name: np.shape(leaf) for name, leaf in self._kernels.items()}
+        return {field.name[:-1] + name: np.shape(leaf) for name, leaf in self.kernels.items()}
 
     def others(self) -> dict[str, Case]:
         """The starts that are compared with the first, by the prefix of their arrays."""
@@ -124,19 +103,35 @@ class Case:
         return getattr(self.plan.inference, "learn_inducing", False)
 
     @cached_property
-    def _kernels(self) -> dict[str, np.ndarray]:
-        spec = self.plan.spec
-        ones = np.ones(spec.inputs)
+    def kernels(self) -> dict[str, np.ndarray]:
+        """Parameters of the shared kernels, of the right shapes; an open period is a parameter too."""
+        ones = np.ones(self.plan.spec.inputs)
+        spec = with_periods(self.plan.spec, ones)
         kernels = starting_kernels(spec.kernel, scale=0.2, count=spec.latents, extent=ones)
         return tree_to_arrays(kernels)
 
-    def _length(self, name: str, most: int, axis: int = 0) -> int:
+    def length(self, name: str, most: int, axis: int = 0) -> int:
         """Of a matrix of the request, which may come from anywhere: it is checked before it is believed."""
         array = self.request.get(name)
         if array is None or array.ndim != 2 or array.shape[axis] > most:
             side = ("rows", "columns")[axis]
             raise MessageError(f"the matrix `{name}` must have at most {most} {side}")
         return array.shape[axis]
+
+
+_SIZES: Mapping[str, Callable[[Case], int]] = {
+    "d": lambda case: case.plan.spec.inputs,
+    "Q": lambda case: case.plan.spec.outputs,
+    "R": lambda case: case.plan.spec.latents,
+    "k": lambda case: sum(leaf.size for leaf in case.kernels.values()),
+    "P": lambda case: case["k"] + (case.plan.spec.structure.tied and case["Q"] * case["R"] + 1),
+    "M": lambda case: case.length(
+        "free.inputs" if "free.inputs" in case.request else "inputs", _largest_inducing(case.plan)
+    ),
+    "E": lambda case: case.length("cycle_inputs", _largest_basis(case.plan)),
+    "F": lambda case: case.length("cycle_factor", case["Q"] * case["E"], axis=1),
+    "B": lambda case: 2 * int(case.request["bins"]),
+}
 
 
 def _largest_inducing(plan: Plan) -> int:

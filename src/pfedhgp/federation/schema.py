@@ -11,28 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from pfedhgp.inference import messages as sent
 from pfedhgp.inference.fields import COUNT, FLAG, NOT_NEGATIVE, Field, Range
-from pfedhgp.inference.messages import (
-    BINS,
-    BLOCK,
-    CLIENTS,
-    COORDINATES,
-    CYCLES,
-    DERIVATIVES,
-    HISTOGRAM,
-    INPUT_GRADIENT,
-    JITTER,
-    LAGS,
-    LAYER,
-    MOMENTS,
-    POSTERIOR,
-    SCALES,
-    SQUARES,
-    SUMS,
-    TOTALS,
-    WAVES,
-    WITHIN,
-)
 
 if TYPE_CHECKING:
     from pfedhgp.federation.message_sizes import Case
@@ -111,14 +91,10 @@ class Exchange:
     reply: Content = ()
     missed: tuple[str, ...] = ()
     """Requests that a site which was away gets with this one, each below `missed/<kind>/`."""
-    kind: str = ""
-    """What the messages call themselves, if not by `name`."""
     setup: bool = False
     """Whether it comes before training, and so in round 0."""
     federated: bool = True
     """Whether sites on other machines answer it."""
-    between_parties: bool = True
-    """Whether the server's and the clients' parties know it, and not the processes around them alone."""
 
 
 _SCALING = Part(
@@ -130,26 +106,28 @@ _SCALING = Part(
     ),
     title="the scaling",
 )
-_LAGS = Part((*LAGS, Part(WAVES, OPEN_PERIOD)), title="sums by distance")
-_LAYER = Part(LAYER, title="the cycle layer")
-_WITHIN = Part(WITHIN, title="sums over cycles")
-_COORDINATES = Part(COORDINATES, title="mean-field coordinates")
-_BLOCK = Part(BLOCK, title="the shared block")
+_LAGS = Part((*sent.LAGS, Part(sent.WAVES, OPEN_PERIOD)), title="sums by distance")
+_LAYER = Part(sent.LAYER, title="the cycle layer")
+_WITHIN = Part(sent.WITHIN, title="sums over cycles")
+_COORDINATES = Part(sent.COORDINATES, title="mean-field coordinates")
+_BLOCK = Part(sent.BLOCK, title="the shared block")
 _BROADCAST = Part(
     (
-        Part((_BLOCK, *TOTALS), STRUCTURED),
+        Part((_BLOCK, *sent.TOTALS), STRUCTURED),
         Part((_COORDINATES,), MEAN_FIELD, "free."),
-        *JITTER,
+        *sent.JITTER,
     ),
     title="the broadcast",
 )
 _ATTEMPT = Field("attempt", "", "number of the restart, from 0", COUNT)
-_SQUARES = Part((*SQUARES, *CLIENTS), title="mean squares")
+_SQUARES = Part((*sent.SQUARES, *sent.CLIENTS), title="mean squares")
 _STATISTICS = Part(
-    (*SUMS, _SQUARES, Part(DERIVATIVES, MOVES), Part(INPUT_GRADIENT, LEARNS)),
+    (*sent.SUMS, _SQUARES, Part(sent.DERIVATIVES, MOVES), Part(sent.INPUT_GRADIENT, LEARNS)),
     title="structured statistics",
 )
-_FITTED = Part((_BLOCK, *POSTERIOR, *JITTER, _ATTEMPT), title="the fitted shared function")
+_FITTED = Part(
+    (_BLOCK, *sent.POSTERIOR, *sent.JITTER, _ATTEMPT), title="the fitted shared function"
+)
 _POPULATION = (
     Field("deviation_power", "Q Q", "mean of f_δ f_δᵀ over clients"),
     Field("local_power", "Q Q", "mean of f_l f_lᵀ"),
@@ -166,7 +144,7 @@ _ALL = (
         "census",
         "first",
         "Counts and sums of the rows, for scales that all agree on.",
-        reply=(*MOMENTS, Part((_LAGS,), KNOWN_DOMAIN)),
+        reply=(*sent.MOMENTS, Part((_LAGS,), KNOWN_DOMAIN)),
         setup=True,
     ),
     Exchange(
@@ -181,7 +159,7 @@ _ALL = (
                 (Field("bins", "", "number of bins for sums along the input", COUNT),), BINS_ASKED
             ),
         ),
-        reply=(*HISTOGRAM, _LAGS, Part(BINS, BINS_ASKED)),
+        reply=(*sent.HISTOGRAM, _LAGS, Part(sent.BINS, BINS_ASKED)),
         setup=True,
     ),
     Exchange(
@@ -190,7 +168,7 @@ _ALL = (
         "Sums over cycles around their mean: of the first half of the cycles, and of the rest.",
         only=HAS_CYCLES,
         request=(_SCALING, _LAYER),
-        reply=(Part((_WITHIN,), prefix="first."), Part((_WITHIN,), prefix="rest."), *CYCLES),
+        reply=(Part((_WITHIN,), prefix="first."), Part((_WITHIN,), prefix="rest."), *sent.CYCLES),
         setup=True,
     ),
     Exchange(
@@ -199,8 +177,8 @@ _ALL = (
         "Statistics at each start that is compared; with mean-field it is the first round.",
         request=(
             _BROADCAST,
-            *SCALES,
-            Part((_BROADCAST, *SCALES), prefix=OTHER),
+            *sent.SCALES,
+            Part((_BROADCAST, *sent.SCALES), prefix=OTHER),
             _SCALING,
             Part((_LAYER,), HAS_CYCLES),
             Part((Field("periods", "d", "starting period along each input"),), OPEN_PERIOD),
@@ -239,14 +217,12 @@ _ALL = (
         "The fitted shared function and what an unseen client is like, for the site's model file.",
         request=(_FITTED, Part(_POPULATION, prefix="population.")),
         missed=("cycles", "start"),
-        between_parties=False,
     ),
     Exchange(
         HELLO,
         "when a site without a key connects",
         "Asks a site for its name.",
         federated=False,
-        between_parties=False,
     ),
     Exchange(
         "zones",
@@ -269,7 +245,6 @@ _ALL = (
         "then, from each client with few rows",
         "Where its rows lie, which the server hands on to all clients.",
         reply=(_COVERAGE,),
-        kind="zones",
         federated=False,
     ),
     Exchange(
@@ -278,13 +253,12 @@ _ALL = (
         "A sketch of each client's function next to these rows.",
         request=(_COVERAGE, _SEED),
         reply=(_SKETCH,),
-        kind="zones",
         federated=False,
     ),
 )
 EXCHANGES: Mapping[str, Exchange] = {exchange.name: exchange for exchange in _ALL}
-KINDS = tuple(dict.fromkeys(each.kind or each.name for each in _ALL if each.between_parties))
-"""What messages call themselves."""
+KINDS = tuple(dict.fromkeys(n.partition(":")[0] for n in EXCHANGES if n not in (DELIVER, HELLO)))
+"""What messages call themselves: the name of their exchange up to a colon."""
 
 
 class Sent(NamedTuple):
@@ -302,11 +276,9 @@ def expected(content: Content, case: Case) -> dict[str, Sent]:
     found: dict[str, Sent] = {}
     for item in content:
         if isinstance(item, Field):
-            for name, shape in case.named(item).items():
-                found[name] = Sent(shape, item.range)
-        elif item.prefix == OTHER:
-            for prefix, other in case.others().items():
-                found |= {prefix + n: sent for n, sent in expected(item.content, other).items()}
-        elif item.when.holds(case):
-            found |= {item.prefix + n: s for n, s in expected(item.content, case).items()}
+            found |= {name: Sent(shape, item.range) for name, shape in case.named(item).items()}
+            continue
+        cases = case.others() if item.prefix == OTHER else {item.prefix: case}
+        for prefix, own in cases.items() if item.when.holds(case) else ():
+            found |= {prefix + name: each for name, each in expected(item.content, own).items()}
     return found

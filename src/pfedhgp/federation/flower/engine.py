@@ -19,7 +19,7 @@ import numpy as np
 
 from pfedhgp.data.table import short
 from pfedhgp.errors import PFedHGPError
-from pfedhgp.federation import message_checks
+from pfedhgp.federation import message_checks, message_sizes
 from pfedhgp.federation.flower.envelope import CODES, Envelope, Refused, missed_arrays
 from pfedhgp.federation.flower.roster import Roster
 from pfedhgp.federation.messages import Message
@@ -105,7 +105,7 @@ class Engine:
     def _exchange(self, request: Message) -> tuple[dict[str, Message], dict[str, Any]]:
         """All sites' replies that count, and the entry of the participation log."""
         number = self.server.exchanges + 1
-        expected = message_checks.expected_reply(self.server.plan, request.kind, request.arrays)
+        expected = message_sizes.of_reply(self.server.plan, request.kind, request.arrays)
         self.link.expect(message_checks.largest_reply(expected))
         envelopes = {name: self._envelope(request, number, name) for name in self.roster.sites}
         replies, refusals, spent = self._gather(envelopes, expected)

@@ -1,8 +1,7 @@
-"""docs/messages.md, made from the schema: `python -m pfedhgp.federation.message_page docs/messages.md`."""
+"""Makes messages.md, beside this file, from the schema of the messages: `make messages`."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -99,4 +98,4 @@ def _titled(contents: Iterable[Content]) -> list[Part]:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(page(), encoding="utf-8")
+    Path(__file__).with_name("messages.md").write_text(page(), encoding="utf-8")
