@@ -13,9 +13,9 @@ from pfedhgp.federation import message_sizes
 from pfedhgp.federation.message_sizes import FIXED
 from pfedhgp.federation.messages import Message, bytes_of, layout_of
 from pfedhgp.federation.schema import EXCHANGES, KINDS, OTHER, SYMBOLS, Content
-from pfedhgp.inference.cycles.scatter import Within
+from pfedhgp.inference.cycles.scatter import CycleSums
 from pfedhgp.inference.fields import Field, pack, unpack
-from pfedhgp.inference.messages import STATISTICS, WITHIN
+from pfedhgp.inference.messages import CYCLE_SUMS, STATISTICS
 from pfedhgp.inference.structured.bound import Statistics
 from pfedhgp.inference.structured.settings import Structured
 from pfedhgp.model.posterior import Population
@@ -68,7 +68,7 @@ def test_what_the_arithmetic_calls_its_arrays_is_what_the_schema_calls_them():
     assert {field.name: field.shape for field in STATISTICS} == {
         field.name: _shape(hints[field.name]) for field in dataclasses.fields(Statistics)
     }
-    assert [f.name for f in WITHIN] == [f.name for f in dataclasses.fields(Within)]
+    assert [f.name for f in CYCLE_SUMS] == [f.name for f in dataclasses.fields(CycleSums)]
     given = message_sizes.of_request(
         plan(Structured(rounds=1, averaging=None)), "deliver", {"inputs": np.zeros((8, 1))}
     )

@@ -108,7 +108,7 @@ _SCALING = Part(
 )
 _LAGS = Part((*sent.LAGS, Part(sent.WAVES, OPEN_PERIOD)), title="sums by distance")
 _LAYER = Part(sent.LAYER, title="the cycle layer")
-_WITHIN = Part(sent.WITHIN, title="sums over cycles")
+_CYCLE_SUMS = Part(sent.CYCLE_SUMS, title="sums over cycles")
 _COORDINATES = Part(sent.COORDINATES, title="mean-field coordinates")
 _BLOCK = Part(sent.BLOCK, title="the shared block")
 _BROADCAST = Part(
@@ -168,7 +168,11 @@ _ALL = (
         "Sums over cycles around their mean: of the first half of the cycles, and of the rest.",
         only=HAS_CYCLES,
         request=(_SCALING, _LAYER),
-        reply=(Part((_WITHIN,), prefix="first."), Part((_WITHIN,), prefix="rest."), *sent.CYCLES),
+        reply=(
+            Part((_CYCLE_SUMS,), prefix="first."),
+            Part((_CYCLE_SUMS,), prefix="rest."),
+            *sent.CYCLES,
+        ),
         setup=True,
     ),
     Exchange(

@@ -51,7 +51,7 @@ LAYER = (
     Field("cycle_form", "", "number of the layer's form", COUNT),
     Field("cycle_worth", "", "κ, how many cycles the target of a shrunk Ψ is worth"),
 )
-WITHIN = (
+CYCLE_SUMS = (
     Field("freedom", "", "cycles less one", COUNT),
     Field("rows", "", "cycles less one, times the rows of the grid", COUNT),
     Field("gram", "E E", "Gram matrix of the basis on the grid, times cycles less one", POWERS),
