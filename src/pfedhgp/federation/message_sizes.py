@@ -96,7 +96,8 @@ class Case:
     def learns_inputs(self) -> bool:
         """Z_g moves with θ_g. Plans that left it open are asked when it is decided (`inference_of`)."""
         moves = getattr(self.plan.inference, "learn_shared", True)
-        return self._learn_inducing is True and bool(moves)
+        opening = not (self.request["evaluations"] or self.request["derivatives"])
+        return self._learn_inducing is True and bool(moves) and not opening
 
     @property
     def _learn_inducing(self) -> bool | str:

@@ -59,7 +59,9 @@ STRETCHED = When("a few rows stretch the domain", lambda case: "crowd" in case.r
 DECIDED = When('`learn_inducing="auto"` decided that they move', lambda case: case.decided_to_learn)
 NOT_FIRST = When("another start than the first was best", lambda case: "chosen" in case.request)
 MOVES = When("the request asks for derivatives", lambda case: bool(case.request["derivatives"]))
-LEARNS = When("shared inducing inputs are learned", lambda case: case.learns_inputs)
+LEARNS = When(
+    "shared inducing inputs are learned, after the opening", lambda case: case.learns_inputs
+)
 
 
 @dataclass(frozen=True)
