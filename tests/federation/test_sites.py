@@ -72,12 +72,17 @@ def run(engine):
 
 
 @pytest.mark.parametrize(
-    "inference",
-    [{}, pytest.param(MEAN_FIELD, marks=pytest.mark.slow)],
-    ids=["structured", "mean-field"],
+    "tables",
+    [
+        {},
+        pytest.param({"inference": MEAN_FIELD}, marks=pytest.mark.slow),
+        pytest.param({"model": {"learn_inducing": True}}, marks=pytest.mark.slow),
+        pytest.param({"model": {"kernel": "rbf + periodic"}}, marks=pytest.mark.slow),
+    ],
+    ids=["structured", "mean-field", "inducing inputs move", "open period"],
 )
-def test_sites_and_server_find_what_one_process_finds(tmp_path, inference):
-    terms = agreement(inference=inference)
+def test_sites_and_server_find_what_one_process_finds(tmp_path, tables):
+    terms = agreement(**tables)
     delivered = {}
     engine, _ = federation(tmp_path, terms, delivered=delivered)
     assert run(engine) == {}

@@ -1,6 +1,6 @@
 """The federation between machines, on Flower; needs the extra `pfedhgp[flower]`.
 
-    site                the site's side of a message: state on its own disk, guard, audit (no Flower in it)
+    site                the site's side of a message: state on its own disk, checks, audit (no Flower in it)
     engine              the server's side: who is asked, who is waited for, who is counted (no Flower in it)
     roster              what the server remembers of its sites
     wire                our messages as Flower's records, and back
