@@ -21,6 +21,7 @@ from pfedhgp.cli.fit_summary import print_summary, score_lines
 from pfedhgp.cli.main import main
 from pfedhgp.data.holdout import Holdout, split
 from pfedhgp.data.readers import Observations
+from pfedhgp.errors import InputError
 from pfedhgp.model import run_folder
 
 RNG = np.random.default_rng(5)
@@ -501,3 +502,38 @@ def test_what_is_accepted_all_at_once(run, tmp_path):
 @contextmanager
 def _nothing():
     yield
+
+
+def test_files_are_read_once_kernels_parsed_once_and_settings_checked_once(
+    run, tmp_path, monkeypatch
+):
+    from pathlib import Path
+
+    from pfedhgp.estimator import federated_gp
+    from pfedhgp.gp import kernel_text
+
+    calls = []
+
+    def counting(where, name):
+        real = getattr(where, name)
+
+        def counted(*given, **more):
+            calls.append((name, given[0]))
+            return real(*given, **more)
+
+        monkeypatch.setattr(where, name, counted)
+
+    def stop(*_, **__):
+        raise InputError("far enough")
+
+    (tmp_path / "d.csv").write_text(TABLE)
+    counting(Path, "read_bytes")
+    counting(kernel_text, "parse")
+    counting(federated_gp, "checked")
+    monkeypatch.setattr(federated_gp, "make_cohorts", stop)
+    words = ("--client", "site", "--input", "x", "--output", "y", "--kernel", "rbf + matern12")
+    done = run("fit", tmp_path / "d.csv", *words, "--out", tmp_path / "RUN", "--quiet")
+    assert "far enough" in done.complaint
+    assert calls.count(("read_bytes", tmp_path / "d.csv")) == 1
+    assert [text for name, text in calls if name == "parse"] == ["rbf + matern12"]
+    assert sum(name == "checked" for name, _ in calls) == 1
