@@ -226,7 +226,7 @@ def test_columns_of_other_types_are_refused(run, tmp_path):
     ("arguments", "said"),
     [
         (["--rounds", "0"], ["--rounds must be a positive whole number, got 0"]),
-        (["--kernel", "rfb"], ["--kernel", "'rfb' is no kernel", "matern52"]),
+        (["--kernel", "rfb"], ["--kernel", "'rfb' is not a kernel", "matern52"]),
         (["--kernel", "periodic(1 day)"], ["--kernel", "unit of time", "'time'"]),
         (["--holdout", "random"], ["--holdout", "random:F"]),
         (["--holdout", "last:1.5"], ["--holdout", "0 < F < 1"]),

@@ -25,7 +25,6 @@ from pfedhgp.settings.table import MODEL_SETTINGS
 ENTRY = """    patience: int = setting(
         default=7,
         kind=kinds.whole(3),
-        section="inference",
         help="Rounds to wait.",
     )
     restarts: int = setting("""

@@ -51,7 +51,7 @@ def classify(
         Path | None,
         typer.Option(metavar="FILE", help="Write what decided, by channel and stretch (.csv)."),
     ] = None,
-    delimiter: Annotated[str | None, typer.Option(help="Of CSV files: ';' or tab.")] = None,
+    delimiter: Delimiter = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace files that exist.")
     ] = False,

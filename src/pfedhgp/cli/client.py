@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from pfedhgp.cli.options import Delimiter
+
 
 def client(
     data: Annotated[
@@ -32,11 +34,12 @@ def client(
             help="The settings that were agreed: others of the server's are refused.",
         ),
     ] = None,
-    delimiter: Annotated[
-        str | None, typer.Option(help="Of CSV files, where it is not a comma: ';' or tab.")
-    ] = None,
+    delimiter: Delimiter = None,
     least_rows: Annotated[
-        int, typer.Option(min=1, help="Take part only with as many rows: sums of few reveal them.")
+        int,
+        typer.Option(
+            min=1, help="Minimum number of rows to take part. Sums over few rows reveal them."
+        ),
     ] = 5,
     wait: Annotated[
         float | None,

@@ -172,7 +172,9 @@ class _Parser:
             return inside
         name = (self.word or "").lower().replace("-", "_")
         if name not in PARAMETERS:
-            raise self.refuse(f"{self.word!r} is no kernel" if self.word else "a kernel is missing")
+            raise self.refuse(
+                f"{self.word!r} is not a kernel" if self.word else "a kernel is missing"
+            )
         self.next()
         if not self.take("("):
             return Leaf(name)
@@ -221,7 +223,7 @@ class _Parser:
         unit = self.word
         if unit is not None:
             if unit.lower() not in UNITS or key == "alpha":
-                raise self.refuse(f"{unit!r} is no unit here; units are s, min, h, d, w, y")
+                raise self.refuse(f"{unit!r} is not a unit here; units are s, min, h, d, w, y")
             if name == "periodic" and key == "lengthscale":
                 raise self.refuse("the lengthscale of periodic is relative to the wave: no unit")
             value *= UNITS[unit.lower()]

@@ -2,7 +2,7 @@
 
 | word | what it is |
 |---|---|
-| `Setting` (setting.py) | one entry of the table: name, type, default, allowed values, help, option, key |
+| `Setting` (setting.py) | one entry of the table: name, type, default, values, help, option, key |
 | `ModelSettings` (table.py) | the settings of a model, which `FederatedGP` takes; checked.py checks them |
 | `Config` (config.py) | all settings of a fit from files, as a TOML file or the command line writes them |
 

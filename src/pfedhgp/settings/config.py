@@ -18,13 +18,13 @@ from pfedhgp.base.option_names import as_options, naming
 from pfedhgp.base.toml_text import quoted
 from pfedhgp.errors import InputError
 from pfedhgp.settings import kinds
-from pfedhgp.settings.file_table import DiagnosisSettings, FileSettings
+from pfedhgp.settings.file_table import DataSection, DiagnosisSection, OutputSection
 from pfedhgp.settings.setting import SECTIONS, Setting, settings_of
-from pfedhgp.settings.table import MODEL_SETTINGS, ModelSettings
+from pfedhgp.settings.table import ModelSettings
 
 
 @dataclass(kw_only=True)
-class Config(ModelSettings, FileSettings, DiagnosisSettings):
+class Config(ModelSettings, DataSection, OutputSection, DiagnosisSection):
     """All settings of one fit from files, checked; kernels and domains are still texts. Not to be changed:
     `dataclasses.replace` makes another.
     """
@@ -38,13 +38,14 @@ class Config(ModelSettings, FileSettings, DiagnosisSettings):
         return found
 
 
-def _all_settings() -> tuple[Setting, ...]:
-    parts = (settings_of(FileSettings), MODEL_SETTINGS, settings_of(DiagnosisSettings))
-    known = [each for part in parts for each in part if each.section]
-    return tuple(sorted(known, key=lambda each: SECTIONS.index(each.section)))
-
-
-SETTINGS: tuple[Setting, ...] = _all_settings()
+_PARTS = (DataSection, OutputSection, ModelSettings, DiagnosisSection)
+SETTINGS: tuple[Setting, ...] = tuple(
+    each
+    for section in SECTIONS
+    for part in _PARTS
+    for each in settings_of(part)
+    if each.section == section
+)
 """All settings of a fit from files, by section."""
 BY_KEY: Mapping[tuple[str, str], Setting] = {(s.section, s.toml_key): s for s in SETTINGS}
 

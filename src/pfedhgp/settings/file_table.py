@@ -8,16 +8,13 @@ from pfedhgp.settings import kinds
 from pfedhgp.settings.setting import setting, table
 
 
-@table
-class FileSettings:
-    """Which files, and what is written."""
-
-    # [data] -----------------------------------------------------------------------------------
+@table("data")
+class DataSection:
+    """[data] of a settings file: what is read."""
 
     files: Sequence[str] = setting(
         default=(),
         kind=kinds.PATHS,
-        section="data",
         option="DATA...",
         required=True,
         unused=True,
@@ -26,7 +23,6 @@ class FileSettings:
     client: str | None = setting(
         default=None,
         kind=kinds.TEXT,
-        section="data",
         unused=True,
         help="Column that names the client.",
         unset="each file is a client",
@@ -35,7 +31,6 @@ class FileSettings:
     inputs: Sequence[str] = setting(
         default=(),
         kind=kinds.TEXTS,
-        section="data",
         option="--input",
         required=True,
         help="An input column. Repeat the option for several.",
@@ -43,7 +38,6 @@ class FileSettings:
     outputs: Sequence[str] = setting(
         default=(),
         kind=kinds.TEXTS,
-        section="data",
         option="--output",
         required=True,
         help="An output column. Repeat the option for several.",
@@ -51,7 +45,6 @@ class FileSettings:
     cycle: str | None = setting(
         default=None,
         kind=kinds.TEXT,
-        section="data",
         help="Column that numbers cycles: whole repetitions of the input grid.",
         unset="there are no cycles",
         example="stroke",
@@ -59,7 +52,6 @@ class FileSettings:
     block: str | None = setting(
         default=None,
         kind=kinds.TEXT,
-        section="data",
         only_with="diagnose",
         help="With --diagnose: column that names blocks of cycles that belong together.",
         unset="blocks are not known",
@@ -68,7 +60,6 @@ class FileSettings:
     delimiter: str | None = setting(
         default=None,
         kind=kinds.TEXT,
-        section="data",
         unused=True,
         help="Delimiter of CSV files, such as ';' or tab.",
         unset="a comma; tab in .tsv files",
@@ -77,7 +68,6 @@ class FileSettings:
     datetimes: Sequence[str] | None = setting(
         default=None,
         kind=kinds.TEXTS,
-        section="data",
         option=None,
         help="Inputs that are datetimes, for a federation's server: it has no file to see them in.",
         unset="as the files show; only a federation's server needs it",
@@ -86,18 +76,19 @@ class FileSettings:
     datetime_format: str | None = setting(
         default=None,
         kind=kinds.TEXT,
-        section="data",
         help="Format of datetime inputs that are not ISO 8601, such as %d/%m/%Y.",
         unset="ISO 8601",
         example="%d/%m/%Y",
     )
 
-    # [run] ------------------------------------------------------------------------------------
+
+@table("run")
+class OutputSection:
+    """[run] of a settings file: what is written, and what is kept for testing."""
 
     out: str | None = setting(
         default=None,
         kind=kinds.PATH,
-        section="run",
         metavar="RUN",
         required=True,
         unused=True,
@@ -108,7 +99,6 @@ class FileSettings:
     holdout: str | None = setting(
         default=None,
         kind=kinds.TEXT,
-        section="run",
         panel="Data",
         metavar="KIND:PART",
         unused=True,
@@ -119,21 +109,19 @@ class FileSettings:
     report: bool = setting(
         default=True,
         kind=kinds.FLAG,
-        section="run",
         option="--report/--no-report",
         unused=True,
         help="Whether to write RUN/report.html.",
     )
 
 
-@table
-class DiagnosisSettings:
-    """Fault diagnosis: clients are classes."""
+@table("model")
+class DiagnosisSection:
+    """[model] of a settings file: fault diagnosis, where clients are classes."""
 
     diagnose: bool = setting(
         default=False,
         kind=kinds.FLAG,
-        section="model",
         option="--diagnose/--no-diagnose",
         refused="it compares cycles of all classes in one place: use `pfedhgp fit`",
         help="Treat clients as classes, for `classify`: choose the cycle layer that tells them apart best, "
@@ -142,7 +130,6 @@ class DiagnosisSettings:
     false_alarms: float = setting(
         default=0.01,
         kind=kinds.number(above=0.0, below=1.0),
-        section="model",
         metavar="RATE",
         only_with="diagnose",
         help='With --diagnose: share of known cycles that may be called "none of these".',

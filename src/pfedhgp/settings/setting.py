@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable
+from dataclasses import Field, dataclass, field, fields
+from types import MappingProxyType
 from typing import Any, TypeVar, dataclass_transform
 
 from pfedhgp.errors import InputError
@@ -117,9 +118,19 @@ T = TypeVar("T")
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(setting,))
-def table(cls: type[T]) -> type[T]:
-    """A class whose fields are settings: its constructor takes each of them by name, with its default."""
-    return dataclass(kw_only=True, eq=False, repr=False)(cls)
+def table(section: str = "") -> Callable[[type[T]], type[T]]:
+    """A class whose fields are settings: its constructor takes each of them by name, with its default.
+
+    In files its own fields are in the table `section`; without one they can be given in Python only.
+    """
+
+    def decorate(cls: type[T]) -> type[T]:
+        for each in vars(cls).values():
+            if isinstance(each, Field):
+                each.metadata = MappingProxyType({**each.metadata, "section": section})
+        return dataclass(kw_only=True, eq=False, repr=False)(cls)
+
+    return decorate
 
 
 def settings_of(cls: Any) -> tuple[Setting, ...]:

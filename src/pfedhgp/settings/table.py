@@ -32,16 +32,13 @@ AUTO = "auto"
 STRUCTURED = INFERENCES[0]
 
 
-@table
-class ModelSettings:
-    """The settings of a model and of its training: the arguments of `FederatedGP`."""
-
-    # [model] ----------------------------------------------------------------------------------
+@table("model")
+class ModelSection:
+    """[model] of a settings file: what is fitted."""
 
     kernel: Kernel | str = setting(
         default="rbf",
         kind=kinds.KERNEL,
-        section="model",
         help="Kernel of the global and deviation layers.",
         python='A kernel, or a name such as "rbf" or "matern52". A lengthscale that you give is a '
         "starting value, in the units of the data. A variance is not: variances start from the data, "
@@ -52,7 +49,6 @@ class ModelSettings:
     local_kernel: Kernel | str | None = setting(
         default=None,
         kind=kinds.KERNEL,
-        section="model",
         help="Kernel of the local layers, with lengthscales of its own.",
         unset="the form of the kernel; matern32 with state-space",
         example="matern32",
@@ -60,13 +56,11 @@ class ModelSettings:
     layers: Sequence[str] = setting(
         default=LAYERS,
         kind=kinds.words(*LAYERS),
-        section="model",
         help="Which layers there are. Fewer than three are ablations.",
     )
     latents: int | None = setting(
         default=None,
         kind=kinds.whole(1),
-        section="model",
         help="Number of latent functions of the global and deviation layers.",
         unset="1 for one output, else 2",
         example=2,
@@ -74,7 +68,6 @@ class ModelSettings:
     local_latents: int | None = setting(
         default=None,
         kind=kinds.whole(1),
-        section="model",
         help="Number of latent functions of the local layers.",
         unset="1 for one output, else 2",
         example=2,
@@ -82,14 +75,12 @@ class ModelSettings:
     noise: str = setting(
         default=AUTO,
         kind=kinds.word(AUTO, *NOISES),
-        section="model",
         help="Form of the noise: scalar (one variance), output (one for each output), full (a "
         "covariance of outputs), or auto (the same as output).",
     )
     local: str = setting(
         default="inducing",
         kind=kinds.word(*LOCALS),
-        section="model",
         help="How local layers are computed: inducing (any kernel, approximate), or state-space (exact "
         "and fast, for one input and Matérn kernels).",
         python="state-space takes time O(n) at any resolution; each output has one local function.",
@@ -97,19 +88,16 @@ class ModelSettings:
     inducing: int | str = setting(
         default=AUTO,
         kind=kinds.budget(1),
-        section="model",
         help="Number of global inducing inputs: auto or a number.",
     )
     local_inducing: int | str = setting(
         default=AUTO,
         kind=kinds.budget(1),
-        section="model",
         help="Number of local inducing inputs of each client: auto or a number.",
     )
     learn_inducing: bool | str | None = setting(
         default=None,
         kind=kinds.FLAG_OR_AUTO,
-        section="model",
         option="--learn-inducing/--fixed-inducing",
         help="Whether inducing inputs move during training.",
         python='"auto": only if the number that you gave is much too small for the lengthscales.',
@@ -119,7 +107,6 @@ class ModelSettings:
     largest_inducing: int | None = setting(
         default=None,
         kind=kinds.whole(2),
-        section="model",
         help="The most global inducing inputs that auto may take. A warning says if it is too low.",
         unset="256, or 128 if there are many outputs",
         example=256,
@@ -127,13 +114,11 @@ class ModelSettings:
     largest_local_inducing: int = setting(
         default=200,
         kind=kinds.whole(2),
-        section="model",
         help="The most local inducing inputs that auto may take for a client.",
     )
     cycles: str = setting(
         default="white",
         kind=kinds.word(*FORMS, AUTO, SHARED_WHITE),
-        section="model",
         help="How cycles vary around the function of their client: white (independent noise in every "
         "value), stationary (a smooth function for each cycle), free (any covariance on a basis, shrunk "
         "towards the stationary one), auto (the form with which one half of the cycles predicts the other "
@@ -144,7 +129,6 @@ class ModelSettings:
     cycle_sharing: str = setting(
         default="shared",
         kind=kinds.word(*SHARINGS),
-        section="model",
         help="Who has a cycle layer: shared (one for all clients), client (one for each), or mixed (one "
         "for each, shrunk towards the shared one).",
         python="Clients with one cycle, and clients that are not in the data, have the shared layer.",
@@ -152,13 +136,11 @@ class ModelSettings:
     cycle_basis: int | str = setting(
         default=AUTO,
         kind=kinds.budget(2),
-        section="model",
         help="Number of basis functions of the cycle layer for each channel: auto or a number.",
     )
     domain: Any = setting(
         default=None,
         kind=kinds.PAIRS,
-        section="model",
         metavar="LOW..HIGH",
         help="Known range of each input, in order. Saves one exchange.",
         python="A pair (lower, upper) for each input.",
@@ -166,12 +148,14 @@ class ModelSettings:
         example=("0..10",),
     )
 
-    # [inference] ------------------------------------------------------------------------------
+
+@table("inference")
+class InferenceSection:
+    """[inference] of a settings file: how it is trained."""
 
     inference: Inference | str = setting(
         default=STRUCTURED,
         kind=kinds.INFERENCE,
-        section="inference",
         key="name",
         help="How the model is trained: structured, or mean-field (the paper's Algorithm 1).",
         python="Or an object with settings of either, such as `Structured(evaluations=80)`.",
@@ -179,7 +163,6 @@ class ModelSettings:
     rounds: int | None = setting(
         default=None,
         kind=kinds.whole(1),
-        section="inference",
         help="The most rounds of training.",
         unset="10 for structured, 20 for mean-field",
         example=10,
@@ -187,19 +170,16 @@ class ModelSettings:
     tolerance: float = setting(
         default=0.02,
         kind=kinds.number(least=0.0),
-        section="inference",
         help="Training has converged when two rounds in a row gain less than this, in nats per client.",
     )
     restarts: int = setting(
         default=1,
         kind=kinds.whole(1),
-        section="inference",
         help="Number of trainings from different starting values. The one with the best bound is kept.",
     )
     batch: bool = setting(
         default=True,
         kind=kinds.FLAG,
-        section="inference",
         option="--batch/--one-by-one",
         unused=True,
         help="Whether clients of similar size are computed together.",
@@ -207,7 +187,6 @@ class ModelSettings:
     averaging: bool = setting(
         default=True,
         kind=kinds.FLAG,
-        section="inference",
         option="--averaging/--best-parameters",
         help="Whether predictions average over the parameters of a client that has few rows (structured "
         "only).",
@@ -215,22 +194,29 @@ class ModelSettings:
         "count.",
     )
 
-    # [run] ------------------------------------------------------------------------------------
+
+@table("run")
+class ComputingSection:
+    """[run] of a settings file: on what, and with which random numbers."""
 
     device: str = setting(
         default=DEVICES[0],
         kind=kinds.word(*DEVICES),
-        section="run",
         unused=True,
         help="Where to compute, in fitting and predicting: cpu or gpu.",
     )
     seed: int = setting(
         default=0,
         kind=kinds.whole(0),
-        section="run",
         agreed=True,
         help="Seed of everything random.",
     )
+
+
+@table()
+class ModelSettings(ComputingSection, InferenceSection, ModelSection):
+    """All settings of a model and of its training: the arguments of `FederatedGP`."""
+
     callbacks: Sequence[Callable[[dict[str, Any]], bool | None]] = setting(
         default=(),
         kind=kinds.FUNCTIONS,
