@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pfedhgp.cli.options import Delimiter
+
 if TYPE_CHECKING:
     import numpy as np
     import polars as pl
