@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import cho_solve
 
-from pfedhgp.inference.cycles.missing_patterns import groups_of, row_precision
+from pfedhgp.inference.cycles.missing_patterns import Pattern, groups_of
 
 ITERATIONS = 200
 TOLERANCE = 1e-10
@@ -27,27 +27,25 @@ class _Group:
     """Cycles with the same cells."""
 
     members: np.ndarray
-    there: np.ndarray
-    P: np.ndarray
+    pattern: Pattern
     regress: np.ndarray
     """Σ_uo Σ_oo⁻¹ of ε at each row, (n, Q, Q)"""
-    factor: np.ndarray
-    """of I + EᵀPE"""
 
     @staticmethod
     def of(there: np.ndarray, members: np.ndarray, E: np.ndarray, noise: np.ndarray) -> _Group:
-        P = row_precision(noise, there)
-        PE = np.einsum("nqp,npk->nqk", P, E)
-        inner = np.eye(E.shape[2]) + np.einsum("nqk,nql->kl", E, PE, optimize=True)
-        regress = np.einsum("nq,qp,npr->nqr", ~there, noise, P)
-        return _Group(members, there, P, regress, np.linalg.cholesky(inner))
+        pattern = Pattern.of(there, E, noise)
+        return _Group(members, pattern, np.einsum("nq,qp,npr->nqr", ~there, noise, pattern.P))
+
+    @property
+    def there(self) -> np.ndarray:
+        return self.pattern.there
 
     def fill(self, d: np.ndarray, E: np.ndarray) -> np.ndarray:
         """E[d | observed cells], for departures (c, n, Q) from the mean that are 0 where missing."""
         if self.there.all():
             return d
-        known = np.einsum("nqk,nqp,cnp->kc", E, self.P, d, optimize=True)
-        z = cho_solve((self.factor, True), known)
+        known = np.einsum("nqk,cnq->kc", self.pattern.PE, d, optimize=True)
+        z = cho_solve((self.pattern.factor, True), known)
         smooth = np.einsum("nqk,kc->cnq", E, z, optimize=True)
         left = np.einsum("nqp,cnp->cnq", self.regress, d - smooth, optimize=True)
         return np.where(self.there[None], d, smooth + left)
@@ -56,8 +54,8 @@ class _Group:
         """(D, Ξ): the covariance of the missing cells is D Dᵀ over all rows and Ξ within each."""
         gone = ~self.there
         D = gone[:, :, None] * E - np.einsum("nqp,npk->nqk", self.regress, E)
-        half = np.linalg.inv(self.factor).T
-        own = noise[None] - np.einsum("qp,npr,rs->nqs", noise, self.P, noise, optimize=True)
+        half = np.linalg.inv(self.pattern.factor).T
+        own = noise[None] - np.einsum("qp,npr,rs->nqs", noise, self.pattern.P, noise, optimize=True)
         return D @ half, own * gone[:, :, None] * gone[:, None, :]
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
-from scipy.linalg import solve_triangular
 
 from pfedhgp.errors import InputError
 from pfedhgp.gp.noise import DiagonalNoise, FullNoise, Noise
-from pfedhgp.inference.cycles.missing_patterns import groups_of, row_precision
+from pfedhgp.inference.cycles.missing_patterns import Pattern, groups_of
 from pfedhgp.model.blocks import CycleTerm, Rows
 from pfedhgp.model.cycle_layer import CycleLayer
 
@@ -63,16 +62,13 @@ def cycle_rows(
         mean = own.mean(0) if separate else np.where(there, total, 0.0)
         Y[block] = mean if separate else total
         mask[block] += count * there
-        P = row_precision(noise, there)
-        PE = np.einsum("nqp,npk->nqk", P, E)
-        inner = np.eye(k) + np.einsum("nqk,nql->kl", E, PE, optimize=True)
-        factor = np.linalg.cholesky(inner)
-        U = solve_triangular(factor, PE.reshape(n * Q, k).T, lower=True)
+        pattern = Pattern.of(there, E, noise)
+        U = pattern.U
         explained = own.reshape(count, -1) @ U.T
         gap = own - mean[None]
-        spread = np.einsum("cnq,nqp,cnp->", gap, P, gap, optimize=True)
+        spread = np.einsum("cnq,nqp,cnp->", gap, pattern.P, gap, optimize=True)
         constant -= 0.5 * float(spread) - 0.5 * float(np.sum(explained**2))
-        constant -= count * float(np.sum(np.log(np.diagonal(factor))))
+        constant -= 0.5 * count * pattern.log_determinant
         at = np.zeros((k, blocks, n * Q))
         at[:, block] = np.sqrt(count) * U
         stacked.append(at.reshape(k, blocks * n * Q))
