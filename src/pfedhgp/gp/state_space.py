@@ -110,6 +110,12 @@ class Series(eqx.Module):
     variance: Float[Array, " n"]
     seen: Float[Array, " n"]
 
+    @staticmethod
+    def of_means(times: Array, counts: Float[Array, " n"], variance: Array) -> Series:
+        """Each observation is the mean of `counts` with noise `variance`; 0 of them is none."""
+        seen = (counts > 0).astype(times.dtype)
+        return Series(times, variance / jnp.where(seen > 0, counts, 1.0), seen)
+
 
 class Carry(NamedTuple):
     """The filter between two pieces of a series."""

@@ -134,5 +134,4 @@ def _series(
     union: Array, order: Array, counts: Array, variance: Array, n: int
 ) -> state_space.Series:
     padded = jnp.concatenate([counts, jnp.zeros(order.shape[0] - n)])[order]
-    seen = (padded > 0).astype(union.dtype)
-    return state_space.Series(union, variance / jnp.where(seen > 0, padded, 1.0), seen)
+    return state_space.Series.of_means(union, padded, variance)

@@ -41,9 +41,7 @@ def batched_states(
         def output(
             kernel: Kernel, scale: Array, variance: Array, left: Array, count: Array
         ) -> Array:
-            seen = (count > 0).astype(left.dtype)
-            noise = variance / jnp.where(seen > 0, count, 1.0)
-            series = state_space.Series(rows.X[:, 0], noise, seen)
+            series = state_space.Series.of_means(rows.X[:, 0], count, variance)
             model = state_space.StateModel.of(kernel)
             return state_space.smooth(model, scale, series, left[:, None])[0][:, :, 0]
 

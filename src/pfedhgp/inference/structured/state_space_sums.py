@@ -9,6 +9,8 @@ gives every block of Λ and η for any loadings: Σ_q B[q,r] B'[q,s] Γ_q[r,s].
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,11 +29,30 @@ def observed(
     times: Float[Array, " n"], counts: Float[Array, " n"], variance: Array
 ) -> tuple[state_space.Series, Array]:
     """Cells seen `counts` times with noise `variance`, and their log-likelihood but for the filter's part."""
-    seen = (counts > 0).astype(times.dtype)
-    number = jnp.where(seen > 0, counts, 1.0)
-    replicates = jnp.log(number) + (counts - seen) * (LOG_2PI + jnp.log(variance))
-    constant = -0.5 * (jnp.sum(seen) * LOG_2PI + jnp.sum(replicates))
-    return state_space.Series(times, variance / number, seen), constant
+    series = state_space.Series.of_means(times, counts, variance)
+    logs = jnp.log(jnp.where(counts > 0, counts, 1.0))
+    replicates = logs + (counts - series.seen) * (LOG_2PI + jnp.log(variance))
+    return series, -0.5 * (jnp.sum(series.seen) * LOG_2PI + jnp.sum(replicates))
+
+
+class Gammas(NamedTuple):
+    """What the rows say, output by output, before any loadings."""
+
+    gamma: Float[Array, "Q K K"]
+    """Γ_q, with y last: K = RM + 1"""
+    constant: Array
+    """log N(y; 0, N) without its quadratic form"""
+    residual: Float[Array, "R Q"]
+    """Σ_n res_r(n) c_nq/σ_q², or with draws an estimate of tr(N_q⁻¹R_r)"""
+
+
+class _Chunk(NamedTuple):
+    """Some of the rows, in order of time."""
+
+    X: Float[Array, "n d"]
+    Y: Float[Array, "n Q"]
+    mask: Float[Array, "n Q"]
+    draws: Float[Array, "n Rp"]
 
 
 def gammas(
@@ -42,12 +63,10 @@ def gammas(
     noise: Noise,
     chunk: int,
     residual_draws: Float[Array, "n R p"] | None = None,
-) -> tuple[Float[Array, "Q K K"], Array, Float[Array, "R Q"]]:
-    """Γ_q with y last (K = RM + 1), log N(y; 0, N) without its quadratic form, and Σ_n res_r(n) c_nq/σ_q².
+) -> Gammas:
+    """Γ_q = [A, y_q]ᵀ N_q⁻¹ [A, y_q] for each output, by a filter in O(n).
 
-    With `residual_draws` from what the inducing inputs leave out, the last estimates tr(N_q⁻¹R_r).
-
-    Rows are in order of time. `chunk` of them are filtered at a time and once more for gradients, so that
+    Rows are in order of time. `chunk` of them are filtered at a time, and once more for gradients, so that
     memory does not grow with the series.
     """
     outputs = rows.Y.shape[1]
@@ -55,47 +74,22 @@ def gammas(
     latents = basis.factor.shape[0]
     size = latents * basis.factor.shape[1] + 1
     probes = 0 if residual_draws is None else residual_draws.shape[2]
-    n = rows.X.shape[0]
-    drawn = jnp.zeros((n, 0)) if residual_draws is None else residual_draws.reshape(n, -1)
-    pieces = -(-n // min(chunk, n))
-    length = -(-n // pieces)
-    extra = pieces * length - n
-
-    def cut(array: Array, mode: str) -> Array:
-        padded = jnp.pad(array, ((0, extra), (0, 0)), mode=mode)
-        return padded.reshape(pieces, length, array.shape[1])
-
-    parts = (
-        cut(rows.X, "edge"),
-        cut(rows.Y, "constant"),
-        cut(rows.mask, "constant"),
-        cut(drawn, "constant"),
-    )
-
-    def first(kernel: Kernel) -> state_space.Carry:
-        return state_space.start(
-            state_space.StateModel.of(kernel), size + latents * probes, rows.X[0, 0]
-        )
 
     @jax.checkpoint
-    def piece(
-        carries: state_space.Carry, part: tuple[Array, Array, Array, Array]
-    ) -> tuple[state_space.Carry, tuple[Array, Array, Array]]:
-        X, Y, mask, more = part
-        A = basis.features(X)
-        columns = A.reshape(size - 1, length).T
+    def piece(carries: state_space.Carry, part: _Chunk) -> tuple[state_space.Carry, Gammas]:
+        A = basis.features(part.X)
+        columns = A.reshape(size - 1, len(part.X)).T
 
         def one(
             kernel: Kernel, scale: Array, variance: Array, carry: state_space.Carry, q: Array
         ) -> tuple[Array, Array, Array, state_space.Carry]:
-            series, constant = observed(X[:, 0], mask[:, q], variance)
-            with_y = jnp.concatenate([columns, Y[:, q][:, None], more], axis=1)
+            series, constant = observed(part.X[:, 0], part.mask[:, q], variance)
+            with_y = jnp.concatenate([columns, part.Y[:, q][:, None], part.draws], axis=1)
             model = state_space.StateModel.of(kernel)
             white, log_det, carry = state_space.whiten(model, scale, series, with_y, carry)
-            constant = constant - 0.5 * log_det
             squares = jnp.sum(white[:, size:] ** 2, axis=0).reshape(latents, probes)
             white = white[:, :size]
-            return white.T @ white, constant, jnp.sum(squares, axis=1), carry
+            return white.T @ white, constant - 0.5 * log_det, jnp.sum(squares, axis=1), carry
 
         gamma, constant, squares, carries = jax.vmap(one)(
             kernels, scales, variances, carries, jnp.arange(outputs)
@@ -103,21 +97,44 @@ def gammas(
         if probes:
             residual = squares.T / probes
         else:
-            residual = jnp.einsum("rn,nq->rq", basis.residual(A), mask / variances[None, :])
-        return carries, (gamma, jnp.sum(constant), residual)
+            counts = part.mask / variances[None, :]
+            residual = jnp.einsum("rn,nq->rq", basis.residual(A), counts)
+        return carries, Gammas(gamma, jnp.sum(constant), residual)
 
-    def add(total: tuple, part: tuple) -> tuple[tuple, None]:
+    def add(total: tuple, part: _Chunk) -> tuple[tuple, None]:
         carries, sums = piece(total[0], part)
         return (carries, jax.tree.map(jnp.add, total[1], sums)), None
 
-    carries = jax.vmap(first)(kernels)
-    zero = (
-        jnp.zeros((outputs, size, size)),
-        jnp.zeros(()),
-        jnp.zeros((basis.factor.shape[0], outputs)),
-    )
-    (_, sums), _ = jax.lax.scan(add, (carries, zero), parts)
+    width = size + latents * probes
+    carries = jax.vmap(
+        lambda kernel: state_space.start(state_space.StateModel.of(kernel), width, rows.X[0, 0])
+    )(kernels)
+    zero = Gammas(jnp.zeros((outputs, size, size)), jnp.zeros(()), jnp.zeros((latents, outputs)))
+    (_, sums), _ = jax.lax.scan(add, (carries, zero), _chunks(rows, residual_draws, chunk))
     return sums
+
+
+def _chunks(rows: Rows, residual_draws: Array | None, chunk: int) -> _Chunk:
+    """The rows with a leading axis of chunks of equal length, the last padded with cells unseen."""
+    n = rows.X.shape[0]
+    pieces = -(-n // min(chunk, n))
+    length = -(-n // pieces)
+    draws = jnp.zeros((n, 0)) if residual_draws is None else residual_draws.reshape(n, -1)
+
+    def cut(array: Array, mode: str) -> Array:
+        padded = jnp.pad(array, ((0, pieces * length - n), (0, 0)), mode=mode)
+        return padded.reshape(pieces, length, array.shape[1])
+
+    X, others = cut(rows.X, "edge"), (rows.Y, rows.mask, draws)
+    return _Chunk(X, *(cut(array, "constant") for array in others))
+
+
+class LoadedSums(NamedTuple):
+    """Λ, η and yᵀN⁻¹y of the global and deviation weights."""
+
+    precision: Float[Array, "K K"]
+    linear: Float[Array, " K"]
+    quadratic: Array
 
 
 def loaded(
@@ -126,7 +143,7 @@ def loaded(
     transform: Float[Array, "R M M"] | None,
     *,
     unloaded: bool,
-) -> tuple[Array, Array, Array]:
+) -> LoadedSums:
     """Λ, η and yᵀN⁻¹y for layers [global, deviation]; global weights unloaded as in `accumulate` if asked."""
     outputs, K = gamma.shape[0], gamma.shape[1] - 1
     B_g, B_dev = loadings
@@ -154,4 +171,4 @@ def loaded(
     dd = jnp.einsum("qr,qs,qrmsn->rmsn", B_dev, B_dev, A_dev[:, :d]).reshape(d * M, d * M)
     eta_d = jnp.einsum("qr,qrm->rm", B_dev, y[:, :d]).reshape(-1)
     precision = jnp.block([[gg, gd], [gd.T, dd]])
-    return precision, jnp.concatenate([eta, eta_d]), jnp.sum(gamma[:, K, K])
+    return LoadedSums(precision, jnp.concatenate([eta, eta_d]), jnp.sum(gamma[:, K, K]))
