@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
+from types import SimpleNamespace
 
+import jax
+import jax.numpy as jnp
 from bench.budgets import most_local_inputs
 
-from pfedhgp import FederatedGP
-
-RUN = Path(__file__).parent / "fixtures" / "structured" / "RUN"
+from pfedhgp.base.numerics import numerics
 
 
-def test_local_inputs_are_counted_in_float64():
-    model = FederatedGP.load(RUN)
-    with warnings.catch_warnings():
+def test_local_inputs_are_counted_without_float32():
+    """After a fit JAX is back to the host's setting, and arrays of the model are still float64."""
+    with numerics():
+        block = SimpleNamespace(active=jnp.ones(7))
+    model = SimpleNamespace(model_=SimpleNamespace(clients={"a": SimpleNamespace(block=block)}))
+    with jax.enable_x64(False), warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = most_local_inputs(model)
-    assert found == max(len(c.block.inputs) for c in model.model_.clients.values())
+        assert most_local_inputs(model) == 7

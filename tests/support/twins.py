@@ -13,10 +13,16 @@ import numpy as np
 
 import reference as ref
 from pfedhgp.gp import kernels as pk
-from pfedhgp.gp import linalg
 from pfedhgp.gp.noise import DiagonalNoise, FullNoise, Noise
 from pfedhgp.inference.grams import Grams, accumulate
-from pfedhgp.inference.structured.bound import Statistics, apply_loadings, design_of, summary
+from pfedhgp.inference.structured.bound import (
+    GlobalEvidence,
+    Statistics,
+    apply_loadings,
+    design_of,
+    summary,
+)
+from pfedhgp.inference.structured.bound import elbo as structured_elbo
 from pfedhgp.inference.structured.surrogate import Surrogate
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, Structure
 
@@ -126,11 +132,12 @@ class Problem:
         return [reduced(self.structure, self.shared, c, r, self.jitter)[1] for c, r in self.pairs()]
 
     def bound(self) -> float:
-        """The library's ELBO: Surrogate.value of the summed unloaded statistics."""
+        """The library's ELBO, from the summed unloaded statistics."""
         sums = add(
             [sums_only(self.structure, self.shared, c, r, self.jitter) for c, r in self.pairs()]
         )
-        return float(value(self.structure, Surrogate(self.shared, sums), self.shared.loadings))
+        surrogate = Surrogate(self.shared, sums)
+        return float(surrogate_elbo(self.structure, surrogate, self.shared.loadings))
 
 
 def rows_of(X: Array, Y: Array) -> Rows:
@@ -320,8 +327,8 @@ def add(trees: Sequence):
 
 
 @partial(compiled, static_argnums=0)
-def value(structure: Structure, surrogate: Surrogate, loadings: Array) -> Array:
-    return surrogate.value(structure, loadings)
+def surrogate_elbo(structure: Structure, surrogate: Surrogate, loadings: Array) -> Array:
+    return surrogate.elbo(structure, loadings)
 
 
 loaded = compiled(apply_loadings, static_argnums=3)
@@ -335,7 +342,7 @@ def stacked(trees: Sequence):
 def total_bound(
     structure: Structure, shared: GlobalBlock, clients: ClientBlock, rows: Rows, jitter: float
 ) -> Array:
-    """The bound of stacked clients, from their (c, h, J) in one batch."""
+    """The ELBO of stacked clients, from their (c, h, J) in one batch."""
     basis = shared.basis(jitter)
 
     def one(client: ClientBlock, own: Rows):
@@ -343,7 +350,7 @@ def total_bound(
         return summary(accumulate(own, design), basis.factor.shape[0] * basis.factor.shape[1])
 
     c, h, J = jax.vmap(one)(clients, rows)
-    return jnp.sum(c) + linalg.log_partition(jnp.sum(J, 0), jnp.sum(h, 0))
+    return structured_elbo(jnp.sum(c), GlobalEvidence(jnp.sum(J, 0), jnp.sum(h, 0)))
 
 
 elbo = compiled(total_bound, static_argnums=0)

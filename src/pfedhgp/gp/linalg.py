@@ -6,6 +6,8 @@ whose operands need no copy between the two; a solve from the right is also the 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -65,12 +67,21 @@ def _whiten_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     return A, solve_lower(L, dB) - lower @ A
 
 
-def posterior_moments(
-    precision: Float[Array, "k k"], linear: Float[Array, " k"]
-) -> tuple[Float[Array, " k"], Float[Array, "k k"]]:
+class Moments(NamedTuple):
+    """Mean and covariance of weights."""
+
+    mean: Float[Array, " k"]
+    covariance: Float[Array, "k k"]
+
+    @property
+    def second(self) -> Float[Array, "k k"]:
+        """E[wwᵀ] = S + mmᵀ"""
+        return self.covariance + self.mean[:, None] * self.mean[None, :]
+
+
+def posterior_moments(precision: Float[Array, "k k"], linear: Float[Array, " k"]) -> Moments:
     """Mean and covariance of w under N(w; 0, I) exp(ηᵀw − ½ wᵀΛw): S = (I+Λ)⁻¹ and S η."""
-    _, mean, covariance = _integrate(precision, linear)
-    return mean, covariance
+    return _integrate(precision, linear)[1]
 
 
 @jax.custom_jvp
@@ -86,18 +97,17 @@ def log_partition(precision: Float[Array, "k k"], linear: Float[Array, " k"]) ->
 @log_partition.defjvp
 def _log_partition_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     d_precision, d_linear = tangents
-    value, mean, covariance = _integrate(*primals)
-    second_moment = covariance + mean[:, None] * mean[None, :]
-    return value, jnp.dot(mean, d_linear) - 0.5 * jnp.sum(second_moment * d_precision)
+    value, found = _integrate(*primals)
+    return value, jnp.dot(found.mean, d_linear) - 0.5 * jnp.sum(found.second * d_precision)
 
 
-def _integrate(precision: Array, linear: Array) -> tuple[Array, Array, Array]:
-    """The integral's logarithm, and the mean and covariance under it (jit drops what is not used)."""
+def _integrate(precision: Array, linear: Array) -> tuple[Array, Moments]:
+    """The integral's logarithm, and the moments under it (jit drops what is not used)."""
     U = factorise(precision + _eye_like(precision)).T
     white = solve_triangular(U, linear, trans=1)
     value = 0.5 * jnp.dot(white, white) - jnp.sum(jnp.log(jnp.diagonal(U)))
     V = _inverse_upper(U)
-    return value, V @ white, _square_upper(V)
+    return value, Moments(V @ white, _square_upper(V))
 
 
 def _inverse_upper(U: Float[Array, "k k"]) -> Float[Array, "k k"]:

@@ -9,59 +9,30 @@ in its loadings and how much in its weights is a matter of priors, and fitted lo
 from __future__ import annotations
 
 import jax.numpy as jnp
-from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
 
 from pfedhgp.gp.features import Basis
-from pfedhgp.inference.grams import Design, Grams
+from pfedhgp.gp.linalg import Moments
+from pfedhgp.inference.grams import Design
 from pfedhgp.model.blocks import Structure
 from pfedhgp.model.posterior import Population
 
 Square = Float[Array, "Q Q"]
 
 
-def own_moments(
-    grams: Grams,
-    B_g: Float[Array, "Q R"],
-    mean: Float[Array, " RM"],
-    covariance: Float[Array, "RM RM"],
-) -> tuple[Float[Array, " K"], Float[Array, "K K"]]:
-    """Mean and covariance of w = [v_δ | v_l], from unloaded Grams and q(v_g).
-
-    W⁻¹(η − Λ_cg m) and W⁻¹ + G S Gᵀ with W = I + Λ_cc and G = W⁻¹Λ_cg.
-    """
-    Q, R = B_g.shape
-    k, M = Q * mean.shape[0], mean.shape[0] // max(R, 1)
-    size = grams.linear.shape[0] - k
-    cross = grams.precision[k:, :k].reshape(size, R, Q, M)
-    cross = jnp.einsum("krqm,qr->krm", cross, B_g).reshape(size, R * M)
-    eye = jnp.eye(size, dtype=grams.linear.dtype)
-    factor = jnp.linalg.cholesky(grams.precision[k:, k:] + eye)
-    right = jnp.concatenate([(grams.linear[k:] - cross @ mean)[:, None], cross, eye], axis=1)
-    solved = cho_solve((factor, True), right)
-    G = solved[:, 1 : 1 + R * M]
-    return solved[:, 0], solved[:, 1 + R * M :] + G @ covariance @ G.T
-
-
-def squares(
-    structure: Structure,
-    design: Design,
-    mean: Float[Array, " K"],
-    covariance: Float[Array, "K K"],
-) -> tuple[Square, Square]:
-    """E[f fᵀ] of the deviation and of the local layer, from the moments of w.
+def squares(structure: Structure, design: Design, own: Moments) -> tuple[Square, Square]:
+    """E[f fᵀ] of the deviation and of the local layer, from the moments of w = [v_δ | v_l].
 
     Without loadings a deviation's is φ B_g², which is learned as such; states of a local layer have no
     weights, and its square is the prior's.
     """
     B_dev, B_loc = design.B_dev, design.B_loc
-    second = covariance + mean[:, None] * mean[None, :]
     cut = B_dev.shape[1] * design.shared.factor.shape[1]
     deviation, local = B_dev @ B_dev.T, B_loc @ B_loc.T
     if not structure.tied and B_dev.shape[1]:
-        deviation = _square(design.shared, B_dev, second[:cut, :cut])
+        deviation = _square(design.shared, B_dev, own.second[:cut, :cut])
     if design.local is not None and B_loc.shape[1]:
-        local = _square(design.local, B_loc, second[cut:, cut:])
+        local = _square(design.local, B_loc, own.second[cut:, cut:])
     return deviation, local
 
 

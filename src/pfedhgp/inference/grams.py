@@ -57,6 +57,11 @@ class Grams(eqx.Module):
     """V = U H of a cycle layer, until `accumulate` has taken VᵀV out of the precision"""
 
 
+def residual_of(shared_residual: Float[Array, "R Q Q"], B: Float[Array, "Q r"]) -> Array:
+    """Σ_n,q res/σ² of a layer on the shared basis with loadings B: Σ_r b_rᵀ (Σ_n res_r(n) P_n) b_r."""
+    return jnp.einsum("qr,rqp,pr->", B, shared_residual[: B.shape[1]], B)
+
+
 def accumulate(rows: Rows, design: Design, *, unloaded: bool = False, chunk: int = 1024) -> Grams:
     """Λ, η and scalars over all rows, at most `chunk` of them at a time.
 
@@ -93,15 +98,9 @@ def _with_states(rows: Rows, design: Design, kernels: Kernel, unloaded: bool, ch
     )
     layers = [design.B_g, design.B_dev]
     precision, linear, quadratic = loaded(gamma, layers, design.transform, unloaded=unloaded)
-    residual = sum(jnp.sum(B.T**2 * left[: B.shape[1]]) for B in layers)
-    eye = jnp.eye(rows.Y.shape[1], dtype=rows.Y.dtype)
-    return Grams(
-        precision,
-        linear,
-        constant - 0.5 * quadratic,
-        jnp.asarray(residual),
-        left[:, :, None] * eye[None],
-    )
+    shared_residual = left[:, :, None] * jnp.eye(rows.Y.shape[1], dtype=rows.Y.dtype)[None]
+    residual = residual_of(shared_residual, design.B_g) + residual_of(shared_residual, design.B_dev)
+    return Grams(precision, linear, constant - 0.5 * quadratic, residual, shared_residual)
 
 
 def _correlated(sums: Grams, cycles: CycleTerm) -> Grams:

@@ -7,12 +7,14 @@ offset = W⁻¹H_cᵀΣ⁻¹y, G = W⁻¹H_cᵀΣ⁻¹H_g and covariance = W⁻�
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from pfedhgp.gp.linalg import Moments
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock
 
 
@@ -48,6 +50,19 @@ class LocalStates(eqx.Module):
     means: Float[Array, "Q n s"]
 
 
+class Conditional(NamedTuple):
+    """q(w | v_g) = N(offset − G v_g, covariance) of a client's own weights."""
+
+    offset: Float[Array, " K"]
+    G: Float[Array, "K RM"]
+    covariance: Float[Array, "K K"]
+
+    def marginal(self, q: Moments) -> Moments:
+        """m_c = offset − G m and S_c = covariance + G S Gᵀ, for q(v_g) = N(m, S)."""
+        spread = self.G @ q.covariance @ self.G.T
+        return Moments(self.offset - self.G @ q.mean, self.covariance + spread)
+
+
 class ClientPosterior(eqx.Module):
     """q(w | v_g) of one client; weights ordered deviation (latent, inducing input), then local.
 
@@ -64,16 +79,15 @@ class ClientPosterior(eqx.Module):
     tangents: Tangents | None = None
     states: LocalStates | None = None
 
-    def view(self, shared: GlobalPosterior) -> tuple[Float[Array, " RM"], Float[Array, "RM RM"]]:
+    def view(self, shared: GlobalPosterior) -> Moments:
         """Mean and covariance of v_g as this client sees it: its own, or the server's."""
         if self.shared_mean is None or self.shared_covariance is None:
-            return shared.mean, shared.covariance
-        return self.shared_mean, self.shared_covariance
+            return Moments(shared.mean, shared.covariance)
+        return Moments(self.shared_mean, self.shared_covariance)
 
-    def marginal(self, shared: GlobalPosterior) -> tuple[Float[Array, " K"], Float[Array, "K K"]]:
+    def marginal(self, shared: GlobalPosterior) -> Moments:
         """m_c = offset − G m and S_c = W⁻¹ + G S Gᵀ"""
-        mean, covariance = self.view(shared)
-        return self.offset - self.G @ mean, self.covariance + self.G @ covariance @ self.G.T
+        return Conditional(self.offset, self.G, self.covariance).marginal(self.view(shared))
 
 
 def without_unseen(

@@ -286,7 +286,7 @@ def messages(federation):
 
 def bound_from(federation, sums) -> float:
     surrogate = Surrogate(federation.shared, sums)
-    return float(twins.value(federation.structure, surrogate, federation.shared.loadings))
+    return float(twins.surrogate_elbo(federation.structure, surrogate, federation.shared.loadings))
 
 
 @settings(max_examples=25, deadline=None)

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import reference as ref
-from pfedhgp.inference.structured.bound import at_fixed_function, statistics
+from pfedhgp.inference.structured.bound import ClientModel, GlobalEvidence
 from pfedhgp.inference.structured.coordinates import theta_of, with_theta
+from pfedhgp.inference.structured.statistics import at_fixed_function, statistics
 from pfedhgp.inference.structured.surrogate import Surrogate
 from support import twins
 
@@ -21,6 +22,13 @@ CASES = {
 }
 CHUNK = 4096
 STEP = 2e-4  # of finite differences: a wave's fifth derivative in its log period is about 1e6
+
+
+def model_of(problem: twins.Problem, client, rows) -> ClientModel:
+    basis, jitter = problem.shared.basis(problem.jitter), problem.jitter
+    return ClientModel(
+        problem.structure, problem.shared, basis, client, rows, jitter, jitter, CHUNK
+    )
 
 
 class Setting:
@@ -33,16 +41,9 @@ class Setting:
         self.clients, self.rows = twins.stacked(problem.clients), twins.stacked(problem.rows)
         _, h, J = (sum(v) for v in zip(*problem.summaries(), strict=True))
         send = twins.compiled(
-            lambda client, rows, J_rest, h_rest, derivatives: statistics(
-                self.structure,
-                self.block,
-                self.block.basis(self.jitter),
-                client,
-                rows,
-                J_rest,
-                h_rest,
-                self.jitter,
-                CHUNK,
+            lambda client, rows, J, h, derivatives: statistics(
+                model_of(problem, client, rows),
+                GlobalEvidence(J, h),
                 learn_inputs=True,
                 derivatives=derivatives,
             )
@@ -59,11 +60,7 @@ class Setting:
 
     def _pieces(self, theta):
         """(c, h, J) of the first client at θ_g, the shared function's values held fixed."""
-        basis = self.block.basis(self.jitter)
-        client, rows = self.problem.clients[0], self.problem.rows[0]
-        return at_fixed_function(
-            theta, self.structure, self.block, basis, client, rows, self.jitter, CHUNK
-        )
+        return at_fixed_function(model_of(self.problem, *next(self.problem.pairs())), theta)
 
     def _bound(self, theta):
         """The true ELBO with all statistics taken anew at θ_g."""
@@ -181,7 +178,7 @@ def test_a_message_without_derivatives_is_the_same_but_for_them(setting):
 
 def test_exact_value_of_the_surrogate_is_the_bound(setting):
     loadings = setting.block.loadings
-    found = twins.value(setting.structure, setting.surrogate, loadings)
+    found = twins.surrogate_elbo(setting.structure, setting.surrogate, loadings)
     assert float(found) == pytest.approx(float(setting.bound(setting.theta)), rel=1e-10)
     assert float(found) == pytest.approx(ref.pooled_elbo(setting.problem.dense), rel=1e-9)
 
@@ -298,17 +295,15 @@ def test_equivalence_carried_to_more_inducing_inputs_says_the_same():
 def test_statistics_of_a_model_without_a_global_layer():
     """Local-only: no θ_g, no weights, and the bound is the sum of the clients' own."""
     problem = twins.make_problem(6, sizes=(8, 8), R=0, deviation=False, Q=2)
-    nothing = np.zeros((0, 0)), np.zeros(0)
+    nothing = GlobalEvidence(np.zeros((0, 0)), np.zeros(0))
 
     @twins.compiled
     def send(client, rows):
-        basis = problem.shared.basis(1e-8)
-        own = client, rows, *nothing
-        return statistics(problem.structure, problem.shared, basis, *own, 1e-8, CHUNK)
+        return statistics(model_of(problem, client, rows), nothing)
 
     messages = [send(client, rows) for client, rows in problem.pairs()]
     surrogate = Surrogate(problem.shared, twins.add(messages))
-    bound = twins.value(problem.structure, surrogate, problem.shared.loadings)
+    bound = twins.surrogate_elbo(problem.structure, surrogate, problem.shared.loadings)
     assert float(bound) == pytest.approx(ref.pooled_elbo(problem.dense), rel=1e-9)
     gradient, hessian = twins.compiled(lambda s: s.derivatives(problem.structure, 1e-8))(surrogate)
     assert gradient.shape == (0,)

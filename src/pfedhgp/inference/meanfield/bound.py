@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 from pfedhgp.gp.features import Basis
 from pfedhgp.gp.kernels import Kernel
 from pfedhgp.gp.noise import DiagonalNoise, Noise
-from pfedhgp.inference.grams import Design, Grams, accumulate
+from pfedhgp.inference.grams import Design, Grams, accumulate, residual_of
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, Structure
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior
 
@@ -213,8 +213,7 @@ def expected_log_likelihood(
     S is block-diagonal, one block a factor, in the order of the Grams' weights. The Grams are those of
     B_δ, and the deviation's residual is φ times theirs: k_δ = φ k_g.
     """
-    unit = jnp.einsum("qr,rqp,pr->", B_dev, grams.shared_residual[: B_dev.shape[1]], B_dev)
-    residual = grams.residual + (phi - 1.0) * unit
+    residual = grams.residual + (phi - 1.0) * residual_of(grams.shared_residual, B_dev)
     mean = jnp.concatenate([factor.mean for factor in factors])
     ends = np.cumsum([0, *(factor.mean.shape[0] for factor in factors)])
     spread = jnp.zeros(())
@@ -252,20 +251,13 @@ def client_bound(
     return fit - client.q_dev.kl(shared.block.phi) - client.q_loc.kl(1.0)
 
 
-def elbo(
-    options: MeanFieldOptions,
-    state: GlobalState,
-    clients: ClientCoordinates,
-    rows: Rows,
-    jitter: Array | float = JITTER,
-) -> Array:
-    """Eq. elbo_explicit_decomp: the sum of all clients' terms, less KL(q(v_g) ‖ N(0, I)).
+def elbo(client_terms: Array, q: Factor) -> Array:
+    """ELBO = Σ_i [E_q log p(y_i | v_g, v_δ,i, v_l,i) − KL_δ,i − KL_l,i] − KL(q(v_g) ‖ N(0, I)).
 
-    `clients` and `rows` have a leading axis, one entry a client.
+    Eq. elbo_explicit_decomp. `client_terms` has the bracket of each client, or their sum: a client knows its
+    own (`client_bound`), and the server all clients' gradients in Θ_global (`global_gradient`).
     """
-    shared = open_global(options, state, jitter)
-    terms = jax.vmap(lambda c, r: client_bound(options, shared, c, r, jitter))(clients, rows)
-    return jnp.sum(terms) - state.q.kl(1.0)
+    return jnp.sum(client_terms) - q.kl(1.0)
 
 
 def global_posterior(options: MeanFieldOptions, state: GlobalState) -> GlobalPosterior:

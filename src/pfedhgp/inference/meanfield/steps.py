@@ -26,6 +26,7 @@ from pfedhgp.inference.meanfield.bound import (
     MeanFieldOptions,
     client_bound,
     client_coordinates,
+    elbo,
     global_coordinates,
     open_global,
 )
@@ -126,9 +127,13 @@ def server_update(
 
 
 def global_gradient(state: GlobalState, gradient_sum: Gradient) -> Gradient:
-    """Σ S̃_i − ∇KL(q(u_g) ‖ p(u_g)), eq. global_gradient; whitened, that KL is in m and L alone."""
-    penalty = jax.grad(lambda free: free.q.kl(1.0))(state)
-    return jax.tree.map(jnp.subtract, gradient_sum, penalty)
+    """∇ELBO = Σ S̃_i − ∇KL(q(u_g) ‖ p(u_g)), eq. global_gradient: clients' terms by their gradients."""
+
+    def linearised(free: GlobalState) -> Array:
+        slopes = jax.tree.map(jnp.vdot, gradient_sum, free)
+        return elbo(jnp.stack(jax.tree.leaves(slopes)), free.q)
+
+    return jax.grad(linearised)(state)
 
 
 def _server_optimizer(options: MeanFieldOptions) -> optax.GradientTransformation:

@@ -327,6 +327,6 @@ def _batched_squares(
 
     def one(client: ClientPosterior) -> tuple[jax.Array, jax.Array]:
         design = design_of(structure, shared.block, basis, client.block, jitter)
-        return squares(structure, design, *client.marginal(shared))
+        return squares(structure, design, client.marginal(shared))
 
     return jax.vmap(one)(clients)

@@ -64,13 +64,13 @@ def adopt(
     party = StructuredClients(
         settings, spec, model.shared.block.kernels, stack_trees([block]), stack_trees([rows])
     )
-    rest = evidence_of(model.shared)
-    stacked = jax.tree.map(lambda v: v[None], rest)
+    others = evidence_of(model.shared)
+    stacked = jax.tree.map(lambda v: v[None], others)
     for kernels_free, evaluations in ((0.0, 100), (1.0, 150)):
         broadcast = Broadcast.of(
             block=model.shared.block,
-            J=rest[0],
-            h=rest[1],
+            J=others.J,
+            h=others.h,
             kernels_free=kernels_free,
             jitter=model.jitter,
             evaluations=evaluations,

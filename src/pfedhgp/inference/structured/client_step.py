@@ -17,9 +17,16 @@ from pfedhgp.base.batching import batchable
 from pfedhgp.gp.kernels import Kernel, Periodic, leaves_of
 from pfedhgp.gp.noise import Noise
 from pfedhgp.inference import lbfgs
-from pfedhgp.inference.grams import accumulate
+from pfedhgp.inference.grams import accumulate, residual_of
 from pfedhgp.inference.structured import long_series
-from pfedhgp.inference.structured.bound import Statistics, cavity_bound, design_of, statistics
+from pfedhgp.inference.structured.bound import (
+    ClientModel,
+    GlobalEvidence,
+    Statistics,
+    cavity_bound,
+    design_of,
+)
+from pfedhgp.inference.structured.statistics import statistics
 from pfedhgp.inference.structured.surrogate import Surrogate
 from pfedhgp.model.blocks import (
     ClientBlock,
@@ -158,10 +165,10 @@ def movable(
     return ravel_pytree(mask)[0]
 
 
-def rest_of(structure: Structure, broadcast: Broadcast, own: Surrogate) -> tuple[Array, Array]:
+def others_of(structure: Structure, broadcast: Broadcast, own: Surrogate) -> GlobalEvidence:
     """The other clients' J and h: the totals less this client's last message, carried to the new θ_g."""
     J_own, h_own = own.carried(structure, broadcast.block, broadcast.jitter)
-    return broadcast.J - J_own, broadcast.h - h_own
+    return GlobalEvidence(broadcast.J - J_own, broadcast.h - h_own)
 
 
 def send(
@@ -169,32 +176,26 @@ def send(
     broadcast: Broadcast,
     client: ClientBlock,
     rows: Rows,
-    rest: tuple[Array, Array],
+    others: GlobalEvidence,
     jitter: Array,
     residual_draws: Array | None = None,
 ) -> tuple[Statistics, Array]:
     """The sums at the client's current block, and the nats that its local inducing inputs cost."""
-    shared = broadcast.block
+    shared, structure = broadcast.block, options.structure
     basis = shared.basis(broadcast.jitter)
     sums = statistics(
-        options.structure,
-        shared,
-        basis,
-        client,
-        rows,
-        *rest,
-        broadcast.jitter,
-        options.chunk,
-        local_jitter=jitter,
+        ClientModel(
+            structure, shared, basis, client, rows, jitter, broadcast.jitter, options.chunk
+        ),
+        others,
         learn_inputs=options.learn_inputs,
         derivatives=broadcast.derivatives,
         residual_draws=residual_draws,
     )
     if not options.learn_shared:
         sums = without_derivatives(sums)
-    B_dev = deviation_loadings(options.structure, shared, client)
-    of_shared = jnp.einsum("qr,rqp,pr->", shared.loadings, sums.shared_residual, shared.loadings)
-    of_shared += jnp.einsum("qr,rqp,pr->", B_dev, sums.shared_residual[: B_dev.shape[1]], B_dev)
+    layers = (shared.loadings, deviation_loadings(structure, shared, client))
+    of_shared = sum(residual_of(sums.shared_residual, B) for B in layers)
     return sums, 0.5 * (sums.residual - of_shared)
 
 
@@ -211,7 +212,7 @@ def without_derivatives(sums: Statistics) -> Statistics:
 def step(
     options: StepOptions,
     broadcast: Broadcast,
-    rest: tuple[Array, Array],
+    others: GlobalEvidence,
     client: ClientBlock,
     anchor: ClientBlock,
     rows: Rows,
@@ -227,10 +228,10 @@ def step(
 
     def bound(block: ClientBlock) -> Array:
         design = design_of(options.structure, shared, basis, block, jitter)
-        return cavity_bound(accumulate(rows, design, chunk=options.chunk), *rest)
+        return cavity_bound(accumulate(rows, design, chunk=options.chunk), *others)
 
     better, found = search(options, broadcast, bound, client, anchor, rows, floor)
-    sums, nats = send(options, broadcast, better, rows, rest, jitter)
+    sums, nats = send(options, broadcast, better, rows, others, jitter)
     return better, sums, Info(-found.first_value, -found.value, found.accepted, nats)
 
 
@@ -267,7 +268,7 @@ def search(
 def batched_step(
     options: StepOptions,
     broadcast: Broadcast,
-    rest: tuple[Array, Array],
+    others: GlobalEvidence,
     clients: ClientBlock,
     anchors: ClientBlock,
     rows: Rows,
@@ -277,16 +278,16 @@ def batched_step(
     """`step` for a batch of clients of equal shapes."""
 
     def one(
-        rest: tuple[Array, Array],
+        others: GlobalEvidence,
         client: ClientBlock,
         anchor: ClientBlock,
         rows: Rows,
         jitter: Array,
         floor: Array | None,
     ) -> tuple[ClientBlock, Statistics, Info]:
-        return step(options, broadcast, rest, client, anchor, rows, jitter, floor)
+        return step(options, broadcast, others, client, anchor, rows, jitter, floor)
 
-    return jax.vmap(one)(rest, clients, anchors, rows, jitter, floor)
+    return jax.vmap(one)(others, clients, anchors, rows, jitter, floor)
 
 
 @batchable(static=1, order=1)
@@ -327,9 +328,9 @@ def batched_step_at_q(
         return search(options, broadcast, bound, client, anchor, rows, floor)
 
     better, found = jax.vmap(one)(columns, clients, anchors, rows, floor)
-    rest = (broadcast.J, broadcast.h)  # for derivatives, which are not asked for
+    others = GlobalEvidence(broadcast.J, broadcast.h)  # for derivatives, which are not asked for
     sums, nats = jax.lax.map(
-        lambda own: send(options, broadcast, own[0], own[1], rest, *own[2:]),
+        lambda own: send(options, broadcast, own[0], own[1], others, *own[2:]),
         (better, rows, jitter, residual_draws),
     )
     return better, sums, Info(-found.first_value, -found.value, found.accepted, nats)
@@ -349,7 +350,7 @@ def batched_opening(
     Only the noise is chosen before, among a few multiples of where it starts and by what the client sees
     alone: one that is too small makes any start look bad, and the comparison of two a comparison of misfits.
     """
-    nothing = (jnp.zeros_like(broadcast.J), jnp.zeros_like(broadcast.h))
+    nothing = GlobalEvidence(jnp.zeros_like(broadcast.J), jnp.zeros_like(broadcast.h))
     broadcast = eqx.tree_at(lambda b: b.derivatives, broadcast, None)
     basis = broadcast.block.basis(broadcast.jitter)
 
@@ -391,8 +392,8 @@ def first_rows(rows: Rows, count: int) -> Rows:
 
 
 @batchable(static=1)
-def batched_rest(
+def batched_others(
     structure: Structure, broadcast: Broadcast, block: GlobalBlock, own: Statistics
-) -> tuple[Array, Array]:
-    """`rest_of` for a batch of clients whose last messages were taken at `block`."""
-    return jax.vmap(lambda sums: rest_of(structure, broadcast, Surrogate(block, sums)))(own)
+) -> GlobalEvidence:
+    """`others_of` for a batch of clients whose last messages were taken at `block`."""
+    return jax.vmap(lambda sums: others_of(structure, broadcast, Surrogate(block, sums)))(own)

@@ -12,12 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pfedhgp.base.batching import batchable
 from pfedhgp.errors import NumericsWarning
 from pfedhgp.gp.kernels import Kernel
 from pfedhgp.gp.noise import Noise
 from pfedhgp.inference.arrays import block_from_arrays, stack_trees, statistics_to_arrays
-from pfedhgp.inference.grams import accumulate
 from pfedhgp.inference.jitter import not_finite, raised
 from pfedhgp.inference.protocols import Arrays
 from pfedhgp.inference.starts.budget import round_up, spacing
@@ -33,9 +31,9 @@ from pfedhgp.inference.state import (
 )
 from pfedhgp.inference.structured import client_step, long_series
 from pfedhgp.inference.structured.averaging import batched_average, parameters
-from pfedhgp.inference.structured.bound import Statistics, design_of
+from pfedhgp.inference.structured.bound import GlobalEvidence, Statistics
 from pfedhgp.inference.structured.client_step import Broadcast, Info, StepOptions
-from pfedhgp.inference.structured.posterior import client_posterior, evidence_of
+from pfedhgp.inference.structured.posterior import batched_posteriors, evidence_of
 from pfedhgp.inference.structured.state_space_posterior import batched_states, distinct_states
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, without_unseen
@@ -89,8 +87,8 @@ class StructuredClients:
         )
         self.expect_noise(arrays["noise"])
         if arrays["evaluations"] or arrays["derivatives"]:
-            rest = None if self.settings.probes else self._rest(broadcast)
-            sums = self.improve(broadcast, rest, names)
+            others = None if self.settings.probes else self._others(broadcast)
+            sums = self.improve(broadcast, others, names)
         else:
             sums = self.open(broadcast, names)
         if not self.settings.probes:  # the cavity needs them
@@ -104,16 +102,15 @@ class StructuredClients:
         """The clients' last sums are not in the totals: all of these are the others'."""
         self.own = self.own_block = None
 
-    def _rest(self, broadcast: Broadcast) -> tuple[jax.Array, jax.Array]:
+    def _others(self, broadcast: Broadcast) -> GlobalEvidence:
         """The others' J and h: all but each client's own last sums; at the start the totals are 0."""
         if self.own is None or self.own_block is None:
             count = self.blocks.active.shape[0]
-            J, h = (
-                jnp.broadcast_to(v[None], (count, *v.shape)) for v in (broadcast.J, broadcast.h)
+            return GlobalEvidence(
+                *(jnp.broadcast_to(v[None], (count, *v.shape)) for v in (broadcast.J, broadcast.h))
             )
-            return J, h
         structure = self.spec.structure
-        return client_step.batched_rest(structure, broadcast, self.own_block, self.own)
+        return client_step.batched_others(structure, broadcast, self.own_block, self.own)
 
     def expect_noise(self, variances: np.ndarray) -> None:
         """Centres the prior of log σ² at what is usual among clients; a cycle layer's noise is fixed."""
@@ -122,17 +119,17 @@ class StructuredClients:
             self.anchors = eqx.tree_at(lambda b: b.noise, self.anchors, centre)
 
     def improve(
-        self, broadcast: Broadcast, rest: tuple[jax.Array, jax.Array] | None, names: tuple[str, ...]
+        self, broadcast: Broadcast, others: GlobalEvidence | None, names: tuple[str, ...]
     ) -> Statistics:
         """Each client's step given the others' J and h (None: at q(v_g)); returns their sums."""
-        at_q = self._step_at_q(broadcast) if rest is None else None
+        at_q = self._step_at_q(broadcast) if others is None else None
 
         def step(jitter: jax.Array) -> tuple[Statistics, tuple[ClientBlock, Info]]:
             if at_q is not None:
                 blocks, sums, info = at_q(jitter)
             else:
-                assert rest is not None
-                blocks, sums, info = self._step(broadcast, rest, jitter)
+                assert others is not None
+                blocks, sums, info = self._step(broadcast, others, jitter)
             return sums, (blocks, info)
 
         sums, (self.blocks, info) = self._with_enough_jitter(step, names)
@@ -140,12 +137,12 @@ class StructuredClients:
         return sums
 
     def _step(
-        self, broadcast: Broadcast, rest: tuple[jax.Array, jax.Array], jitter: jax.Array
+        self, broadcast: Broadcast, others: GlobalEvidence, jitter: jax.Array
     ) -> tuple[ClientBlock, Statistics, Info]:
         return client_step.batched_step(
             self._options(),
             broadcast,
-            rest,
+            others,
             self.blocks,
             self.anchors,
             self.rows,
@@ -272,12 +269,12 @@ class StructuredClients:
         self,
         shared: GlobalPosterior,
         jitter: float,
-        rest: tuple[jax.Array, jax.Array] | None = None,
+        others: GlobalEvidence | None = None,
     ) -> list[ClientPosterior]:
-        """What each client keeps for prediction. `rest`: the others' J and h, by default all but its own."""
+        """What each client keeps for prediction. `others`: their J and h, by default all but its own."""
         count = self.blocks.active.shape[0]
         settings, few = self.settings.averaging, self._short_of_rows()
-        plain = _posteriors(
+        plain = batched_posteriors(
             self._options(),
             shared.block,
             self.blocks,
@@ -291,15 +288,15 @@ class StructuredClients:
         if settings is None or not few.any():
             return without_unseen(found, np.asarray(self.rows.mask))
         final = self._final(shared, jitter)
-        if rest is None:
-            rest = self._rest(final)
+        if others is None:
+            others = self._others(final)
         averaged = batched_average(
             self._options(),
             settings,
             shared.block,
             jnp.asarray(jitter),
-            rest,
-            self._refined(final, rest),
+            others,
+            self._refined(final, others),
             self.anchors,
             self.rows,
             jnp.asarray(self.jitter),
@@ -351,13 +348,13 @@ class StructuredClients:
         cells = np.asarray(self.rows.mask).sum(axis=(1, 2))
         return (cells <= self.settings.averaging.cells * each) & (each > 0)
 
-    def _refined(self, final: Broadcast, rest: tuple[jax.Array, jax.Array]) -> ClientBlock:
+    def _refined(self, final: Broadcast, others: GlobalEvidence) -> ClientBlock:
         """Blocks after one more search, at the final θ_g.
 
         A curvature says something at the best parameters alone, and the last round's were found before the
         last step in B_g. Where the search fails a client keeps what it has.
         """
-        found, sums, _ = self._step(final, rest, jnp.asarray(self.jitter))
+        found, sums, _ = self._step(final, others, jnp.asarray(self.jitter))
         fine = np.isfinite(np.asarray(sums.evidence))
 
         def keep(new: jax.Array, old: jax.Array) -> np.ndarray:
@@ -377,35 +374,3 @@ class StructuredClients:
             evaluations=self.settings.evaluations,
             derivatives=self._derivatives(0),
         )
-
-
-@batchable(static=1, effort="low")
-def _posteriors(
-    options: StepOptions,
-    shared: GlobalBlock,
-    blocks: ClientBlock,
-    rows: Rows,
-    jitter: jax.Array,
-    local_jitter: jax.Array,
-) -> ClientPosterior:
-    basis = shared.basis(jitter)
-    size = basis.factor.shape[0] * basis.factor.shape[1]
-
-    def one(block: ClientBlock, rows: Rows, own: jax.Array) -> ClientPosterior:
-        design = design_of(options.structure, shared, basis, block, own)
-        return client_posterior(accumulate(rows, design, chunk=options.chunk), block, size)
-
-    if options.structure.state_space and not options.structure.deviation:
-        return _without_weights(blocks, size)
-    return jax.vmap(one)(blocks, rows, local_jitter)
-
-
-def _without_weights(blocks: ClientBlock, size: int) -> ClientPosterior:
-    """Clients that have no weights of their own: local functions are states, and there is no deviation."""
-    count = blocks.active.shape[0]
-    return ClientPosterior(
-        block=blocks,
-        offset=jnp.zeros((count, 0)),
-        G=jnp.zeros((count, 0, size)),
-        covariance=jnp.zeros((count, 0, 0)),
-    )

@@ -14,10 +14,11 @@ from pfedhgp.gp import linalg
 from pfedhgp.inference.arrays import block_to_arrays, statistics_from_arrays
 from pfedhgp.inference.ending import NOISE
 from pfedhgp.inference.function_sizes import population_of
+from pfedhgp.inference.grams import residual_of
 from pfedhgp.inference.jitter import expect_finite, sufficient_jitter
 from pfedhgp.inference.protocols import Arrays
 from pfedhgp.inference.state import State, block_arrays, block_of
-from pfedhgp.inference.structured.bound import Statistics
+from pfedhgp.inference.structured.bound import GlobalEvidence, Statistics
 from pfedhgp.inference.structured.coordinates import theta_of, with_theta
 from pfedhgp.inference.structured.server_step import ServerOptions, improve, scale_of_deviations
 from pfedhgp.inference.structured.surrogate import Surrogate
@@ -84,7 +85,7 @@ class StructuredServer:
         """Takes the summed statistics and returns the bound at the block that was broadcast."""
         count = len(self.anchor) if self.settings.learn_shared else 0
         self.total = Surrogate(self.block, statistics_from_arrays(sums, count))
-        bound = float(_value(self.spec.structure, self.total, self.block.loadings))
+        bound = float(_elbo(self.spec.structure, self.total, self.block.loadings))
         expect_finite("the bound", bound, matrix="I + ΣJ")
         self.bounds.append(bound)
         if self.round:
@@ -138,7 +139,7 @@ class StructuredServer:
         block, _ = improve(options, total, self.anchor, np.float64(0.0), np.float64(self.jitter))
         J, h = _carried(structure, total, block, np.float64(self.jitter))
         self.block = block
-        self.bounds[-1] = float(_value(structure, total, block.loadings))
+        self.bounds[-1] = float(_elbo(structure, total, block.loadings))
         mean, covariance = _moments(J, h)
         expect_finite("q(v_g)", (block, mean, covariance), matrix="I + ΣJ")
         return GlobalPosterior(block, mean, covariance)
@@ -148,7 +149,7 @@ class StructuredServer:
         assert self.total is not None
         sums, B = self.total.sums, self.block.loadings
         count = max(float(sums.clients), 1.0)
-        of_global = jnp.einsum("qr,rqp,pr->", B, sums.shared_residual, B)
+        of_global = residual_of(sums.shared_residual, B)
         typical = sums.deviation_power / (count * max(B.shape[1], 1))
         of_deviation = jnp.einsum("rqp,qp->", sums.shared_residual, typical)
         return 0.5 * float(of_global + of_deviation) / count
@@ -214,14 +215,14 @@ def usual_noise(sums: Statistics) -> np.ndarray:
 
 
 @batchable(static=1)
-def _value(structure: Structure, total: Surrogate, loadings: jax.Array) -> jax.Array:
-    return total.value(structure, loadings)
+def _elbo(structure: Structure, total: Surrogate, loadings: jax.Array) -> jax.Array:
+    return total.elbo(structure, loadings)
 
 
 @batchable(static=1)
 def _carried(
     structure: Structure, total: Surrogate, block: GlobalBlock, jitter: float
-) -> tuple[jax.Array, jax.Array]:
+) -> GlobalEvidence:
     return total.carried(structure, block, jitter)
 
 

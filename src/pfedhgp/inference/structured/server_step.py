@@ -34,7 +34,7 @@ def improve(
         return new, gain
 
     def objective(z: Array) -> Array:
-        return 0.5 * jnp.sum(z**2) - surrogate.value(structure, z.reshape(block.loadings.shape))
+        return 0.5 * jnp.sum(z**2) - surrogate.elbo(structure, z.reshape(block.loadings.shape))
 
     start = block.loadings.reshape(-1)
     found = lbfgs.minimize(

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from jax.scipy.linalg import block_diag
 from jaxtyping import Array
 
-from pfedhgp.gp import linalg
-from pfedhgp.inference.structured.bound import Statistics, apply_loadings
+from pfedhgp.inference.grams import residual_of
+from pfedhgp.inference.structured.bound import GlobalEvidence, Statistics, apply_loadings, elbo
 from pfedhgp.inference.structured.coordinates import Theta, theta_of, with_theta
 from pfedhgp.model.blocks import GlobalBlock, Structure
 
@@ -30,7 +30,7 @@ class Surrogate(eqx.Module):
 
     def carried(
         self, structure: Structure, target: GlobalBlock, jitter: Array | float
-    ) -> tuple[Array, Array]:
+    ) -> GlobalEvidence:
         """(J, h) for the whitened weights of `target`, the evidence on u held as it is: Tᵀ J₀ T and Tᵀ h₀.
 
         Linear in the sums, so a client can subtract its own; J and h move together, so the mean that
@@ -38,17 +38,16 @@ class Surrogate(eqx.Module):
         """
         T = self._transport_anywhere(structure, target, jitter)
         J, h = self._loaded(structure, target)
-        return T.T @ J @ T, T.T @ h
+        return GlobalEvidence(T.T @ J @ T, T.T @ h)
 
-    def value(self, structure: Structure, loadings: Array) -> Array:
+    def elbo(self, structure: Structure, loadings: Array) -> Array:
         """F(θ₀, B): the ELBO at the block's own θ for any loadings."""
-        J, h = apply_loadings(self.sums.U, self.sums.y, loadings, self.block.loadings.shape[1])
-        extra = (
-            0.0
-            if structure.tied
-            else self._residual(self.block.loadings) - self._residual(loadings)
-        )
-        return self.sums.evidence + 0.5 * extra + linalg.log_partition(J, h)
+        sums, evidence = self.sums, self.sums.evidence
+        if not structure.tied:
+            before = residual_of(sums.shared_residual, self.block.loadings)
+            evidence = evidence + 0.5 * (before - residual_of(sums.shared_residual, loadings))
+        total = apply_loadings(sums.U, sums.y, loadings, self.block.loadings.shape[1])
+        return elbo(evidence, total)
 
     def derivatives(self, structure: Structure, jitter: Array | float) -> tuple[Theta, Array]:
         """Gradient and Hessian of the ELBO in θ_g at the block, loadings held."""
@@ -61,14 +60,14 @@ class Surrogate(eqx.Module):
             J, h = self._loaded(structure, self.block)
             J = J + jnp.tensordot(delta, self.sums.d_J, 1)
             h = h + delta @ self.sums.d_h
-            value = jnp.dot(delta, self.sums.d_evidence)
-            value += 0.5 * jnp.dot(delta, self.sums.curvature @ delta)
-            return value + linalg.log_partition(T.T @ J @ T, T.T @ h)
+            evidence = jnp.dot(delta, self.sums.d_evidence)
+            evidence += 0.5 * jnp.dot(delta, self.sums.curvature @ delta)
+            return elbo(evidence, GlobalEvidence(T.T @ J @ T, T.T @ h))
 
         gradient = jax.grad(bound)
         return gradient(start), jax.jacfwd(gradient)(start)
 
-    def _loaded(self, structure: Structure, target: GlobalBlock) -> tuple[Array, Array]:
+    def _loaded(self, structure: Structure, target: GlobalBlock) -> GlobalEvidence:
         loadings = self.block.loadings if structure.tied else target.loadings
         return apply_loadings(self.sums.U, self.sums.y, loadings, self.block.loadings.shape[1])
 
@@ -91,6 +90,3 @@ class Surrogate(eqx.Module):
     def _stacked(self, structure: Structure, target: GlobalBlock, T: Array) -> Array:
         full = block_diag(*T) if T.shape[0] else jnp.zeros((0, 0), T.dtype)
         return full * (target.loadings / self.block.loadings) if structure.tied else full
-
-    def _residual(self, B: Array) -> Array:
-        return jnp.einsum("qr,rqp,pr->", B, self.sums.shared_residual, B)

@@ -21,6 +21,7 @@ from jax.flatten_util import ravel_pytree
 from pfedhgp.gp.kernels import Kernel
 from pfedhgp.inference.protocols import Arrays
 from pfedhgp.inference.structured.averaging import Averaging
+from pfedhgp.inference.structured.bound import GlobalEvidence
 from pfedhgp.inference.structured.client_step import Broadcast
 from pfedhgp.inference.structured.settings import Structured, StructuredClients
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
@@ -105,7 +106,8 @@ class PersonalClients(StructuredClients):
             evaluations=arrays["evaluations"],
             derivatives=0,
         )
-        self.improve(broadcast, (jnp.zeros((count, 0, 0)), jnp.zeros((count, 0))), names)
+        others = GlobalEvidence(jnp.zeros((count, 0, 0)), jnp.zeros((count, 0)))
+        self.improve(broadcast, others, names)
         logs = [np.log(_ravel(self.blocks.kernels, i)) for i in range(count)]
         return [{"kernel": kernel, "clients": np.ones(())} for kernel in logs]
 

@@ -1,0 +1,170 @@
+"""What a client sends: its sums, and how they change with θ_g and Z_g.
+
+A client's part of the ELBO at q(v_g) = N(m, S), with the shared function held fixed at Z_g, is
+    F_i(θ_g) = c_i + hᵀm − ½ tr J(S + mmᵀ)
+The server needs ∂(c, h, J)/∂θ_g, the Hessian of F_i in θ_g, and, if Z_g is learned, ∂F_i/∂Z_g.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from pfedhgp.gp import linalg
+from pfedhgp.gp.linalg import Moments
+from pfedhgp.inference.function_sizes import squares
+from pfedhgp.inference.grams import accumulate
+from pfedhgp.inference.own_weights import condition
+from pfedhgp.inference.structured.bound import (
+    ClientModel,
+    ClientSummary,
+    GlobalEvidence,
+    Statistics,
+    apply_loadings,
+    summary_given,
+)
+from pfedhgp.inference.structured.coordinates import Theta, theta_of, with_theta
+
+# In log θ_g. At 1e-3 the truncation is 1e-6 (RBF) to 2e-3 (three periods), a hundredfold of this.
+CURVATURE_STEP = 1e-4
+FEW_PARAMETERS = 3
+"""With more, slopes around θ_g are taken in reverse: one pass each instead of one for each parameter."""
+
+
+class ThetaDerivatives(NamedTuple):
+    """∂c, ∂h and ∂J in θ_g, and the Hessian of F_i."""
+
+    d_evidence: Float[Array, " P"]
+    d_h: Float[Array, "P RM"]
+    d_J: Float[Array, "P RM RM"]
+    curvature: Float[Array, "P P"]
+
+    @staticmethod
+    def zero(parameters: int, weights: int) -> ThetaDerivatives:
+        shapes = ((), (weights,), (weights, weights), (parameters,))
+        return ThetaDerivatives(*(jnp.zeros((parameters, *shape)) for shape in shapes))
+
+
+def statistics(
+    model: ClientModel,
+    others: GlobalEvidence,
+    *,
+    learn_inputs: bool = False,
+    derivatives: Array | int | None = 1,
+    residual_draws: Array | None = None,
+) -> Statistics:
+    """What the client sends, given the others' J and h: see `Statistics`.
+
+    With `derivatives` 0 (it may be traced) those in θ_g are zero, and cost nothing to compute. With None they
+    cost nothing to compile either, and there are none in Z_g.
+    """
+    found, moments = sums(model, others, residual_draws)
+    if derivatives is None:
+        return found
+    moved = theta_derivatives(model, moments, derivatives)
+    names = ThetaDerivatives._fields
+    found = eqx.tree_at(lambda s: tuple(getattr(s, name) for name in names), found, tuple(moved))
+    if not learn_inputs:
+        return found
+    slope = input_gradient(model, moments)
+    return eqx.tree_at(lambda s: s.d_inputs, found, slope, is_leaf=lambda v: v is None)
+
+
+def sums(
+    model: ClientModel, others: GlobalEvidence, residual_draws: Array | None = None
+) -> tuple[Statistics, Moments]:
+    """The statistics without derivatives, and q(v_g) as the client sees it: S⁻¹ = I + ΣJ, m = S Σh."""
+    shared, outputs = model.shared, model.shared.loadings.shape[0]
+    latents, size = model.basis.factor.shape[:2]
+    design = model.design(residual_draws)
+    grams = accumulate(model.rows, design, unloaded=True, chunk=model.chunk)
+    own = condition(grams, latents * outputs * size)
+    evidence, y, U = summary_given(grams, own)
+    J, h = apply_loadings(U, y, shared.loadings, latents)
+    moments = linalg.posterior_moments(J + others.J, h + others.h)
+    of_deviation, of_local = squares(
+        model.structure, design, own.loaded(shared.loadings).conditional().marginal(moments)
+    )
+    parameters = theta_of(model.structure, shared).shape[0]
+    found = Statistics(
+        evidence=evidence,
+        U=U,
+        y=y,
+        shared_residual=grams.shared_residual,
+        **ThetaDerivatives.zero(parameters, latents * size)._asdict(),
+        deviation_power=design.B_dev @ design.B_dev.T,
+        deviation_square=of_deviation,
+        local_square=of_local,
+        noise=model.client.noise.covariance(outputs),
+        clients=jnp.ones(()),
+        residual=grams.residual,
+    )
+    return found, moments
+
+
+def expected_part(found: ClientSummary, moments: Moments) -> Array:
+    """F_i = c + hᵀm − ½ tr J(S + mmᵀ): the client's part of the ELBO at q(v_g) = N(m, S)."""
+    return found.c + jnp.dot(moments.mean, found.h) - 0.5 * jnp.sum(moments.second * found.J)
+
+
+def at_fixed_function(model: ClientModel, theta: Theta) -> ClientSummary:
+    """(c, h, J) at another θ_g for the weights v₀ of the model's own basis: u = L₀v₀ stays what it is."""
+    moved = model.at(with_theta(model.structure, model.shared, theta))
+    transform = jnp.swapaxes(model.basis.carry_from(moved.basis), 1, 2)
+    if model.structure.tied:
+        transform = transform * (model.shared.loadings / moved.shared.loadings)[None]
+    design = moved.design()
+    design = eqx.tree_at(lambda d: d.transform, design, transform, is_leaf=lambda v: v is None)
+    return moved.summary(design)
+
+
+def theta_derivatives(
+    model: ClientModel, moments: Moments, wanted: Array | int
+) -> ThetaDerivatives:
+    """∂(c, h, J)/∂θ_g, and the Hessian of F_i by central differences of its slope; zero if not `wanted`.
+
+    One compiled derivative serves at θ_g and around it. With many parameters the slopes around θ_g are
+    taken in reverse, one pass each.
+    """
+    theta = theta_of(model.structure, model.shared)
+    count, weights = theta.shape[0], moments.mean.shape[0]
+    shifts = CURVATURE_STEP * jnp.eye(count, dtype=theta.dtype)
+    points = jnp.concatenate([theta[None], theta[None] + shifts, theta[None] - shifts])
+    zero = ClientSummary(*(jnp.zeros((*[weights] * axes, count)) for axes in (0, 1, 2)))
+
+    def forward(i: Array, found: tuple) -> tuple:
+        """The slope of F_i at point i; at the first, which is θ_g itself, also ∂(c, h, J)."""
+        slopes, first = found
+        moved = jax.jacfwd(lambda t: at_fixed_function(model, t))(points[i])
+        slope = moved.c + moments.mean @ moved.h
+        slope -= 0.5 * jnp.einsum("kl,klp->p", moments.second, moved.J)
+        first = jax.tree.map(lambda new, old: jnp.where(i == 0, new, old), moved, first)
+        return slopes.at[i].set(slope), first
+
+    def reverse(i: Array, slopes: Array) -> Array:
+        part = jax.grad(lambda t: expected_part(at_fixed_function(model, t), moments))
+        return slopes.at[i + 1].set(part(points[i + 1]))
+
+    number = len(points) if count <= FEW_PARAMETERS else 1
+    empty = (jnp.zeros_like(points), zero)
+    slopes, (d_c, d_h, d_J) = jax.lax.fori_loop(0, wanted * number, forward, empty)
+    if number < len(points):
+        slopes = jax.lax.fori_loop(0, wanted * 2 * count, reverse, slopes)
+    hessian = (slopes[1 : 1 + count] - slopes[1 + count :]) / (2.0 * CURVATURE_STEP)
+    return ThetaDerivatives(
+        d_c, jnp.moveaxis(d_h, -1, 0), jnp.moveaxis(d_J, -1, 0), 0.5 * (hessian + hessian.T)
+    )
+
+
+def input_gradient(model: ClientModel, moments: Moments) -> Float[Array, "M d"]:
+    """∂F_i/∂Z_g, the global weights held."""
+
+    def part(inputs: Array) -> Array:
+        moved = model.at(eqx.tree_at(lambda b: b.inputs, model.shared, inputs))
+        return expected_part(moved.summary(), moments)
+
+    return jax.grad(part)(model.shared.inputs)
