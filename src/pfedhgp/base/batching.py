@@ -66,7 +66,7 @@ class Batchable:
 
     @functools.cached_property
     def small(self) -> Any:
-        """The function for small arguments; `alone` where XLA does not know the options."""
+        """The function for small arguments; `alone` if XLA does not know the options."""
         if not _known(self.options):
             return self.alone
         return jax.jit(
@@ -224,7 +224,7 @@ def _whole(leaf: Any) -> bool:
 
 
 def _stack(leaves: list) -> np.ndarray:
-    """One array with a leading axis; without a copy where the leaves lie in one memory, row after row."""
+    """One array with a leading axis; without a copy if the leaves follow each other in memory."""
     arrays = [np.asarray(leaf) for leaf in leaves]
     first = arrays[0]
     in_a_row = (

@@ -1,7 +1,7 @@
 """The linear algebra that everything shares: a relative jitter, solves, and a Gaussian integral.
 
-LAPACK keeps matrices by columns and XLA by rows. Where a transposed problem is solved here, it is the one
-whose operands need no copy between the two; a solve from the right is also the faster one in OpenBLAS.
+LAPACK keeps matrices by columns and XLA by rows. If a transposed problem is solved here, its operands
+need no copy between the two. A solve from the right is also faster in OpenBLAS.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LEAF = 64
 
 
 def cholesky(K: Float[Array, "*b m m"], jitter: Array | float) -> Float[Array, "*b m m"]:
-    """L with L Lᵀ = K + jitter · mean(diag K) · I; NaN where that is not positive definite."""
+    """L with L Lᵀ = K + jitter · mean(diag K) · I; NaN if that is not positive definite."""
     return factorise(add_jitter(K, jitter))
 
 
@@ -33,7 +33,7 @@ def add_jitter(K: Float[Array, "*b m m"], jitter: Array | float) -> Float[Array,
 
 
 def factorise(K: Float[Array, "*b m m"]) -> Float[Array, "*b m m"]:
-    """L with L Lᵀ = K, which must be symmetric; NaN where it is not positive definite."""
+    """L with L Lᵀ = K, which must be symmetric; NaN if it is not positive definite."""
     return lax.linalg.cholesky(jnp.swapaxes(K, -1, -2), symmetrize_input=False)
 
 
@@ -50,7 +50,7 @@ def solve_lower(
 def whiten(
     K: Float[Array, "*b m m"], L: Float[Array, "*b m m"], B: Float[Array, "*b m k"]
 ) -> Float[Array, "*b m k"]:
-    """A = L⁻¹B where L is the factor of K.
+    """A = L⁻¹B, with L the factor of K.
 
     Derivatives go straight through K, dA = L⁻¹dB − Φ(L⁻¹ dK L⁻ᵀ) A with Φ the lower triangle, its diagonal
     halved: by way of dL they would take one more solve and one more product.

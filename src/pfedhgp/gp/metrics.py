@@ -135,7 +135,7 @@ class Scored:
     """One client's test rows and what was predicted for them.
 
     `clean` (n, Q), the noise-free signal, and `noise`, the simulator's noise variance, are for
-    CovErr alone: leave them out where the truth is not known.
+    CovErr alone: leave them out if the truth is not known.
     """
 
     y: npt.ArrayLike
@@ -146,7 +146,7 @@ class Scored:
 
 
 def evaluate(clients: Iterable[Scored] | Mapping[Any, Scored]) -> dict[str, float]:
-    """1/T Σ_i metric_i for rmse, nll, crps, width, coverage, and coverr where `clean` is known.
+    """1/T Σ_i metric_i for rmse, nll, crps, width, coverage, and coverr if `clean` is known.
 
     The paper's equations average over clients of equal size; here too each client counts alike.
     ECE compares the levels with the client-averaged coverage, so that it measures calibration and

@@ -62,7 +62,7 @@ class Noise(eqx.Module):
 
     @abstractmethod
     def rows(self, mask: Mask) -> RowPrecision:
-        """P_n for each row of a mask: 0 missing, c where the cell is the mean of c observations."""
+        """P_n for each row of a mask: 0 for a missing cell, c for the mean of c observations."""
 
     @abstractmethod
     def at(self, variances: Float[Array, " Q"]) -> Noise:
@@ -80,8 +80,8 @@ class Noise(eqx.Module):
     def scatter_trace(self, scatter: Float[Array, "G Q Q"], seen: Float[Array, "G Q"]) -> Array:
         """Σ_g tr(Σ_g⁻¹ scatter_g): what replicates add around their means, Σ_g being Σ's observed block.
 
-        Replicates with the same cells observed (`seen` is 1) are a group: where a cell is missing, the
-        others' precision is not a block of Σ⁻¹ but the inverse of a block of Σ.
+        Replicates with the same observed cells (`seen` is 1) are a group. If a cell is missing, the precision
+        of the others is not a block of Σ⁻¹ but the inverse of a block of Σ.
         """
 
 

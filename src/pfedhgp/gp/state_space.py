@@ -104,7 +104,7 @@ def _transition(a: Array, order: int) -> Array:
 
 
 class Series(eqx.Module):
-    """Times in order, and the noise variance of each; `seen` is 0 where there is no observation."""
+    """Times in order, and the noise variance of each; `seen` is 0 at times without an observation."""
 
     times: Float[Array, " n"]
     variance: Float[Array, " n"]

@@ -66,7 +66,7 @@ def how(bounds: Sequence[float], *, converged: bool, asked: bool, slack: float) 
 
 
 def in_words(history: Sequence[Mapping[str, Any]]) -> str | None:
-    """The end of the training that was kept (of restarts, the best); None where nothing is known of it.
+    """How the training that was kept ended (with restarts, the best one); None if that is not known.
 
     >>> rounds = [
     ...     {"round": i, "attempt": 0, "bound": b} for i, b in enumerate((-9.0, -5.0, -4.0, -3.0))

@@ -2,8 +2,8 @@
 
 With the layer's weights' second moments V_rs = E[v_r v_sᵀ], u_r = L_r v_r at Z, and loadings B,
     (1/M) Σ_m E[f(z_m) f(z_m)ᵀ] = B C Bᵀ,   C_rs = (1/M) Σ_m (L_r V_rs L_sᵀ)_mm.
-Where nothing is known C = I and this is BBᵀ, the prior's. Where rows speak it is not: how much of a layer is
-in its loadings and how much in its weights is a matter of priors, and fitted loadings alone are too small.
+Without data C = I, and this is the prior's BBᵀ. With data it is not: the priors decide how much of a layer is
+in its loadings and how much in its weights, and fitted loadings alone are too small.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Jitter is raised tenfold where a factorisation fails, with a warning; what is not finite is an error.
+"""Jitter grows tenfold, with a warning, if a factorisation fails; numbers that are not finite are an error.
 
-Both name the matrix, and the client where it is a client's. More jitter mends a matrix that rounding has
-made indefinite, and nothing else: NaN in a kernel matrix, or in a bound whose factors are there, is refused
-at once.
+Both messages name the matrix, and the client if it is a client's. More jitter only mends a matrix that
+rounding has made indefinite. NaN in a kernel matrix, or in a bound whose matrices could be factorised, is
+refused at once.
 """
 
 from __future__ import annotations

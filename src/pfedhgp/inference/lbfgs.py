@@ -86,7 +86,7 @@ def minimize(
 
 
 def _frozen(gradient: Vector, movable: Vector) -> Vector:
-    """Zero where a coordinate stays; a choice and not a product, which would keep its NaN."""
+    """Zero for coordinates that stay. A choice, not a product: a product would keep NaN."""
     return jnp.where(movable > 0.0, gradient, 0.0)
 
 

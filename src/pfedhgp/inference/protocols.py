@@ -34,19 +34,19 @@ class ServerParty(Protocol):
         """The arrays of the next broadcast."""
 
     def gather(self, sums: Arrays) -> float | None:
-        """Takes the clients' summed replies; returns the bound where it is known."""
+        """Takes the clients' summed replies; returns the bound if it is known."""
 
     def advance(self, inputs: np.ndarray | None = None) -> None:
-        """Moves the block for the next round; to other inducing inputs where given."""
+        """Moves the block for the next round; to other inducing inputs if given."""
 
     def finish(self) -> GlobalPosterior:
         """The last step, and q(v_g)."""
 
     def population(self) -> Population | None:
-        """What a client is like on average, where the replies say it."""
+        """What a client is like on average, if the replies say so."""
 
     def shared_nats(self) -> float:
-        """What the global inducing inputs cost, in nats a client; 0 where it is not known."""
+        """What the global inducing inputs cost, in nats per client; 0 if it is not known."""
 
     def state(self) -> State:
         """All that the next exchange depends on, but for the settings: the server's part of a checkpoint."""
@@ -65,7 +65,7 @@ class ClientParty(Protocol):
     def answer(
         self, arrays: Arrays, kind: str, names: tuple[str, ...]
     ) -> list[dict[str, np.ndarray]]:
-        """The replies to a broadcast, one a client."""
+        """The replies to a broadcast, one for each client."""
 
     def forget_last_reply(self) -> None:
         """The clients' last reply is not in the totals that come next: they were away."""

@@ -16,10 +16,10 @@ INFERENCES = {"structured": Structured, "mean-field": MeanField}
 def inference_named(
     given: Any, *, rounds: int | None, learn_inducing: bool | str | None, averaging: bool = True
 ) -> Inference:
-    """The settings object for a name, or the given one; what else is given overrides its own.
+    """The settings object for a name, or the given one; the other arguments override its fields.
 
-    Settings are a frozen dataclass that is an `Inference`: ours, or the caller's own. None leaves them as
-    they are, and so does `averaging=True`: False switches it off, where there is such a thing.
+    Settings are a frozen dataclass that is an `Inference`: ours, or the caller's own. None leaves a field as
+    it is, and so does `averaging=True`. `averaging=False` switches averaging off if the inference has it.
     """
     found: Any = INFERENCES[given]() if isinstance(given, str) else given
     if learn_inducing is not None:

@@ -1,7 +1,7 @@
 """What a party must remember between two exchanges, as named arrays and plain JSON: its part of a checkpoint.
 
-A party's `state()` holds all that its next step depends on, but for its rows and its settings; `restore` puts
-it back into a party that was made anew from the same rows and settings, exactly.
+A party's `state()` holds everything that its next step depends on, except its rows and its settings.
+`restore` puts it back, exactly, into a new party with the same rows and settings.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def tree_from_arrays(arrays: Mapping[str, np.ndarray], like: Tree) -> Tree:
 
 
 def block_of(state: State, name: str, like: Kernel) -> GlobalBlock | None:
-    """A global block that was kept with `block_to_arrays`; None where there was none."""
+    """A global block that was kept with `block_to_arrays`; None if there was none."""
     return block_from_arrays(state.part(name), like) if state.has(name) else None
 
 
@@ -80,7 +80,7 @@ def block_arrays(name: str, block: GlobalBlock | None) -> dict[str, np.ndarray]:
 
 
 def statistics_arrays(name: str, sums: Statistics | None) -> dict[str, np.ndarray]:
-    """Whole, not packed: what a client has sent it needs to the last bit."""
+    """Whole, not packed: the client needs exactly what it sent."""
     if sums is None:
         return {}
     named = {each.name: getattr(sums, each.name) for each in fields(sums)}

@@ -62,7 +62,7 @@ class AtInputs:
     spread: FloatArray
     chunk: int
     layer: CycleLayer | None = None
-    """Where there is one, noise is that of a new cycle: its cells are correlated."""
+    """If there is one, noise is that of a new cycle, whose cells are correlated."""
     undetermined: tuple[Undetermined, ...] = ()
     """Functions that rows do not determine, and layers have in part."""
     device: str | None = None
@@ -271,7 +271,7 @@ class AtInputs:
 
     @_where_it_is
     def noise_variances(self) -> FloatArray:
-        """(n, Q): of ε, and of the cycle layer where there is one."""
+        """(n, Q): the variance of ε, and of the cycle layer if there is one."""
         variances = np.tile(np.diagonal(self.noise), (len(self.X), 1))
         for rows, half in self._cycle_halves():
             variances[rows] += np.sum(half**2, axis=2)
@@ -327,7 +327,7 @@ def _of_layer(slopes: FloatArray, name: str) -> FloatArray:
 
 
 def _flat(half: FloatArray) -> FloatArray:
-    """(n, Q, k) as (nQ, k), also where k is 0."""
+    """(n, Q, k) as (nQ, k), also if k is 0."""
     rows, outputs, rank = half.shape
     return half.reshape(rows * outputs, rank)
 

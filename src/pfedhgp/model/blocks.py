@@ -42,8 +42,11 @@ class GlobalBlock(eqx.Module):
 
 
 class ClientBlock(eqx.Module):
-    """The client's own: loadings, local kernels and inputs, noise. Of it only the noise's variance, B̃B̃ᵀ and,
-    between outputs, the mean squares of its functions leave: for φ, and for clients never seen."""
+    """The client's own: loadings, local kernels and inputs, noise.
+
+    Only three summaries of it leave the client, for φ and for clients never seen: the noise variance, B̃B̃ᵀ,
+    and the mean squares of its functions between outputs.
+    """
 
     kernels: Kernel
     inputs: Float[Array, "Mi d"]
@@ -73,12 +76,12 @@ class CycleTerm(eqx.Module):
 
 
 class Rows(eqx.Module):
-    """A client's observations; `mask` is 1 where a cell was observed, and Y is 0 where it was not.
+    """A client's observations; `mask` is 1 for an observed cell, and Y is 0 for a missing one.
 
-    Where a cell was observed c times at the same input (replicates, cycles on one grid), Y is the mean,
-    `mask` is c and `scatter` the sum over cells and replicates of (y − ȳ)(y − ȳ)ᵀ: that is sufficient. There
-    is one such sum for each pattern of observed cells, `scatter_seen` (with diagonal noise one does for all).
-    With a cycle layer, `cycles` has what correlation within cycles changes, and takes the scatter's place.
+    If a cell was observed c times at the same input (replicates, cycles on one grid), Y is the mean, `mask`
+    is c, and `scatter` is the sum over cells and replicates of (y − ȳ)(y − ȳ)ᵀ. These are sufficient.
+    There is one such sum per pattern of observed cells, `scatter_seen`; with diagonal noise one is enough.
+    With a cycle layer, `cycles` holds what correlation within cycles changes, and replaces the scatter.
     """
 
     X: Float[Array, "n d"]

@@ -81,8 +81,8 @@ class CycleLayer:
     """Σ_ε, (Q, Q)"""
     form: str
     worth: float = 0.0
-    """Of a free layer: how many degrees of freedom it is the mean of, those that stand for its target
-    among them. 0 where that is not known; it is not kept in files."""
+    """A free layer is a mean over so many degrees of freedom, including those that its target counts for.
+    0 if that is not known; it is not kept in files."""
 
     @property
     def outputs(self) -> int:

@@ -1,7 +1,7 @@
 """A state-space local layer at any inputs: the smoother runs once over the client's times and the new ones.
 
 Given v, E[h_q(x)] = s_q(y) − Σ s_q(a_rm) (B_g[q,r] v_g,rm + B̃[q,r] v_δ,rm), where s_q(·) is what the smoother
-makes of a column as data: so a local function leans on the other layers by s_q of their features, and
+makes of a column as data. So a local function depends on the other layers through s_q of their features, and
 the rest of its variance, given v, is the smoother's own.
 """
 
@@ -123,7 +123,7 @@ def covariance(
 
 
 def _union(times: Array, new: Array) -> tuple[Array, Array, Array]:
-    """Both in order of time, the order, and where each new one is."""
+    """Both in order of time, the order, and the place of each new one."""
     both = jnp.concatenate([times, new])
     order = jnp.argsort(both, stable=True)
     places = jnp.argsort(order, stable=True)

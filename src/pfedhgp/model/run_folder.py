@@ -40,7 +40,7 @@ NO_PLACE = (
     errno.EEXIST,
     errno.ENAMETOOLONG,
 )
-"""What the system says where a place is badly chosen; a full or broken disk is not the caller's fault."""
+"""Errors of the system for a badly chosen place; a full or broken disk is not the caller's fault."""
 
 
 def client_file(name: str) -> str:
@@ -122,9 +122,9 @@ def _beside(target: Path) -> Path:
 
 
 def _put_in_place(fresh: Path, target: Path, names: Sequence[str]) -> Path | None:
-    """`fresh` becomes `target`, with the files of `names` that are there; at no moment is there no `target`.
+    """`fresh` becomes `target`, with the files of `names` that exist; `target` exists at every moment.
 
-    Returns where the old folder is now.
+    Returns the path of the old folder.
     """
     if not target.exists():
         os.rename(fresh, target)

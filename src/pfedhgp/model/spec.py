@@ -116,7 +116,7 @@ def open_periods(spec: Spec) -> bool:
 
 
 def with_periods(spec: Spec, periods: np.ndarray) -> Spec:
-    """The spec with `periods`, one for each input in the data's units, where none was given."""
+    """The spec with `periods`, one for each input in the data's units, for kernels that were given none."""
 
     def fill(leaf: _Stationary) -> _Stationary:
         if not isinstance(leaf, Periodic) or leaf.period is not None:

@@ -1,14 +1,13 @@
 """What rows do not determine, and every prediction has to carry.
 
-Two things. An output that a client never observed: its deviation and local function there are the
-population's. And how the smooth part of the signal divides into global and deviation: both have one kernel,
-so a client's rows say nothing about it, and the mean of T clients' smooth parts is f_g plus an error e(x)
-with the covariance of a deviation, P, over T:
+There are two such things. First, outputs that a client never observed: their deviation and local function are
+the population's. Second, how the smooth part of the signal divides into global and deviation. Both layers
+have one kernel, so a client's rows say nothing about the division. The mean of T clients' smooth parts is f_g
+plus an error e(x) with the covariance of a deviation, P, over T:
     f_g + e,  f_δ,i − e,  e ~ GP(0, P/T ⊗ k)
-What the posterior at fitted loadings says is much less where there are fewer latents than outputs, because at
-given loadings a deviation keeps to a few directions of the outputs. In the sum e cancels where a client has
-rows; not for a client (or an output of it) that was never observed. A model without loadings has e in its
-posterior already.
+The posterior at fitted loadings has much less of it if there are fewer latents than outputs, because at given
+loadings a deviation keeps to a few directions of the outputs. In a client's sum e cancels, but not for a
+client, or an output, that was never observed. A model without loadings has e in its posterior already.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Undetermined:
 def undetermined(
     model: FittedModel, predictor: Predictor, spread: FloatArray
 ) -> tuple[Undetermined, ...]:
-    """Of one client: the division between global and deviation, and outputs that it never observed."""
+    """One client's: the division between global and deviation, and outputs that it never observed."""
     _, B_dev, B_loc = (np.asarray(B) for B in predictor.loadings)
     population, units = model.population, np.outer(spread, spread)
     unseen = ~np.any(B_dev != 0, axis=1) & ~np.any(B_loc != 0, axis=1)

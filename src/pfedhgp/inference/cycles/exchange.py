@@ -64,7 +64,7 @@ class CycleServer:
         return layer_to_arrays(self.layer)
 
     def progress(self) -> dict[str, Any]:
-        """Where the exchange stands, beside the layer: its part of a checkpoint."""
+        """How far the exchange has come, without the layer: its part of a checkpoint."""
         return {
             "settled": self.done,
             "cycles": self.cycles,
@@ -76,7 +76,7 @@ class CycleServer:
     def resumed(
         choice: CycleChoice, noise: str, layer: CycleLayer, progress: Mapping[str, Any]
     ) -> CycleServer:
-        """The server where `progress` says it stood."""
+        """The server as far as it had come, from `progress`."""
         done, iterations = bool(progress["settled"]), int(progress["turn"])
         cycles, evidence = float(progress["cycles"]), dict(progress["evidence"])
         return CycleServer(choice, noise, layer, done, cycles, evidence, iterations)
@@ -153,6 +153,6 @@ def layer_from_arrays(arrays: Arrays) -> CycleLayer:
 
 
 def _variances(layer: CycleLayer) -> np.ndarray:
-    """Of the layer and of the noise, output by output."""
+    """The variances of the layer and of the noise, output by output."""
     power = np.sum(layer.factor**2, axis=1).reshape(layer.outputs, -1).mean(1)
     return np.concatenate([power + 1e-12, np.diagonal(layer.noise)])

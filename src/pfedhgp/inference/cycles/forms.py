@@ -153,7 +153,7 @@ def _worth(
     sigma: np.ndarray,
     omega: np.ndarray | None = None,
 ) -> float:
-    """κ by the halves; by the prior's evidence where one of them is empty."""
+    """κ from the two halves, or from the prior's evidence if one of them is empty."""
     if min(float(half.freedom) for half in halves) <= 0:
         return Shrinkage(sums, halves[0] + halves[1], target, sigma, omega).worth_by_prior()
     first, rest = (Shrinkage(sums, half, target, sigma, omega) for half in halves)
@@ -207,7 +207,7 @@ class Shrinkage:
 
     @staticmethod
     def of(cycle_sums: CycleSums, target: CycleLayer, noise: str) -> Shrinkage:
-        """With Σ_ε from what the basis cannot carry, where that is enough, else the target's."""
+        """Takes Σ_ε from what the basis cannot carry, or the target's if that is too little."""
         sums, sigma = Orthonormal.of(cycle_sums), target.noise
         outside = sums.noise_outside()
         if outside is not None:
@@ -216,7 +216,7 @@ class Shrinkage:
         return Shrinkage(sums, cycle_sums, target, sigma)
 
     def others(self, worth: float) -> np.ndarray:
-        """Ω₀ without these sums: (worth Ω₀ − T̃)/(worth − freedom), where Ω₀ is a mean that has them in it."""
+        """Ω₀ without these sums, if Ω₀ is a mean that includes them: (worth Ω₀ − T̃)/(worth − freedom)."""
         if worth <= self.freedom:  # nobody else's, or not known to be a mean
             return self.target
         values, vectors = np.linalg.eigh((worth * self.target - self.T) / (worth - self.freedom))
@@ -229,13 +229,13 @@ class Shrinkage:
         return np.maximum(values, 1.0), vectors
 
     def evidence(self, kappa: float, T: np.ndarray, freedom: float) -> float:
-        """Of held-out sums T̃ with these degrees of freedom, as far as κ matters."""
+        """log p of held-out sums T̃ with these degrees of freedom, as far as κ matters."""
         values, vectors = self.omega(kappa)
         spread = np.sum((T @ vectors) * vectors, axis=0) / values
         return float(-0.5 * (freedom * np.sum(np.log(values)) + np.sum(spread)))
 
     def layer(self, kappa: float) -> CycleLayer:
-        """Ψ = B⁻ᵀ (Ω − I) B⁻¹; the target where nothing is above the noise."""
+        """Ψ = B⁻ᵀ (Ω − I) B⁻¹; the target if nothing is above the noise."""
         values, vectors = self.omega(kappa)
         kept = values > 1.0 + 1e-6
         if not kept.any():
@@ -250,7 +250,7 @@ class Shrinkage:
     def worth_by_prior(self) -> float:
         """argmax over κ of p(T̃ | κ) with Ω ~ IW(κ Ω₀, κ + p + 1), in closed form from eigenvalues.
 
-        The prior does not know that Ω is never below the noise, and so shrinks more than is best where
+        The prior does not know that Ω is never below the noise, so it shrinks more than is best if
         few directions vary.
         """
         white = np.linalg.inv(np.linalg.cholesky(self.target))

@@ -1,10 +1,10 @@
 """Cycles that lack cells: what their sums are expected to be, given a cycle layer (the E-step of EM).
 
-For y_c ~ N(μ, Σ_e) with any μ, the missing cells are filled by their conditional means and μ is the mean of
-the filled cycles, until neither moves: that is the generalised least-squares μ. The conditional covariances
-of the filled cells count (C−1)/C, one degree of freedom being the mean's; that the mean is itself less
-certain where cells are missing is left out, so estimates from incomplete cycles are approximate in 1/C.
-(Means of the cells that are there would not do: neighbouring cells would average different cycles, and what
+For y_c ~ N(μ, Σ_e) with any μ, two steps alternate until neither changes anything: missing cells are filled
+with their conditional means, and μ is the mean of the filled cycles. That is the generalised least-squares μ.
+The conditional covariances of the filled cells count (C−1)/C, because the mean takes one degree of freedom.
+The mean is also less certain at missing cells; that is left out, so the sums are approximate in 1/C.
+(Plain means of the observed cells would not do. Neighbouring cells would average different cycles, and what
 is smooth in each cycle would come out as noise.)
 """
 
@@ -41,7 +41,7 @@ class _Group:
         return self.pattern.there
 
     def fill(self, d: np.ndarray, E: np.ndarray) -> np.ndarray:
-        """E[d | observed cells], for departures (c, n, Q) from the mean that are 0 where missing."""
+        """E[d | observed cells], for departures (c, n, Q) from the mean, 0 at missing cells."""
         if self.there.all():
             return d
         known = np.einsum("nqk,cnq->kc", self.pattern.PE, d, optimize=True)

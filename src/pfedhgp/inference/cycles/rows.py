@@ -12,7 +12,7 @@ from pfedhgp.model.blocks import CycleTerm, Rows
 from pfedhgp.model.cycle_layer import CycleLayer
 
 MOST_CELLS = 20_000
-"""Of all patterns together, where each has rows of its own: the weights take the square of it."""
+"""The most cells of all patterns together if each has its own rows: memory grows with its square."""
 FLOOR = 1e-8
 """As `Noise` adds it to every variance."""
 

@@ -1,4 +1,4 @@
-"""What cycles say about their own covariance, without a word about the mean function.
+"""What cycles say about their own covariance, without the mean function.
 
 With C complete cycles of N = n Q cells on one grid, the part of log p that is left when the mean of the
 cycles is taken out is a restricted likelihood of (Ψ, Σ_ε) alone:
@@ -77,7 +77,7 @@ def sums_over_cycles(
 ) -> CycleSums:
     """The sums of one client's cycles (C, n, Q) on the grid X (n, d); NaN is a missing cell.
 
-    Where cells are missing, the expected sums under `layer` take their place (`expected_sums`).
+    If cells are missing, these are the expected sums under `layer` (`expected_sums`).
     """
     A = basis.features(X)
     C, n, Q = cycles.shape
@@ -210,7 +210,7 @@ class Orthonormal:
         return half.reshape(len(white) * self.rank, -1)
 
     def noise_outside(self) -> np.ndarray | None:
-        """Σ_ε from S_⊥ alone, whatever Ψ is; None where the basis leaves too few rows over."""
+        """Σ_ε from S_⊥ alone, whatever Ψ is; None if the basis leaves too few rows over."""
         spare = self.rows - self.rank
         if spare < SPARE_ROWS * self.rank or self.freedom * spare < 2 * len(self.outside):
             return None

@@ -25,7 +25,7 @@ StationaryKernel = type[Matern12] | type[Matern32] | type[RBF]
 KERNELS: tuple[StationaryKernel, ...] = (Matern12, Matern32, RBF)
 """Shapes of the stationary form; the restricted likelihood chooses."""
 SMALLEST_NOISE = 1e-6
-"""Of the variance within cycles: below that, rounding decides."""
+"""The smallest noise, as a share of the variance within cycles: below it, rounding decides."""
 
 
 class Sums(NamedTuple):
@@ -101,7 +101,7 @@ def cost(kernel: StationaryKernel, noise: str, vector: Array, sums: Sums) -> Arr
     """−log p of the restricted likelihood, without its constants.
 
     The gradient of log|Ω| and tr(Ω⁻¹T̃) is that of the linear form around the present eigenvectors,
-    which stays right where eigenvalues meet.
+    which stays right if eigenvalues meet.
     """
     Q, d = sums.outside.shape[0], sums.Z.shape[1]
     scale, gamma, L = unpack(noise, vector, Q, d)

@@ -70,8 +70,8 @@ class MeanField:
     local_steps: int = 80
     local_rate: float = 0.1
     server_rate: float | None = None
-    """Of the server's step. None: 0.1 for Adam, as in the paper; for the plain gradient, a sum over cells,
-    0.1 over their number (rows × outputs)."""
+    """Rate of the server's step. None: 0.1 for Adam, as in the paper. The plain gradient is a sum over
+    cells, so its rate is 0.1 over their number (rows × outputs)."""
     server_optimizer: Literal["adam", "sgd"] = "adam"
     """The server's step: "adam", or "sgd", the plain gradient."""
     learn_inducing: bool = True
@@ -225,7 +225,7 @@ class MeanFieldClients:
         started: np.ndarray,
         names: tuple[str, ...],
     ) -> None:
-        """One jitter for all, tenfold; an error where a client's factors are there from the start."""
+        """Ten times the jitter for all clients; an error if a client's matrices had their factors."""
         shared = meanfield.global_block(self.options, broadcast)
         blocks = jax.vmap(lambda free: meanfield.client_block(self.options, free, shared))(
             self.states.free

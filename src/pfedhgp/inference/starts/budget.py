@@ -84,7 +84,7 @@ def domain_budget(
 
 
 def local_inputs(kernels: Kernel, X: np.ndarray, tolerance: float, cap: int) -> np.ndarray:
-    """A client's own inducing inputs: all its distinct inputs where these are few, else a greedy choice."""
+    """A client's own inducing inputs: all its distinct inputs if these are few, else a greedy choice."""
     distinct = np.unique(X, axis=0)
     return distinct if len(distinct) <= ALL_ROWS else greedy_rows(kernels, X, tolerance, cap)
 

@@ -1,9 +1,9 @@
 """Where training may start: which of the two scales of the data is shared, and which is a client's own.
 
-The variogram sees two scales and not whose they are: a slow common trend with fast local detail and a fast
-common wave with slow local drifts look alike to it. So the first exchange of training evaluates both, and
-training goes on from the start with the higher bound. Restarts take the other one, and then scales from
-anywhere between the closest rows and the whole domain.
+The variogram finds two scales, but not whose they are. A slow common trend with fast local detail looks the
+same to it as a fast common wave with slow local drifts. So the first exchange of training evaluates both
+starts, and training continues from the one with the higher bound. Restarts take the other one, and then
+scales from anywhere between the closest rows and the whole domain.
 """
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ def has_open_scale(spec: Spec) -> bool:
 def first(
     spec: Spec, scales: Scales, *, compare: bool, shared_is_short: bool = False
 ) -> list[Start]:
-    """The starts that the first exchange compares; one where nothing is open, or nothing to choose by.
+    """The starts that the first exchange compares; only one if there is no choice, or no way to choose.
 
-    With loadings bounds are nothing to choose by: before these are fitted, they differ by what the loadings
-    happen to be (in three of ten runs of the study's scenario A another one than the usual won). There the
-    covariogram between clients decides (`shared_scale`).
+    With loadings the bounds cannot choose. Before loadings are fitted, bounds differ by what the loadings
+    happen to be: in three of ten runs of the study's scenario A the wrong start won. The covariogram between
+    clients decides instead (`shared_scale`).
     """
     if not compare or not has_open_scale(spec):
         return [usual(scales)]
@@ -101,7 +101,7 @@ def first(
 
 
 def best_of(bounds: list[float | None], cells: float) -> int:
-    """The usual start, or the best of the others where its bound is clearly higher."""
+    """The usual start, or the best of the others if its bound is clearly higher."""
     known = np.array([-np.inf if bound is None else bound for bound in bounds])
     found = int(np.argmax(known))
     return found if known[found] > known[0] + CLEARLY * cells else 0

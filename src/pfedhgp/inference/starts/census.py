@@ -67,7 +67,7 @@ def pooled_spread(sums: dict[str, np.ndarray]) -> np.ndarray:
     """The sd of each input over all clients: within clients and between them.
 
     Centred at the client, so that inputs far from zero (timestamps) keep their digits; what is between
-    clients counts where it is more than rounding.
+    clients counts if it is more than rounding.
     """
     rows = sums["rows"]
     between = sums["x_means"] - sums["x_sum"] ** 2 / rows
@@ -105,7 +105,7 @@ STRETCHED = 4.0
 def crowd(
     counts: np.ndarray, centre: np.ndarray, spread: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """(lower, upper) around nearly all rows where a few others stretch the domain; None where none do.
+    """(lower, upper) around nearly all rows if a few others stretch the domain; None if none do.
 
     Nearly all: without a hundredth of the rows at either end, or one row. Inputs that are not stretched
     have no limits.
@@ -173,8 +173,8 @@ class Scales:
 def starting_scales(lag_sum: np.ndarray, lag_pairs: np.ndarray, variances: np.ndarray) -> Scales:
     """Fits the two-scale variogram by non-negative least squares over a grid of lengthscales.
 
-    Waves on a coarse grid have variograms that fall again, and nearly all of one goes to the noise then:
-    where that happens the fit is made once more, to the lags up to the highest value.
+    Waves on a coarse grid have variograms that fall again, and then nearly all of it goes to the noise. If
+    that happens, the fit is repeated with the lags up to the highest value.
     """
     pairs = lag_pairs.sum(1)
     used = pairs > 0

@@ -29,7 +29,7 @@ def principal_loadings(
 
 
 def second_moment(Y: np.ndarray) -> np.ndarray:
-    """E[yyᵀ] over pairs of observed cells; the identity where nothing was observed together."""
+    """E[yyᵀ] over pairs of observed cells; the identity for pairs that were never observed together."""
     seen = np.isfinite(Y).astype(np.float64)
     filled = np.where(seen > 0, Y, 0.0)
     pairs = seen.T @ seen

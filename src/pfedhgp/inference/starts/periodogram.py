@@ -1,8 +1,8 @@
 """Where a periodic kernel starts: a periodogram that adds over clients, so that no row leaves its owner.
 
-A bound has many local optima in a period: one starts near the right one, or does not find it. A client sends,
-for each of a fixed list of periods, how much of what is left after a smooth background a wave of that
-period explains; the server adds up and takes the largest.
+The bound has many local optima in a period, so a search finds the right one only if it starts near it. For
+each of a fixed list of periods, a client fits a smooth background and sends how much of the rest a wave of
+that period explains. The server adds up and takes the largest.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def starting_period(total: np.ndarray, periods: np.ndarray = PERIODS) -> float:
 
 
 def by_input(X01: np.ndarray, Y: np.ndarray) -> np.ndarray:
-    """The sums of `explained` along each input, (d, periods); a sample of rows where they are many.
+    """The sums of `explained` along each input, (d, periods); a sample of the rows if they are many.
 
-    A client says nothing of waves that are shorter than four of its rows: any would explain them.
+    A client leaves out waves that are shorter than four of its rows: any of them would fit.
     """
     step = -(-len(X01) // MOST_ROWS)
     X01, Y = X01[::step], Y[::step]

@@ -22,11 +22,11 @@ ROWS_A_BIN = 4
 LEAST_BINS, MOST_BINS = 16, 4096
 """Over the domain's usual width; the bins reach half of it beyond either end."""
 LEAST_SHARE = 0.25
-"""Of the outputs' variance that must be shared at the scale that was found."""
+"""Share of the outputs' variance that must be common to all clients at the scale that was found."""
 
 
 def bins_for(rows_a_client: float) -> int:
-    """The largest power of two that leaves a client four rows a bin; 0 where even the fewest do not."""
+    """The largest power of two that leaves a client four rows per bin; 0 if even the fewest bins do not."""
     most = int(np.log2(max(rows_a_client / ROWS_A_BIN, 1.0)))
     bins = min(2**most, MOST_BINS)
     return bins if bins >= LEAST_BINS else 0
@@ -75,7 +75,7 @@ def between_clients(total: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.nda
 def shared_scale(total: Mapping[str, np.ndarray]) -> tuple[float, float] | None:
     """(lengthscale, variance) of C(t) ≈ v exp(−t²/2ℓ²) + c, in usual widths of the domain.
 
-    c ≤ 0 is what centring at each client takes away. None where no scale fits.
+    c ≤ 0 is what centring at each client takes away. None if no scale fits.
     """
     products, pairs = between_clients(total)
     lag = np.arange(len(pairs)) * 2.0 / len(pairs)

@@ -42,9 +42,9 @@ LOUDER = np.log(4.0) * np.arange(8)
 """Multiples of the starting noise, as logarithms, among which a client chooses when training opens."""
 
 MANY_ROWS = 4096
-"""Of more than twice as many, that choice is made on so many at equal steps."""
+"""With more than twice as many rows, a client chooses on about so many of them, at equal steps."""
 OPENING_ROWS = 1024
-"""Of a long series, how many rows (the first) that choice is made on."""
+"""With a long series, it chooses on so many of its first rows."""
 
 
 class StepOptions(NamedTuple):
@@ -347,8 +347,8 @@ def batched_opening(
 ) -> tuple[Noise, Statistics, Array]:
     """Sums at the starting values, without the search and its derivatives: quick to compile.
 
-    Only the noise is chosen before, among a few multiples of where it starts and by what the client sees
-    alone: one that is too small makes any start look bad, and the comparison of two a comparison of misfits.
+    Only the noise is chosen before: among a few multiples of its start, the one that fits the client's own
+    rows best. Noise that is too small makes any start look bad, and starts could not be compared.
     """
     nothing = GlobalEvidence(jnp.zeros_like(broadcast.J), jnp.zeros_like(broadcast.h))
     broadcast = eqx.tree_at(lambda b: b.derivatives, broadcast, None)

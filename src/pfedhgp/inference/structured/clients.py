@@ -75,7 +75,7 @@ class StructuredClients:
     def answer(
         self, arrays: Arrays, kind: str, names: tuple[str, ...]
     ) -> list[dict[str, np.ndarray]]:
-        """The replies to a `start` or `round` broadcast, one a client."""
+        """The replies to a `start` or `round` broadcast, one for each client."""
         broadcast = Broadcast.of(
             block=block_from_arrays(arrays, self.like),
             J=jnp.asarray(arrays["J"]),
@@ -201,7 +201,7 @@ class StructuredClients:
     def _with_enough_jitter(
         self, step: Callable[[jax.Array], tuple[Statistics, Found]], names: tuple[str, ...]
     ) -> tuple[Statistics, Found]:
-        """Where a client's factorisation fails, its local jitter is raised tenfold, up to 1e-2."""
+        """If a client's factorisation fails, its local jitter is raised tenfold, up to 1e-2."""
         self.names = names
         while True:
             sums, found = step(jnp.asarray(self.jitter))
@@ -235,7 +235,7 @@ class StructuredClients:
         self.anchors = eqx.tree_at(where, self.anchors, (jnp.asarray(padded), jnp.asarray(active)))
 
     def state(self) -> State:
-        """Blocks, where their priors stand, and the statistics that were last sent, for the cavity."""
+        """Blocks, the centres of their priors, and the statistics last sent, which the cavity needs."""
         nats = {} if self.local_nats is None else {"local_nats": np.asarray(self.local_nats)}
         return State(
             {
@@ -336,7 +336,7 @@ class StructuredClients:
         ]
 
     def _name(self, i: int) -> str:
-        """Client `i`'s, where it is known: a resumed party may not have been asked yet."""
+        """Client `i`'s name, if it is known: a resumed party may not have been asked yet."""
         return self.names[i] if self.names else str(i)
 
     def _short_of_rows(self) -> np.ndarray:
@@ -351,8 +351,8 @@ class StructuredClients:
     def _refined(self, final: Broadcast, others: GlobalEvidence) -> ClientBlock:
         """Blocks after one more search, at the final θ_g.
 
-        A curvature says something at the best parameters alone, and the last round's were found before the
-        last step in B_g. Where the search fails a client keeps what it has.
+        A curvature means something only at the best parameters, and the last round's were found before the
+        last step in B_g. If the search fails, a client keeps what it has.
         """
         found, sums, _ = self._step(final, others, jnp.asarray(self.jitter))
         fine = np.isfinite(np.asarray(sums.evidence))

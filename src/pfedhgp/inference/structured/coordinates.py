@@ -1,4 +1,4 @@
-"""θ_g as a vector: the logarithms of the shared kernels' parameters, and of τ and φ where tied."""
+"""θ_g as a vector: the logarithms of the shared kernels' parameters, and of τ and φ without loadings."""
 
 from __future__ import annotations
 

@@ -2,12 +2,12 @@
 
     E_q log N(y; H v, N) = log N(y; H m, N) − ½ tr(N⁻¹ H S Hᵀ),   tr ≈ mean_k z_kᵀN⁻¹z_k,   z_k = H S^½ ε_k
 
-The columns y − H m and z_k are made once a round; an evaluation then filters a few columns instead of
-R M + 1, and no Gram matrix is formed. What the inducing inputs leave out costs −½ tr(N⁻¹R), R = k − q,
-less than −½ tr(R)/σ² by as much as local functions can take it up; draws from R estimate it too. It is
-the M-step of EM: where rounds settle, the bound's slope in the client's parameters is zero, up to the
-draws' error. Only for models without a deviation layer, whose weights would have to be held too, and
-with θ_g held.
+The columns y − H m and z_k are made once in a round. An evaluation then filters a few columns instead of
+R M + 1, and forms no Gram matrix. What the inducing inputs leave out costs −½ tr(N⁻¹R) with R = k − q. That
+is less than −½ tr(R)/σ², because local functions can take some of it up; draws from R estimate it too.
+It is the M-step of EM: when the rounds no longer change anything, the bound's slope in the client's
+parameters is zero, up to the draws' error. It works only without a deviation layer, whose weights would have
+to be held too, and with θ_g held.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pfedhgp.inference.structured.settings import Structured
 
 USUAL_NOISE, USUAL_WEIGHT = 0.01, 4.0
-"""Where noise is expected before clients have spoken, in scaled units, and how many of them that is worth."""
+"""The noise expected before any client has replied, in scaled units, and how many clients that counts for."""
 
 
 class StructuredServer:
@@ -94,7 +94,7 @@ class StructuredServer:
         return bound
 
     def advance(self, inputs: np.ndarray | None = None) -> None:
-        """Moves the block for the next round; to other inducing inputs where given."""
+        """Moves the block for the next round; to other inducing inputs if given."""
         assert self.total is not None
         structure, total = self.spec.structure, self.total
         self._set_radius()
@@ -122,7 +122,7 @@ class StructuredServer:
         expect_finite("the evidence at the new block", (self.J, self.h), matrix="ΣJ, Σh")
 
     def _moved_inputs(self, gradient: np.ndarray) -> np.ndarray:
-        """Z_g uphill by at most a tenth of its spacing times the trust radius; back where the bound fell."""
+        """Z_g uphill by at most a tenth of its spacing times the trust radius; back if the bound fell."""
         now = np.asarray(self.block.inputs)
         if self._fell() and self.before is not None and self.before.inputs.shape == now.shape:
             return np.asarray(self.before.inputs)

@@ -4,8 +4,8 @@ With the shared function's values u = L₀v₀ held fixed, J, h and the evidence
 and the change of prior is exact:
     J(θ, B) = Tᵀ (J₀(B) + Σ_p Δ_p ∂_p J) T,   v₀ = T v,   T = L₀⁻¹ L(θ)
     F(θ, B) = c + Δᵀ∂c + ½ ΔᵀCΔ + ½ hᵀ(I+J)⁻¹h − ½ log|I+J|
-Exact in B_g at θ₀ whatever the step, and in θ up to second order: so its gradient and Hessian at θ₀ are
-those of the ELBO, and further terms are not used (a linear J runs to |I+J| = 0, where F has no bound).
+F is exact in B_g at θ₀, and exact in θ up to second order. So its gradient and Hessian at θ₀ are those of the
+ELBO. Further terms are not used: J is linear in θ and can reach |I+J| = 0, and there F has no upper bound.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Surrogate(eqx.Module):
     def _transport_anywhere(
         self, structure: Structure, target: GlobalBlock, jitter: Array | float
     ) -> Array:
-        """T for any inducing inputs: exact where they are the same, else the conditional mean."""
+        """T for any inducing inputs: exact if they are the same, else the conditional mean."""
         old, new = self.block.basis(jitter), target.basis(jitter)
         T = new.project_from(old)
         if target.inputs.shape == self.block.inputs.shape:
