@@ -70,7 +70,7 @@ def written(monkeypatch):
     """A stand-in for `pfedhgp.report` that keeps what it is given."""
     calls = []
 
-    def write(path, model, *, rows=None, metrics=None, held_out=None):
+    def write(path, model, *, rows=None, metrics=None, held_out=None, **others):
         calls.append((model, rows, metrics, held_out))
         path.write_text("<html>")
         return path

@@ -118,11 +118,19 @@ def test_held_out_cycles_give_thresholds_and_reasons_are_written(run, model_and_
     [
         (lambda t: t.with_columns(x=pl.col("x") + 100), [], "'c0' overlaps no training input"),
         (lambda t: t.drop("p", "q"), [], "no column 'p'"),
-        (lambda t: t.with_columns(p=pl.lit(None), q=pl.lit(None)), [], "cycle 'c0' has no value"),
+        (
+            lambda t: t.with_columns(p=pl.lit(None), q=pl.lit(None)),
+            [],
+            "cycle 'c0' has no values: all its samples are missing",
+        ),
         (lambda t: t, ["--prior", "nobody=2"], "no class 'nobody' in the model"),
         (lambda t: t, ["--prior", "much"], "--prior must look like CLASS=WEIGHT"),
-        (lambda t: t, ["--prior", "press 0=3"], "--prior: no weight of press 1: each class needs"),
-        (lambda t: t, ["--prior", "press 0=-1"], "--prior press 0=-1: a weight must be above 0"),
+        (
+            lambda t: t,
+            ["--prior", "press 0=3"],
+            "--prior: no weight for press 1: every class needs",
+        ),
+        (lambda t: t, ["--prior", "press 0=-1"], "--prior press 0=-1: the weight must be above 0"),
         (lambda t: t, ["--false-alarms", "0.02"], "--false-alarms needs --held-out"),
         (lambda t: t.with_columns(truth=pl.lit("else")), ["--label", "truth"], "no class 'else'"),
     ],
@@ -158,7 +166,7 @@ def test_wrong_arrays_and_options_are_one_line(run, model_and_run, tmp_path):
         ([tmp_path / "nan.npz", *out], "NaN everywhere"),
         (
             [tmp_path / "three.npz", *out],
-            "3 channels without names, and the model has 2 outputs (p, q)",
+            "3 channels without names, but the model has 2 outputs (p, q)",
         ),
         ([tmp_path / "new.csv", *held, "--false-alarms", "2", *out], "between 0 and 1, got 2"),
         ([tmp_path / "new.csv", *out], "a table needs --cycle"),

@@ -325,13 +325,6 @@ def test_a_report_that_fails_leaves_the_old_one(written, model_and_run, run, tmp
     assert [p.name for p in tmp_path.iterdir()] == ["r.html"]
 
 
-def test_a_build_without_reports_says_so(model_and_run, run, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pfedhgp.report", None)  # as if it were not there
-    done = run("report", model_and_run[1])
-    assert done.code == 1
-    assert "no report was written" in done.err
-
-
 def test_several_outputs_and_inputs_named_like_ours_keep_their_places():
     """`long_table` against a model whose every number says where it came from."""
     from types import SimpleNamespace

@@ -42,7 +42,7 @@ def explain(cycle: int, one: str, two: str) -> Why:
 def content():
     scores = {"accuracy": 0.8, "log_loss": 0.5, "ece": 0.1, "confusion": []}
     names = [f"stroke {c}" for c in range(5)]
-    return files.made_of(diagnosis(), names, model="abc", explain=explain, scores=scores)
+    return files.report_content(diagnosis(), names, model="abc", explain=explain, scores=scores)
 
 
 def text_of(page: str) -> str:

@@ -1,4 +1,4 @@
-"""`pfedhgp audit RUN-or-home`: whether the log of what left is as it was written."""
+"""`pfedhgp audit RUN-or-HOME`: checks that a log of sent messages was not altered."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from pfedhgp.cli.options import AsJson
 
 if TYPE_CHECKING:
     from pfedhgp.federation.flower.audit import Finding
@@ -21,16 +23,17 @@ def audit(
     against: Annotated[
         Path | None,
         typer.Option(
-            metavar="RUN", help="The server's RUN: all hashes that it kept must be in the log."
+            metavar="RUN",
+            help="The server's RUN. The log must contain every hash that the server kept.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check an audit log: every line, in order, and the end.
 
-    Of a `federate` run also those of its sites, in RUN/sites.
+    For a `federate` run it also checks the logs of the sites, in RUN/sites.
 
-    Exit code 1 and the first bad line where one was altered.
+    If a line was altered, it names the first one and ends with exit code 1.
     """
     from pfedhgp.cli.terminal import result
     from pfedhgp.federation.flower.audit import LOG, check
@@ -75,7 +78,7 @@ def _as_json(path: Path, found: Finding) -> dict[str, Any]:
 
 
 def _of_site(home: Path, known: list[tuple[int, str]]) -> Finding | None:
-    """A site of a `federate` run; None where nothing ever left it."""
+    """The log of a site of a `federate` run; None if the site never sent anything."""
     from pfedhgp.federation.flower.audit import HEAD, LOG, START, Finding, check
 
     if (home / LOG).is_file():
@@ -86,7 +89,7 @@ def _of_site(home: Path, known: list[tuple[int, str]]) -> Finding | None:
 
 
 def _hashes(run: Path) -> dict[str, list[tuple[int, str]]]:
-    """The hashes that the server has of its sites' logs, by the name of a site's folder."""
+    """The hashes of the sites' logs that the server kept, by the name of the site's folder."""
     from pfedhgp.errors import InputError
     from pfedhgp.federation.flower.homes import site_hash
 
@@ -102,7 +105,7 @@ def _hashes(run: Path) -> dict[str, list[tuple[int, str]]]:
 
 
 def _known(home: Path, run: Path) -> list[tuple[int, str]]:
-    """The hashes that the server has of this site's log, by exchange."""
+    """The hashes of this site's log that the server kept, by exchange."""
     from pfedhgp.errors import InputError
     from pfedhgp.federation.flower.homes import site_hash
 
@@ -110,7 +113,7 @@ def _known(home: Path, run: Path) -> list[tuple[int, str]]:
         name = json.loads((home / "site.json").read_bytes())["name"]
         kept = _hashes(run).get(site_hash(name), [])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, InputError):
-        raise InputError(f"--against {run}: not the RUN of a server that knows this site") from None
+        raise InputError(f"--against {run}: not the RUN of a server of this site") from None
     if not kept:
-        raise InputError(f"--against {run}: this site was never counted there")
+        raise InputError(f"--against {run}: this site never took part in it")
     return kept

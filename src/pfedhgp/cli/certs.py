@@ -10,7 +10,8 @@ import typer
 
 def certs(
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="A new folder; with --key-only, the key's file.")
+        Path,
+        typer.Option(metavar="DIR", help="A new folder; with --key-only, the file for the key."),
     ],
     sites: Annotated[
         list[str] | None, typer.Option("--site", help="A site's name; may be repeated.")
@@ -22,21 +23,25 @@ def certs(
     days: Annotated[
         int,
         typer.Option(
-            min=1, max=36_500, help="How long server.crt is valid; ca.crt is ten years more."
+            min=1,
+            max=36_500,
+            help="Days that server.crt is valid; ca.crt is valid ten years longer.",
         ),
     ] = 365,
     renew: Annotated[
         bool,
-        typer.Option("--renew", help="Make DIR/server.crt anew, with DIR/ca.key; all else stays."),
+        typer.Option("--renew", help="Only replace DIR/server.crt, using DIR/ca.key."),
     ] = False,
     key_only: Annotated[
         bool,
-        typer.Option("--key-only", help="Make one site's key, where it stays, and print its line."),
+        typer.Option(
+            "--key-only", help="Only make the key of one site, and print its line for sites.toml."
+        ),
     ] = False,
 ) -> None:
     """Make a certificate authority, a server certificate and site keys.
 
-    For a trial. In earnest each site makes its own key (--key-only).
+    For a trial. For real use each site makes its own key (--key-only).
     """
     from pfedhgp.cli.extra import require_flower
     from pfedhgp.cli.terminal import say
@@ -48,9 +53,11 @@ def certs(
 
     if renew:
         if sites or key_only:
-            raise InputError("--renew makes server.crt anew and no key: give it without --site")
+            raise InputError(
+                "--renew only replaces server.crt: give it without --site and --key-only"
+            )
         last = making.renew_certificate(out, hosts or [], days=days)
-        say(f"{out / 'server.crt'}: valid until {last:%Y-%m-%d}; start the server again")
+        say(f"{out / 'server.crt'}: valid until {last:%Y-%m-%d}; restart the server")
         return
     if key_only:
         if not sites or len(sites) != 1:
@@ -60,10 +67,10 @@ def certs(
         typer.echo(making.sites_text({sites[0]: public}).splitlines()[-1])
         return
     if not sites:
-        raise InputError("--site is missing: the name of each site")
+        raise InputError("--site is missing: give the name of each site")
     paths = making.make_certificates(out, sites, hosts or ["localhost"], days=days)
     say(f"{out / 'ca.crt'}: for every site")
-    say(f"{out / 'ca.key'}: keep it offline: whoever has it can pass for the server")
+    say(f"{out / 'ca.key'}: keep it offline: whoever has it can pose as the server")
     say(f"{out / 'sites.toml'}, server.crt and server.key: for the server")
     for name, path in paths.items():
         say(f"{path}: for {short(name)} alone")

@@ -1,93 +1,101 @@
-"""`pfedhgp classify RUN DATA --out FILE`: which client each cycle is of, or none of these."""
+"""`pfedhgp classify RUN DATA --out FILE`: the client that each cycle belongs to, or none of these."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pfedhgp.cli.options import Delimiter
+from pfedhgp.cli.options import AsJson, Delimiter, Overwrite, Quiet, RunFolder
 
 if TYPE_CHECKING:
-    import numpy as np
     import polars as pl
 
-    from pfedhgp.data.columns import Columns
+    from pfedhgp.cli.cycle_batches import Batch
     from pfedhgp.diagnosis.decision import Calibration, Diagnosis, Why
     from pfedhgp.diagnosis.evidence import Evidence
     from pfedhgp.estimator import FederatedGP
 
 
 def classify(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that fit wrote.")],
+    run: RunFolder,
     data: Annotated[
-        Path, typer.Argument(metavar="DATA", help="Cycles: a long table, .npz or .mat.")
+        Path, typer.Argument(metavar="DATA", help="Cycles: a long table, or an .npz or .mat file.")
     ],
     out: Annotated[
-        str, typer.Option(metavar="FILE", help="A .csv, .csv.gz, .parquet or .feather file, or -.")
+        str,
+        typer.Option(
+            metavar="FILE", help="A .csv, .csv.gz, .parquet or .feather file, or - for stdout."
+        ),
     ],
     cycle: Annotated[
-        str | None, typer.Option(help="Column of a table that numbers the cycles.")
+        str | None, typer.Option(help="Column that numbers the cycles of a table.")
     ] = None,
     label: Annotated[
-        str | None, typer.Option(help="Column or array with true classes: scores are reported.")
+        str | None, typer.Option(help="Column or array with the true classes, to report scores.")
     ] = None,
     held_out: Annotated[
         Path | None,
-        typer.Option(metavar="DATA", help="Labelled cycles that the fit did not see: thresholds."),
+        typer.Option(
+            metavar="DATA", help="Labelled cycles that the fit did not see, to set thresholds."
+        ),
     ] = None,
     false_alarms: Annotated[
         float | None,
         typer.Option(
-            help="With --held-out: share of known cycles that may be none of these.",
+            help="With --held-out: share of known cycles that may be called none of these.",
             show_default="0.01",
         ),
     ] = None,
     prior: Annotated[
-        list[str] | None, typer.Option(metavar="CLASS=WEIGHT", help="Of each class; repeats.")
+        list[str] | None,
+        typer.Option(
+            metavar="CLASS=WEIGHT", help="Prior weight of a class; give it for every class."
+        ),
     ] = None,
     why: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write what decided, by channel and stretch (.csv)."),
+        typer.Option(
+            metavar="FILE", help="Write what decided each cycle, by channel and stretch (.csv)."
+        ),
     ] = None,
     delimiter: Delimiter = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace files that exist.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but warnings.")] = False,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Classify whole cycles by their probability under each client.
 
-    RUN is a folder that fit wrote; its clients are the classes.
+    The clients of RUN are the classes.
 
-    DATA is a long table with --cycle, or .npz or .mat with cycles.
+    DATA is a long table with --cycle, or an .npz or .mat file with cycles.
 
-    Columns: cycle, class, probability, surprise, log density of each.
+    The output has the columns cycle, class, probability, surprise and the log density of each class.
 
-    RUN keeps counts and the closest calls for its report, no samples.
+    RUN stores counts and the closest calls for its report, but no samples.
     """
     from pfedhgp.base.compilation_cache import use_compilation_cache
-    from pfedhgp.cli.predict import _check_options, write_table
+    from pfedhgp.cli.cycle_batches import read_batches
     from pfedhgp.cli.saved import columns_of, open_run
+    from pfedhgp.cli.tables import check_table, write_table
+    from pfedhgp.cli.targets import check_file
     from pfedhgp.cli.terminal import result, say, warnings_as_lines
     from pfedhgp.errors import InputError
 
     with warnings_as_lines() as told:
-        _check_options(out, 0.5, overwrite, as_json)
-        if why is not None and why.exists() and not overwrite:
-            raise InputError(f"{why} already exists: choose another file, or give --overwrite")
+        check_table(out, overwrite=overwrite, as_json=as_json)
+        if why is not None:
+            check_file(why, overwrite=overwrite)
         if held_out is not None and label is None:
-            raise InputError("--held-out needs --label: the column or array with true classes")
+            raise InputError("--held-out needs --label, the column or array with the true classes")
         rate = _false_alarms(false_alarms, held_out)
         spec = open_run(run)
         classes = [str(entry["name"]) for entry in spec["clients"]]
         if why is not None and len(classes) < 2:
             raise InputError(
-                f"--why compares two classes, and {run} has one client: leave --why out"
+                f"--why compares two classes, but {run} has one client: leave --why out"
             )
         priors = _priors(prior, classes)
         columns = columns_of(spec)
@@ -106,21 +114,21 @@ def classify(
         if kept is not None:
             known = _calibrated(model, kept, rate)
         found = _evidence(model, batches, novelty=known.thresholds is not None)
-        told_of = decision.diagnose(found, priors=priors, calibration=known)
+        diagnosis = decision.diagnose(found, priors=priors, calibration=known)
         names = [name for batch in batches for name in batch.names]
         truth = [each for batch in batches for each in batch.labels or ()]
-        scored = None  # before anything is written: a label may name a class that is not there
+        scored = None  # before anything is written: a label may name an unknown class
         if truth:
-            scored = decision.scores(told_of.classes, truth, told_of.probability)
-        write_table(table_of(told_of, names), out)
+            scored = decision.scores(diagnosis.classes, truth, diagnosis.probability)
+        write_table(table_of(diagnosis, names), out)
         if why is not None:
-            write_table(_reasons(model, batches, told_of), str(why))
-        _leave_for_report(run, spec, model, batches, told_of, scored)
+            write_table(_reasons(model, batches, diagnosis), str(why))
+        _store_for_report(run, spec, model, batches, diagnosis, scored)
     summary: dict[str, Any] = {
         "out": out,
         "cycles": len(names),
-        "classes": list(told_of.classes),
-        "none": int(told_of.none.sum()),
+        "classes": list(diagnosis.classes),
+        "none": int(diagnosis.none.sum()),
         "thresholds": known.thresholds is not None,
         "scores": scored,
     }
@@ -128,7 +136,7 @@ def classify(
         result({**summary, "warnings": told})
     elif out != "-":
         flagged = f", {summary['none']} none of these" if summary["thresholds"] else ""
-        say(f"{len(names)} cycles, {len(told_of.classes)} classes{flagged}: {out}", quiet=quiet)
+        say(f"{len(names)} cycles, {len(diagnosis.classes)} classes{flagged}: {out}", quiet=quiet)
         if scored is not None:
             say(
                 f"accuracy {scored['accuracy']:.4f}, log-loss {scored['log_loss']:.3f}, "
@@ -137,7 +145,7 @@ def classify(
             )
 
 
-def _leave_for_report(
+def _store_for_report(
     run: Path,
     spec: Mapping[str, Any],
     model: FederatedGP,
@@ -145,7 +153,7 @@ def _leave_for_report(
     found: Diagnosis,
     scored: Mapping[str, Any] | None,
 ) -> None:
-    """Counts and reasons into RUN; a folder that cannot be written is no reason to fail."""
+    """Stores counts and reasons in RUN; warns if the folder cannot be written."""
     import warnings
 
     from pfedhgp.diagnosis import files as classified
@@ -170,98 +178,8 @@ def _leave_for_report(
     try:
         classified.write(run, content)
     except OSError as error:
-        text = f"the report will not show these cycles: {run} cannot be written ({error.strerror})"
+        text = f"the report will not show these cycles: cannot write to {run} ({error.strerror})"
         warnings.warn(text, PFedHGPWarning, stacklevel=2)
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Cycles (C, Q, n) of one grid."""
-
-    names: list[str]
-    grid: np.ndarray
-    cycles: np.ndarray
-    channels: tuple[str, ...] | None
-    labels: list[str] | None
-
-
-def read_batches(
-    path: Path, columns: Columns, *, cycle: str | None, label: str | None, delimiter: str | None
-) -> list[Batch]:
-    """The cycles of a file; those of a table are grouped by the inputs that they have."""
-    from pfedhgp.data.cycle_files import SUFFIXES, read_cycles
-    from pfedhgp.errors import InputError
-
-    if path.suffix.lower() in SUFFIXES:
-        found = read_cycles(path, label=label or "label")
-        if label is not None and found.label is None:
-            raise InputError(f"{path}: no array {label!r}")
-        names = [str(c) for c in range(len(found.cycles))]
-        labels = list(found.label) if label is not None and found.label is not None else None
-        own = found.channels if found.named else columns.outputs
-        unknown = [name for name in own if name not in columns.outputs]
-        if unknown:
-            raise InputError(
-                f"{path}: no channel {unknown[0]!r} in the model; it has {', '.join(columns.outputs)}"
-            )
-        if not found.named and len(own) != found.cycles.shape[1]:
-            raise InputError(
-                f"{path}: {found.cycles.shape[1]} channels without names, and the model has "
-                f"{len(own)} outputs ({', '.join(own)}): add an array `channels` that names them"
-            )
-        return [Batch(names, found.grid[:, None], found.cycles, own, labels)]
-    return _from_table(path, columns, cycle, label, delimiter)
-
-
-def _from_table(
-    path: Path, columns: Columns, cycle: str | None, label: str | None, delimiter: str | None
-) -> list[Batch]:
-    from dataclasses import replace
-
-    import numpy as np
-    import polars as pl
-
-    from pfedhgp.data.readers import observations_of, read_tables
-    from pfedhgp.data.text_tables import delimiter_of
-    from pfedhgp.errors import InputError
-
-    if cycle is None:
-        raise InputError(f"{path}: a table needs --cycle: the column that numbers the cycles")
-    given = delimiter_of(delimiter)
-    wanted = [*columns.input_names, *columns.outputs, cycle, *([label] if label else [])]
-    tables = read_tables([path], wanted=wanted, delimiter=given)
-    if len(tables) > 1:
-        raise InputError(f"{path}: one table of cycles, not a folder")
-    there = tuple(name for name in columns.outputs if name in tables[0].frame.columns)
-    if not there:
-        tables[0].column(columns.outputs[0])  # says which columns there are
-    needed = replace(columns, client=None, outputs=there, cycle=cycle)
-    (rows,) = observations_of(tables, needed)
-    assert rows.cycle is not None
-    truth = None
-    if label is not None:
-        truth = tables[0].column(label).cast(pl.String).fill_null("").to_list()
-    groups: dict[bytes, list[tuple[str, Any, Any, str | None]]] = {}
-    for name in dict.fromkeys(rows.cycle.tolist()):
-        mine = np.flatnonzero(rows.cycle == name)
-        order = np.lexsort(rows.X[mine].T[::-1])
-        X, Y = rows.X[mine][order], rows.Y[mine][order]
-        if len(np.unique(X, axis=0)) != len(X):
-            raise InputError(f"{path}: cycle {name!r} has two rows at the same inputs")
-        if not np.isfinite(Y).any():
-            raise InputError(f"{path}: cycle {name!r} has no value: every sample of it is missing")
-        own = None if truth is None else str(truth[mine[0]])
-        groups.setdefault(X.tobytes(), []).append((name, X, Y, own))
-    return [
-        Batch(
-            [each[0] for each in group],
-            group[0][1],
-            np.stack([each[2].T for each in group]),
-            there,
-            None if truth is None else [str(each[3]) for each in group],
-        )
-        for group in groups.values()
-    ]
 
 
 def _evidence(model: FederatedGP, batches: Sequence[Batch], *, novelty: bool) -> Evidence:
@@ -291,7 +209,7 @@ def _false_alarms(given: float | None, held_out: Path | None) -> float:
         return FALSE_ALARMS
     if held_out is None:
         raise InputError(
-            "--false-alarms needs --held-out: labelled cycles that the fit did not see, for thresholds"
+            "--false-alarms needs --held-out: labelled cycles that the fit did not see"
         )
     if not 0.0 < given < 1.0:
         raise InputError(f"--false-alarms must be between 0 and 1, got {given:g}")
@@ -316,15 +234,15 @@ def _priors(given: Sequence[str] | None, classes: Sequence[str]) -> dict[str, fl
             known = ", ".join(classes)
             raise InputError(f"--prior {text}: no class {name!r} in the model; it has {known}")
         if not 0.0 < found[name] < float("inf"):
-            raise InputError(f"--prior {text}: a weight must be above 0")
+            raise InputError(f"--prior {text}: the weight must be above 0")
     missing = [name for name in classes if name not in found]
     if missing:
-        raise InputError(f"--prior: no weight of {', '.join(missing)}: each class needs one")
+        raise InputError(f"--prior: no weight for {', '.join(missing)}: every class needs one")
     return found
 
 
 def table_of(found: Any, names: Sequence[str]) -> pl.DataFrame:
-    """cycle, class, probability of that class, surprise, and each class's log density."""
+    """cycle, class, probability of that class, surprise, and the log density of each class."""
     import numpy as np
     import polars as pl
 
@@ -342,7 +260,7 @@ def table_of(found: Any, names: Sequence[str]) -> pl.DataFrame:
 
 
 def _reasons(model: FederatedGP, batches: Sequence[Batch], found: Any) -> pl.DataFrame:
-    """Of each cycle: the best class against the next, in nats, by channel and stretch."""
+    """For each cycle the best class against the second best, in nats, by channel and stretch."""
     import numpy as np
     import polars as pl
 

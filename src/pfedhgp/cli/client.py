@@ -7,22 +7,24 @@ from typing import Annotated
 
 import typer
 
-from pfedhgp.cli.options import Delimiter
+from pfedhgp.cli.options import Delimiter, Quiet
 
 
 def client(
     data: Annotated[
-        list[Path], typer.Option(help="This site's rows: a table, or several of the same form.")
+        list[Path],
+        typer.Option(help="This site's rows: one table, or several with the same columns."),
     ],
     name: Annotated[str, typer.Option(help="This site's name, as in the server's sites.toml.")],
     address: Annotated[
-        str, typer.Option("--server", metavar="HOST:PORT", help="Where the server is.")
+        str, typer.Option("--server", metavar="HOST:PORT", help="The server's address.")
     ],
     home: Annotated[
-        Path, typer.Option(metavar="DIR", help="This site's folder: state, audit log and model.")
+        Path,
+        typer.Option(metavar="DIR", help="This site's folder, for state, audit log and model."),
     ],
     ca: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The certificate authority, ca.crt.")
+        Path | None, typer.Option(metavar="FILE", help="The certificate of the authority, ca.crt.")
     ] = None,
     key: Annotated[
         Path | None, typer.Option(metavar="FILE", help="This site's private key.")
@@ -31,7 +33,7 @@ def client(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="The settings that were agreed: others of the server's are refused.",
+            help="The agreed settings. If the server has others, the site refuses to take part.",
         ),
     ] = None,
     delimiter: Delimiter = None,
@@ -43,24 +45,24 @@ def client(
     ] = 5,
     wait: Annotated[
         float | None,
-        typer.Option(help="Seconds to wait for the first message; no limit if not set."),
+        typer.Option(help="Seconds to wait for the first message. Default: no limit."),
     ] = None,
     stay: Annotated[
-        bool, typer.Option("--stay", help="Go on to the next run when the model is delivered.")
+        bool, typer.Option("--stay", help="Wait for the next run after the model is delivered.")
     ] = False,
     insecure: Annotated[
         bool,
-        typer.Option("--insecure", help="Without TLS and key: to 127.0.0.1 alone, for trials."),
+        typer.Option("--insecure", help="No TLS and no key, only to 127.0.0.1: for trials."),
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but warnings.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Take part in a federation with rows that stay here.
 
-    Columns and model come from the server; only sums are sent.
+    The server sets columns and model. The site sends only sums.
 
-    HOME/audit.jsonl has what left; HOME/model is the model at the end.
+    HOME/audit.jsonl lists everything that was sent. HOME/model is the model at the end.
 
-    After a stop or a crash the same command goes on.
+    After a stop or a crash, run the same command again to continue.
     """
     from pfedhgp.base.compilation_cache import use_compilation_cache
     from pfedhgp.base.signals import heed
@@ -85,12 +87,12 @@ def client(
     if insecure:
         require_loopback(host, "--server")
         if ca is not None or key is not None:
-            raise InputError("--insecure goes without --ca and --key: choose one")
+            raise InputError("--insecure cannot be combined with --ca and --key: choose one")
     else:
         for given, option in ((ca, "--ca"), (key, "--key")):
             if given is None:
                 raise InputError(
-                    f"{option} is missing: connections are encrypted and authenticated"
+                    f"{option} is missing: connections are encrypted and authenticated (trials: --insecure)"
                 )
             if not given.is_file():
                 raise InputError(f"{given}: no such file")

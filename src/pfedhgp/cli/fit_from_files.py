@@ -116,7 +116,7 @@ def _fitted_and_written(
         with writing_to(run):
             model.save(run, overwrite=True)  # `_check_run` has asked already
         _tell(show, "writing the report" if config.report else None)
-        report = _report(model, run, data, quiet=job.quiet) if config.report else None
+        report = _report(model, run, data) if config.report else None
     return model, report
 
 
@@ -284,8 +284,8 @@ def _keep_metrics(model: FederatedGP, data: Ingested, began: float, show: Any) -
     model.model_ = replace(model.model_, metrics=metrics)
 
 
-def _report(model: FederatedGP, run: Path, data: Ingested, *, quiet: bool) -> Path | None:
+def _report(model: FederatedGP, run: Path, data: Ingested) -> Path:
     from pfedhgp.cli.report import write_report
 
     rows, held_out = (client_rows(part, data.columns) for part in (data.training, data.test))
-    return write_report(run / "report.html", model, rows=rows, held_out=held_out, quiet=quiet)
+    return write_report(run / "report.html", model, rows=rows, held_out=held_out)

@@ -1,8 +1,7 @@
-"""`pfedhgp predict RUN DATA --out FILE`: a long table of predictions, one row an input row and output."""
+"""`pfedhgp predict RUN DATA --out FILE`: a long table of predictions, one row per input row and output."""
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,10 +18,9 @@ if TYPE_CHECKING:
     from pfedhgp.data.readers import Observations
     from pfedhgp.estimator import FederatedGP
 
-SUFFIXES = (".csv", ".csv.gz", ".parquet", ".feather")
 OURS = ("client", "output", "mean", "sd", "lower", "upper", "global", "deviation", "local")
 FLAG = "known"
-"""The last column: whether the model knows the client, or predicts for it from the population."""
+"""The last column: true if the model knows the client, false if it predicts from the population."""
 
 
 def predict(
@@ -40,12 +38,12 @@ def predict(
         ),
     ],
     level: Annotated[
-        float, typer.Option(help="Of the interval from lower to upper, noise included.")
+        float, typer.Option(help="Level of the interval from lower to upper, with noise.")
     ] = 0.95,
     client: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="The client of all rows, for data without a client column."
+            metavar="NAME", help="The client of all rows, if the data have no client column."
         ),
     ] = None,
     delimiter: Delimiter = None,
@@ -55,21 +53,25 @@ def predict(
 ) -> None:
     """Predict for the rows of tables, with uncertainty and layer by layer.
 
-    Columns: client, inputs, output, mean, sd, lower, upper, layers, known.
+    The output has the columns client, inputs, output, mean, sd, lower, upper, layers, known.
 
-    sd, lower and upper are those of an observation, noise included.
+    sd, lower and upper are for an observation, with noise.
 
-    global, deviation and local are means, and add up to mean.
+    global, deviation and local are means that add up to mean.
 
-    A client that is not known gets the population's prediction; known is then false.
+    An unknown client gets the population's prediction; known is then false.
     """
     from pfedhgp.base.compilation_cache import use_compilation_cache
     from pfedhgp.cli.saved import clients_of, columns_of, dropped_of, model_of, open_run
+    from pfedhgp.cli.tables import check_table, write_table
     from pfedhgp.cli.terminal import counted, result, say, warnings_as_lines
     from pfedhgp.data.text_tables import delimiter_of
+    from pfedhgp.errors import InputError
 
     with warnings_as_lines() as told:
-        _check_options(out, level, overwrite, as_json)
+        if not 0.0 < level < 1.0:
+            raise InputError(f"--level must be between 0 and 1, got {level}")
+        check_table(out, overwrite=overwrite, as_json=as_json)
         run = model_of(run)
         spec = open_run(run)
         columns = columns_of(spec)
@@ -101,21 +103,6 @@ def predict(
         say(f"{made} for {whose}: {out}", quiet=quiet)
 
 
-def _check_options(out: str, level: float, overwrite: bool, as_json: bool) -> None:
-    from pfedhgp.cli.targets import check_file
-    from pfedhgp.errors import InputError
-
-    if not 0.0 < level < 1.0:
-        raise InputError(f"--level must be between 0 and 1, got {level}")
-    if out == "-":
-        if as_json:
-            raise InputError("--json prints to stdout, where --out - puts the table: choose one")
-        return
-    if not out.lower().endswith(SUFFIXES):
-        raise InputError(f"--out {out}: the name must end in {', '.join(SUFFIXES)}, or be -")
-    check_file(Path(out), overwrite=overwrite)
-
-
 def read_inputs(
     files: Sequence[Path],
     columns: Columns,
@@ -124,7 +111,7 @@ def read_inputs(
     delimiter: str | None,
     dropped: Sequence[str] = (),
 ) -> list[Observations]:
-    """The rows to predict at, by client; outputs are not needed, and not read, nor are inputs `dropped`."""
+    """The rows to predict at, by client; outputs and the inputs `dropped` are not read."""
     from dataclasses import replace
 
     from pfedhgp.data.readers import observations_of, read_tables, wanted_names
@@ -137,8 +124,8 @@ def read_inputs(
     for name in dropped:
         if any(name in table.names for table in tables):
             warnings.warn(
-                f"input {name!r} is not used: it was constant in the fit, so the model knows of no "
-                "other value of it",
+                f"input {name!r} is not used: it was constant in the fit, so the model knows only one "
+                "value of it",
                 PFedHGPWarning,
                 stacklevel=2,
             )
@@ -156,10 +143,10 @@ def read_inputs(
             assert each.order is not None
             found.append(replace(each, name=client, order=each.order + start))
         start += len(table)
-    return _together(found)
+    return _joined(found)
 
 
-def _together(parts: list[Observations]) -> list[Observations]:
+def _joined(parts: list[Observations]) -> list[Observations]:
     """One client's rows from several files."""
     from dataclasses import replace
 
@@ -201,7 +188,7 @@ def long_table(
     X = np.concatenate([each.X for each in rows])
     series = [pl.Series("client", [names[n] for n in row], dtype=pl.String)]
     for j, column in enumerate(columns.inputs):
-        # An input that is called like a column of ours keeps its name behind "input".
+        # An input with the name of one of our columns is called "input NAME".
         name = f"input {column.name}" if column.name in (*OURS, FLAG) else column.name
         shown = pl.Series(name, column.shown(X[row, j]))
         dated = column.kind == "datetime"
@@ -213,7 +200,7 @@ def long_table(
 
 
 def _of_client(model: FederatedGP, rows: Observations, level: float) -> Mapping[str, Any]:
-    """Each of OURS behind `output`, and FLAG, as one array, outputs of a row side by side."""
+    """Each of OURS after `output`, and FLAG, as one array, with the outputs of a row side by side."""
     import numpy as np
 
     from pfedhgp.errors import ExtrapolationWarning, PFedHGPWarning
@@ -221,7 +208,7 @@ def _of_client(model: FederatedGP, rows: Observations, level: float) -> Mapping[
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", PFedHGPWarning)
         p = model.predict(rows.name, rows.X)
-    for each in caught:  # an unknown client was named already, for all of them together
+    for each in caught:  # unknown clients were already named, all in one warning
         if issubclass(each.category, ExtrapolationWarning):
             warnings.warn(f"client {rows.name!r}: {each.message}", each.category, stacklevel=3)
     lower, upper = p.interval(level)
@@ -229,29 +216,3 @@ def _of_client(model: FederatedGP, rows: Observations, level: float) -> Mapping[
     arrays |= {layer: p.layers[layer].mean for layer in ("global", "deviation", "local")}
     arrays[FLAG] = np.full(p.mean.shape, p.known)
     return {name: array.reshape(-1) for name, array in arrays.items()}
-
-
-def write_table(table: pl.DataFrame, out: str) -> None:
-    """Whole or not at all, by the file's suffix."""
-    import gzip
-    import io
-
-    from pfedhgp.base.atomic_files import replacing
-    from pfedhgp.cli.targets import writing_to
-
-    text = "%Y-%m-%dT%H:%M:%S%.fZ"
-    if out == "-":
-        sys.stdout.write(table.write_csv(datetime_format=text))
-        sys.stdout.flush()
-        return
-    # Made in memory and written by Python: polars' own errors do not say that a disk is full.
-    content = io.BytesIO()
-    if out.lower().endswith(".parquet"):
-        table.write_parquet(content)
-    elif out.lower().endswith(".feather"):
-        table.write_ipc(content)
-    else:
-        text_of = table.write_csv(datetime_format=text).encode("utf-8")
-        content.write(gzip.compress(text_of) if out.lower().endswith(".gz") else text_of)
-    with writing_to(Path(out)), replacing(Path(out)) as beside:
-        beside.write_bytes(content.getbuffer())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pfedhgp.cli.options import AsJson, Delimiter, Overwrite, Quiet, RunFolder
-from pfedhgp.cli.terminal import say
 
 if TYPE_CHECKING:
     from pfedhgp.data.rows import ClientRows
@@ -23,10 +21,10 @@ def report(
     run: RunFolder,
     data: Annotated[
         list[Path] | None,
-        typer.Option("--data", help="Data to show beside the predictions; may be repeated."),
+        typer.Option("--data", help="Rows to show with the predictions; may be repeated."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="The file to write; by default RUN/report.html.")
+        Path | None, typer.Option("--out", help="The file to write. Default: RUN/report.html.")
     ] = None,
     delimiter: Delimiter = None,
     overwrite: Overwrite = False,
@@ -35,16 +33,13 @@ def report(
 ) -> None:
     """Write a report of a fitted model: one HTML file, no network.
 
-    RUN is a folder that fit wrote; it holds no rows.
+    RUN has no rows: give --data to see them with the predictions.
 
-    Give --data to see rows beside the predictions.
+    Rows that the fit held out are marked, and rows that it did not have look different.
 
-    Rows that the fit held out are marked; other data are shown apart.
+    The report also shows groups that cluster found, and the cycles that classify saw last.
 
-    Groups that cluster found in RUN are in it.
-    Cycles that classify last saw are in it, and what decided.
-
-    An existing report, RUN's own too, is replaced with --overwrite only.
+    An existing report is replaced only with --overwrite.
     """
     from pfedhgp.base.compilation_cache import use_compilation_cache
     from pfedhgp.cli.saved import columns_of, open_run
@@ -76,7 +71,7 @@ def report(
         warn_of(parts.strangers, "not in the model, and not shown")
         warn_of(
             [each.name for each in parts.others],
-            "not the rows of the fit: drawn apart, as neither fitted nor held out",
+            "not the rows of the fit: drawn as other rows, neither fitted nor held out",
         )
         written = write_report(
             target,
@@ -86,10 +81,7 @@ def report(
             others=parts.others,
             zones=_zones(run, spec["sha256"]),
             classified=_classified(run, spec["sha256"]),
-            quiet=quiet,
         )
-        if written is None:
-            raise typer.Exit(1)
     if as_json:
         result({"run": str(run), "report": str(written), "warnings": told})
     elif not quiet:
@@ -97,7 +89,7 @@ def report(
 
 
 def _zones(run: Path, model: str) -> KeptZones | None:
-    """What `pfedhgp cluster` left in RUN; zones that cannot be shown are no reason for no report."""
+    """The zones that `pfedhgp cluster` stored in RUN; warns if they cannot be shown."""
     from pfedhgp.errors import InputError, PFedHGPWarning
     from pfedhgp.zones import files as zone_files
 
@@ -109,7 +101,7 @@ def _zones(run: Path, model: str) -> KeptZones | None:
 
 
 def _classified(run: Path, model: str) -> dict[str, Any] | None:
-    """What `pfedhgp classify` left in RUN; what cannot be shown is no reason for no report."""
+    """The result that `pfedhgp classify` stored in RUN; warns if it cannot be shown."""
     from pfedhgp.diagnosis import files as classified
     from pfedhgp.errors import InputError, PFedHGPWarning
 
@@ -129,25 +121,24 @@ def write_report(
     others: Sequence[ClientRows] = (),
     zones: KeptZones | None = None,
     classified: dict[str, Any] | None = None,
-    quiet: bool,
-) -> Path | None:
-    """Writes the report whole or not at all; None, and a line, where this build has none.
+) -> Path:
+    """Writes the report, whole or not at all.
 
-    Rows that were fitted to, rows that were held out and rows of which this is not known are shown apart.
+    Rows of the fit, rows that were held out and rows of which neither is known look different.
     """
     from pfedhgp.base.atomic_files import replacing
     from pfedhgp.cli.targets import writing_to
+    from pfedhgp.report import write
 
-    try:
-        package = importlib.import_module("pfedhgp.report")
-    except ModuleNotFoundError as error:
-        if error.name != "pfedhgp.report":
-            raise
-        say("pfedhgp: no report was written: this build has no pfedhgp.report", quiet=quiet)
-        return None
-    apart: dict[str, Any] = {"held_out": held_out, "others": others, "zones": zones}
-    apart["classified"] = classified
-    apart = {name: part for name, part in apart.items() if part}
     with writing_to(path), replacing(path) as beside:
-        package.write(beside, model, rows=rows, metrics=model.model_.metrics, **apart)
+        write(
+            beside,
+            model,
+            rows=rows,
+            metrics=model.model_.metrics,
+            held_out=held_out,
+            others=others,
+            zones=zones,
+            classified=classified,
+        )
     return path

@@ -7,13 +7,16 @@ from typing import Annotated
 
 import typer
 
+from pfedhgp.cli.options import AsJson, Quiet
+
 
 def server(
     config: Annotated[
-        Path, typer.Option(metavar="FILE", help="Settings in TOML: columns, model, inference.")
+        Path, typer.Option(metavar="FILE", help="Settings as TOML: columns, model, inference.")
     ],
     sites: Annotated[
-        Path, typer.Option(metavar="FILE", help="sites.toml: each site's name and public key.")
+        Path,
+        typer.Option(metavar="FILE", help="sites.toml, with the name and public key of each site."),
     ],
     out: Annotated[Path, typer.Option(metavar="RUN", help="The folder for the model.")],
     certificates: Annotated[
@@ -21,37 +24,39 @@ def server(
         typer.Option(
             "--certs",
             metavar="DIR",
-            help="A folder with ca.crt, server.crt and server.key; by default that of sites.toml.",
+            help="Folder with ca.crt, server.crt and server.key. Default: that of sites.toml.",
         ),
     ] = None,
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where sites connect to.")
+        str, typer.Option(metavar="HOST:PORT", help="The address that sites connect to.")
     ] = "0.0.0.0:9092",
-    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of training at most.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Maximum number of training rounds.")
+    ] = None,
     timeout: Annotated[
-        float, typer.Option(help="Seconds that an exchange waits for sites.")
+        float, typer.Option(help="Seconds that an exchange waits for the sites.")
     ] = 600.0,
     quorum: Annotated[
         int | None,
-        typer.Option(help="Sites without which training stops; by default half of them."),
+        typer.Option(help="Training stops with fewer sites. Default: half of them."),
     ] = None,
     insecure: Annotated[
         bool,
-        typer.Option("--insecure", help="Without TLS and keys: on 127.0.0.1 alone, for trials."),
+        typer.Option("--insecure", help="No TLS and no keys, only on 127.0.0.1: for trials."),
     ] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace RUN, or the run that stopped in it.")
+        bool, typer.Option("--overwrite", help="Replace RUN, or the unfinished run in it.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but warnings.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train with sites on their own machines.
 
-    Waits for the sites of sites.toml, trains, and writes RUN.
+    Waits for the sites in sites.toml, trains, and writes RUN.
 
-    A site that does not answer in time is left out, and said so.
+    A site that does not answer in time is left out; the log names it.
 
-    After a stop or a crash the same command goes on.
+    After a stop or a crash, run the same command again to continue.
     """
     from pfedhgp.base.compilation_cache import use_compilation_cache
     from pfedhgp.base.signals import Heeding
@@ -99,8 +104,8 @@ def server(
         return
     if late := len(summary["without_model"]):
         say(
-            f"{late} of {summary['sites']} sites have not got the model: the same command, given again, "
-            "delivers it; those that have left are to be taken out of sites.toml"
+            f"{late} of {summary['sites']} sites do not have the model yet: run the same command again to "
+            "deliver it; remove sites that have left from sites.toml"
         )
     bound = "unknown" if summary["bound"] is None else f"{summary['bound']:.2f}"
     say(
@@ -111,7 +116,7 @@ def server(
 
 
 def _certificates(given: Path | None, sites: Path) -> Path:
-    """The folder with the server's certificate: as given, or that of sites.toml, as `certs` writes them."""
+    """The folder with the server's certificate: as given, or that of sites.toml."""
     from pfedhgp.errors import InputError
 
     folder = sites.parent if given is None else given
@@ -120,14 +125,14 @@ def _certificates(given: Path | None, sites: Path) -> Path:
             if given is not None:
                 raise InputError(f"{folder / name}: no such file")
             raise InputError(
-                f"--certs is missing, and there is no {name} beside {sites}: `pfedhgp certs` makes the "
-                "certificates for a trial"
+                f"--certs is missing, and there is no {name} beside {sites}: make certificates for a trial "
+                "with `pfedhgp certs`"
             )
     return folder
 
 
 def line_of(entry: dict[str, object]) -> str:
-    """An exchange for people."""
+    """One exchange as text for the terminal."""
     from pfedhgp.cli.terminal import counted as plural
     from pfedhgp.data.table import short
     from pfedhgp.federation.flower.envelope import CODES

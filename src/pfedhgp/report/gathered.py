@@ -62,9 +62,9 @@ def gather(
     others: ClientTables,
 ) -> Gathered:
     """Chooses the clients to show, and predicts for them."""
-    model = estimator._fitted()
+    clients, model = estimator.clients_, estimator.model_
     errors = scores.relative_errors(metrics)
-    chosen = choose(list(model.clients), errors)
+    chosen = choose(clients, errors)
     given = [{r.name: r for r in part or ()} for part in (rows, held_out, others)]
     finest = [finest_scale(model, chosen, j) for j in range(model.inputs)]
     points = [grid_size(scale) for scale in finest]

@@ -76,7 +76,7 @@ CLIENT = [
         ([*CLIENT], "--ca is missing"),
         ([*CLIENT, "--ca", "certs/ca.crt"], "--key is missing"),
         ([*CLIENT, "--ca", "certs/ca.crt", "--key", "certs/ca.crt"], "not an ECDSA private key"),
-        ([*CLIENT, "--insecure", "--ca", "certs/ca.crt"], "goes without --ca"),
+        ([*CLIENT, "--insecure", "--ca", "certs/ca.crt"], "cannot be combined with --ca"),
         (
             [*CLIENT[:5], "--server", "10.0.0.1:9", "--home", "home", "--insecure"],
             "--server must be 127.0.0.1",

@@ -49,7 +49,7 @@ def test_kills_nan_replays_and_silence(deployment, run):
     server = here.server(*options, "400")
     assert here.wait(server, "server") == 0, here.out("server")
     assert here.out("server").count("going on with the run that stopped") == 2
-    assert "3 of 7 sites have not got the model" in here.out("server")
+    assert "3 of 7 sites do not have the model yet" in here.out("server")
 
     _check_participation(here.participation())
     expected = replay(plan_of(here), rows, here.participation())
