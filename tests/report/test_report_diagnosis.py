@@ -79,7 +79,7 @@ def test_the_section_says_which_channel_and_which_stretch(content):
     page = section(content, axis=InputAxis("angle"))
     text = text_of(page)
     for words in (
-        "5 cycles, each taken for the client under which it is most probable, or for none of these",
+        "5 cycles, each assigned to the client under which it is most probable, or to none of these",
         "accuracy 80.0 %",
         "none of these 1",
         "Cycle stroke 3 worn rather than normal, 3.50 nats",

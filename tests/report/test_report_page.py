@@ -175,8 +175,8 @@ def test_scores_are_by_output_and_say_what_they_are_averaged_over(full):
     assert lines[2][:3] == ["this model", "clients", "20"]
     assert lines[2][3] == "<b>0.310</b>"  # the best of the averages over clients
     assert lines[3][:4] == ["pooled GP", "clients", "20", "0.900"]
-    assert "every held-out row counts alike" in text_of(errors)
-    assert "the mean of the clients' own scores" in text_of(errors).replace("&#39;", "'")
+    assert "every held-out row has the same weight" in text_of(errors)
+    assert "Over clients: every client has the same weight" in text_of(errors)
 
 
 def test_scores_of_several_outputs_are_apart():
@@ -214,7 +214,7 @@ def test_scores_of_several_outputs_are_apart():
 
 def test_rows_of_which_nothing_is_known_are_apart(case):
     page = report.render(estimator_of(case), others=rows_of(case))
-    assert "Squares are rows that are not the fit" in page
+    assert "Squares are other rows" in page
     assert re.search(r'id="[^"]*-others"', page)
     assert not re.search(r'id="[^"]*-(rows|held-out)"', page)
     assert "It holds no data points" not in page
@@ -289,7 +289,7 @@ def test_more_slices_than_fit_are_counted():
 
 def test_no_history_no_messages_no_bound_are_said(case):
     text = text_of(report.render(estimator_of(case, history=[], messages=[])))
-    assert "has no history" in text
+    assert "has no record of its training" in text
     assert "has no message log" in text
     history = [{**h, "bound": None} for h in estimator_of(case).history_]
     assert "does not send its bound" in text_of(report.render(estimator_of(case, history=history)))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pfedhgp.report.shares import Evidence, evidence, shares, signs_of_shakiness
+from pfedhgp.report.shares import Evidence, evidence, shares, signs_of_uncertainty
 from support.reported import case_of, estimator_of
 
 SOUND = Evidence(
@@ -62,7 +62,7 @@ def test_evidence_is_computed_from_the_layers(predictions):
 
 
 def test_nothing_is_said_where_nothing_is_wrong():
-    assert signs_of_shakiness(SOUND) == []
+    assert signs_of_uncertainty(SOUND) == []
 
 
 UNEVEN = {"a": 1001, **dict.fromkeys("bcdefgh", 100)}
@@ -75,16 +75,19 @@ UNEVEN = {"a": 1001, **dict.fromkeys("bcdefgh", 100)}
         ({"clients": 1}, "only one client"),
         ({"rows": UNEVEN}, "the largest has 1001 observed cells, the smallest 100"),
         # (Σn)²/Σn² = 1600²/(900² + 7 · 100²) = 2.9, though no client has more than nine times another's
-        ({"rows": {**UNEVEN, "a": 900}}, "8 clients say as much as 2.9 of equal size"),
+        (
+            {"rows": {**UNEVEN, "a": 900}},
+            "8 clients tell as much about the shared layer as 2.9",
+        ),
         # 1/√(1 + φ/T) = .9 at φ = .2346 T
         ({"heterogeneity": 0.24 * 8}, "the global layer correlates 0.89 with what all share"),
         ({"deviation_share": 0.019, "local_share": 0.019}, "Clients are nearly identical"),
         ({"deviation_share": 0.019}, "local layers 10\u202f%: clients differ"),
-        ({"deviation_uncertainty": 1.01}, "no larger than their own uncertainty"),
+        ({"deviation_uncertainty": 1.01}, "no larger than their uncertainty"),
     ],
 )
 def test_each_sign_is_said(change, words):
-    (sign,) = signs_of_shakiness(replace(SOUND, **change))
+    (sign,) = signs_of_uncertainty(replace(SOUND, **change))
     assert words in sign
 
 
@@ -108,7 +111,7 @@ THREE = {"clients": 3, "rows": dict.fromkeys("abc", 100)}
     ],
 )
 def test_few_or_unbalanced_clients_are_told_the_rules_figure(change, words):
-    (sign,) = signs_of_shakiness(replace(SOUND, **change))
+    (sign,) = signs_of_uncertainty(replace(SOUND, **change))
     assert "By rule of thumb, " in sign
     assert words in sign
 
@@ -117,8 +120,8 @@ def test_few_or_unbalanced_clients_are_told_the_rules_figure(change, words):
 def test_few_or_unbalanced_clients_are_not_called_identical(change):
     """A deviation that is not seen may be one that could not be seen."""
     small = replace(SOUND, deviation_share=0.001, local_share=0.001)
-    assert "nearly identical:" in " ".join(signs_of_shakiness(small))
-    signs = signs_of_shakiness(replace(small, **change))
+    assert "nearly identical:" in " ".join(signs_of_uncertainty(small))
+    signs = signs_of_uncertainty(replace(small, **change))
     assert len(signs) == 2
     assert "These data cannot tell" in signs[1]
     assert "Clients are nearly identical" not in " ".join(signs)
@@ -137,4 +140,4 @@ def test_few_or_unbalanced_clients_are_not_called_identical(change):
     ],
 )
 def test_the_limits_themselves_are_fine(change):
-    assert signs_of_shakiness(replace(SOUND, **change)) == []
+    assert signs_of_uncertainty(replace(SOUND, **change)) == []

@@ -23,12 +23,12 @@ __all__ = ["ClientTables", "Gathered", "both", "gather"]
 ClientTables = Sequence[ClientRows] | None
 
 CLEAR_SCALES = 18.0
-"""So many of the finest scale are clear to see in a narrow figure; of more it also shows the last larger."""
+"""Finest scales that are clear in a narrow figure; with more it also shows the last ones larger."""
 
 
 @dataclass(frozen=True, eq=False)
 class Gathered:
-    """Rows by client are those fitted to, those held out, and those of which neither is known."""
+    """What the sections show; rows by client are those of the fit, those held out, and others."""
 
     exchanges: int
     model: FittedModel
@@ -42,11 +42,11 @@ class Gathered:
     by_error: bool
     views: Mapping[str, ClientView]
     since: Sequence[float]
-    """For each input, where the part begins that a narrow figure shows larger, as a part of the domain."""
+    """for each input, where the stretch begins that a narrow figure shows larger, as a share of the domain"""
 
     @property
     def counts(self) -> dict[str, int]:
-        """Observed cells that each client was fitted to: as the fit counted them, or of the rows given."""
+        """Observed cells of each client in the fit: as the fit counted them, or in the given rows."""
         kept = self.metrics.get("data") or {}
         if kept:
             return {name: int(entry["cells"]) for name, entry in kept.items() if "cells" in entry}
@@ -61,7 +61,7 @@ def gather(
     held_out: ClientTables,
     others: ClientTables,
 ) -> Gathered:
-    """Chooses the clients to show, and predicts for them."""
+    """Chooses the clients to show and predicts for them."""
     clients, model = estimator.clients_, estimator.model_
     errors = scores.relative_errors(metrics)
     chosen = choose(clients, errors)

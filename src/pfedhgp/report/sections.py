@@ -11,7 +11,7 @@ from markupsafe import Markup
 from pfedhgp.inference.ending import in_words
 from pfedhgp.report import carpet, charts, facts, figures, scores, words
 from pfedhgp.report.gathered import Gathered, both
-from pfedhgp.report.shares import PARTS, evidence, shares, signs_of_shakiness
+from pfedhgp.report.shares import PARTS, evidence, shares, signs_of_uncertainty
 
 __all__ = ["convergence", "fitted", "layer_shares", "outputs_together", "overview", "tiles"]
 
@@ -140,7 +140,7 @@ def layer_shares(found: Gathered) -> dict[str, Any]:
             lambda w, key: charts.variance_shares(found.chosen, drawn, width=w, name=key), "shares"
         ),
         "mean": dict(zip(PARTS, drawn.mean(axis=0).tolist(), strict=True)),
-        "signs": signs_of_shakiness(known) if split else [],
+        "signs": signs_of_uncertainty(known) if split else [],
         "correlation": known.correlation if split else None,
         "divided": int(population.clients) if np.any(np.asarray(population.division)) else 0,
         "counted": bool(found.counts),

@@ -1,10 +1,10 @@
-"""How much of a client's variation each layer carries, and signs that the answer is shaky.
+"""How much of a client's variation each layer explains, and signs that the answer is uncertain.
 
 About the common centre c of an output, f − c = f_g' + f_δ + f_l over a grid, and
 
     share_b = mean_x f_b (f − c) / (mean_x (f − c)² + σ²),   share_noise = σ² / (mean_x (f − c)² + σ²)
 
-of the posterior means: shares add up to one, and one is negative where a layer works against the sum.
+of the posterior means. Shares add up to one; the share of a layer that acts against the sum is negative.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import numpy as np
 from pfedhgp.model.prediction import Prediction
 from pfedhgp.report.recovery_rule import effective_clients, expected_recovery, split_is_stable
 
-__all__ = ["PARTS", "Evidence", "evidence", "shares", "signs_of_shakiness"]
+__all__ = ["PARTS", "Evidence", "evidence", "shares", "signs_of_uncertainty"]
 
 PARTS = ("global", "deviation", "local", "noise")
 FEW_CLIENTS, UNBALANCED, ALIKE, UNCERTAIN, RECOVERED = 4, 10.0, 0.02, 1.0, 0.9
 
 
 def shares(predictions: Sequence[Prediction], centre: np.ndarray) -> np.ndarray:
-    """(Q, 4): the shares of `PARTS` for one client, over all its predictions' inputs."""
+    """(Q, 4): the shares of `PARTS` for one client, over the inputs of all its predictions."""
     total = np.concatenate([p.mean for p in predictions]) - centre
     power = np.mean(total**2, axis=0)
     noise = np.mean(np.concatenate([_noise(p) for p in predictions]), axis=0)
@@ -37,20 +37,20 @@ def shares(predictions: Sequence[Prediction], centre: np.ndarray) -> np.ndarray:
 
 
 def _noise(p: Prediction) -> np.ndarray:
-    """σ² at each cell: what an observation's variance has over the function's."""
+    """σ² at each cell: the variance of an observation less that of the function."""
     function = np.diagonal(p.covariance("outputs", noise=False), axis1=1, axis2=2)
     return np.maximum(p.sd**2 - function, 0.0)
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known about how well global and deviation can be told apart."""
+    """How well the global layer and the deviations can be told apart."""
 
     clients: int
     rows: Mapping[str, int]
-    """Observed cells by client; empty where nobody knows."""
+    """observed cells by client; empty if unknown"""
     deviation_share: float
-    """Of the variation, in size: a deviation that works against the sum is there, too."""
+    """share of the variation, in absolute value: a deviation that acts against the sum counts, too"""
     local_share: float
     deviation_uncertainty: float
     """Mean posterior variance of the deviations over the mean square of their means."""
@@ -68,7 +68,7 @@ def evidence(
     rows: Mapping[str, int],
     heterogeneity: float,
 ) -> Evidence:
-    """From the clients that the report shows."""
+    """The evidence of the clients that the report shows."""
     every = [p for several in predictions.values() for p in several]
     variance = np.mean([np.mean(p.layers["deviation"].sd ** 2) for p in every])
     square = np.mean([np.mean(p.layers["deviation"].mean ** 2) for p in every])
@@ -91,8 +91,8 @@ def _correlation(p: Prediction) -> float:
     return float(np.mean(cross[there] / scale[there])) if there.any() else 0.0
 
 
-def signs_of_shakiness(e: Evidence) -> list[str]:
-    """Reasons, in words, to distrust the split between global and deviation; none is no guarantee."""
+def signs_of_uncertainty(e: Evidence) -> list[str]:
+    """Reasons to distrust the split between global and deviation; having none is no guarantee."""
     counts = [n for n in e.rows.values() if n > 0]
     of_numbers = [sign for sign in (_few(e), _unbalanced(counts)) if sign]
     rule = _recovery(e, counts, said=bool(of_numbers))
@@ -105,7 +105,7 @@ def _few(e: Evidence) -> str | None:
     if e.clients >= FEW_CLIENTS:
         return None
     word = "is only one client" if e.clients == 1 else f"are only {e.clients} clients"
-    return f"There {word}: what they share and what is one's own can hardly be told apart."
+    return f"There {word}: what they share can hardly be told apart from what is their own."
 
 
 def _unbalanced(counts: Sequence[int]) -> str | None:
@@ -116,14 +116,14 @@ def _unbalanced(counts: Sequence[int]) -> str | None:
         return None
     return (
         f"Clients are unbalanced: the largest has {max(counts)} observed cells, the smallest {min(counts)}, "
-        f"and about what all share {len(counts)} clients say as much as {worth:.1f} of equal size would. "
-        "The shared layer leans towards the large ones, and the split of a small client rests mostly "
-        "on the prior."
+        f"and {len(counts)} clients tell as much about the shared layer as {worth:.1f} of equal size would. "
+        "The shared layer is close to the large ones, and the split of a small client depends mostly on "
+        "the prior."
     )
 
 
 def _recovery(e: Evidence, counts: Sequence[int], *, said: bool) -> str:
-    """The rule of thumb of `pfedhgp reproduce stability`: a sign of its own, or what others (`said`) mean."""
+    """The rule of thumb (`recovery_rule`): a sign of its own, or after others (`said`) what they mean."""
     if not counts:
         return ""
     stable = split_is_stable(counts, e.heterogeneity, wanted=RECOVERED)
@@ -140,16 +140,16 @@ def _recovery(e: Evidence, counts: Sequence[int], *, said: bool) -> str:
 
 
 def _deviations(e: Evidence, *, too_few_to_tell: bool) -> list[str]:
-    """A small deviation means near-identical clients only where there are enough of them to show it."""
+    """A small deviation means nearly identical clients only if there are enough of them to show it."""
     if e.deviation_share >= ALIKE:
         if e.deviation_uncertainty <= UNCERTAIN:
             return []
-        return ["Deviations are no larger than their own uncertainty: read their shapes with care."]
+        return ["Deviations are no larger than their uncertainty: do not trust their shapes."]
     small = "Deviations carry under 2\u202f% of the variation"
     if too_few_to_tell:
         return [
-            f"{small}: clients may be nearly identical, or too few or too unbalanced to show how they "
-            "differ. These data cannot tell."
+            f"{small}: clients may be nearly identical, or they may be too few or too unbalanced to show how "
+            "they differ. These data cannot tell."
         ]
     if e.local_share >= ALIKE:
         return [
@@ -157,6 +157,6 @@ def _deviations(e: Evidence, *, too_few_to_tell: bool) -> list[str]:
             "of the shared kernel."
         ]
     return [
-        f"Clients are nearly identical: {small[0].lower()}{small[1:]}, and so do local layers, so how "
-        "much of a departure is called global is arbitrary."
+        f"Clients are nearly identical: {small[0].lower()}{small[1:]}, and so do local layers. Then the "
+        "split between global and deviation is arbitrary."
     ]

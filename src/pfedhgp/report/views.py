@@ -21,7 +21,7 @@ __all__ = ["ClientView", "Slice", "choose", "finest_scale", "grid_size", "view_c
 
 LARGEST, FEWEST_POINTS, MOST_POINTS = 12, 160, 512
 NEAR = 0.1
-"""A row is drawn on a slice when its other inputs are within this part of the domain from the slice's."""
+"""A slice shows the rows whose other inputs are within this share of the domain."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,11 +32,11 @@ class Slice:
     x: np.ndarray
     prediction: Prediction
     at: tuple[tuple[InputAxis, float], ...] = ()
-    """The other inputs, and where they are held."""
+    """the other inputs and their values"""
     points: tuple[np.ndarray, np.ndarray] | None = None
     held_out: tuple[np.ndarray, np.ndarray] | None = None
     others: tuple[np.ndarray, np.ndarray] | None = None
-    """Rows of which it is not known whether they were fitted to."""
+    """rows of which it is not known whether they were in the fit"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class ClientView:
 
 
 def choose(clients: Sequence[str], errors: Mapping[str, float], limit: int = LARGEST) -> list[str]:
-    """At most `limit` clients: all, or evenly from the smallest error to the largest, else by order."""
+    """At most `limit` clients: all, or evenly spread by error, or by order if errors are unknown."""
     if len(clients) <= limit:
         return list(clients)
     if all(name in errors for name in clients):
@@ -64,7 +64,7 @@ def finest_scale(model: FittedModel, names: Sequence[str], column: int) -> float
 
 
 def grid_size(finest: float) -> int:
-    """Points enough for twelve to the finest scale, within reason."""
+    """Twelve points per finest scale, within limits."""
     return int(np.clip(np.ceil(12.0 / max(finest, 1e-6)), FEWEST_POINTS, MOST_POINTS))
 
 
