@@ -136,8 +136,8 @@ def write_report(
             model,
             rows=rows,
             metrics=model.model_.metrics,
-            held_out=held_out,
-            others=others,
+            held_out=held_out or None,
+            others=others or None,
             zones=zones,
             classified=classified,
         )
