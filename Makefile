@@ -31,9 +31,10 @@ test-flower: $(FLOWER)/.stamp ## federations of real processes over Flower, on l
 	  JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
 	  $(FLOWER)/bin/python -m pytest -m '$(FLOWER_TESTS)' -n 2 --dist worksteal $(ARGS) tests/federation/flower
 
-lint: $(VENV)/.stamp ## formatting, lint rules and types
+lint: $(VENV)/.stamp ## formatting, lint rules, the order of imports and types
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
+	PYTHONPATH=src $(VENV)/bin/lint-imports --no-cache
 	$(VENV)/bin/mypy
 
 messages: $(VENV)/.stamp ## docs/messages.md, from the schema of the messages
