@@ -160,16 +160,19 @@ def empty_rounds(folder: Path, sites: int) -> list[float]:
     from flwr.supercore.control import ControlHttpClient
     from flwr.supercore.fab import Fab
 
-    from pfedhgp.federation.flower import control
-    from pfedhgp.federation.flower.address import Address
-    from pfedhgp.federation.flower.certs import make_certificates, public_bytes, read_sites
-    from pfedhgp.federation.flower.processes import QUIET, free_port
+    from pfedhgp.federation.flower import superlink
+    from pfedhgp.federation.flower.certificates import make_certificates, public_bytes, read_sites
+    from pfedhgp.federation.flower.processes import OFFLINE, Address, free_port
 
     folder.mkdir()
     certs, port = folder / "certs", free_port()
     keys = make_certificates(certs, [f"site {i}" for i in range(sites)], ["127.0.0.1"])
     binaries = Path(sys.executable).parent
-    home = {**QUIET, "FLWR_HOME": str(folder / "flwr"), "PATH": f"{binaries}:{os.environ['PATH']}"}
+    home = {
+        **OFFLINE,
+        "FLWR_HOME": str(folder / "flwr"),
+        "PATH": f"{binaries}:{os.environ['PATH']}",
+    }
     link = [
         "flower-superlink",
         "--host",
@@ -183,9 +186,9 @@ def empty_rounds(folder: Path, sites: int) -> list[float]:
     address = Address(f"127.0.0.1:{port}", certs / "ca.crt")
     with started(home) as start:
         process = start(link)
-        control.wait_until_up(address, lambda: process.poll() is None)
+        superlink.wait_until_up(address, lambda: process.poll() is None)
         known = read_sites(certs / "sites.toml")
-        control.register(address, {public_bytes(key, name): name for name, key in known.items()})
+        superlink.register(address, {public_bytes(key, name): name for name, key in known.items()})
         for key in keys.values():
             node = ["flower-supernode", "--superlink", address.text, "--port", str(free_port())]
             trust = [
@@ -209,8 +212,8 @@ def our_rounds(folder: Path, sites: int) -> Run:
     """The participation log of a small federation, and its seconds from the start to the last model."""
     folder.mkdir()
     from pfedhgp.cli.child import COMMAND
-    from pfedhgp.federation.flower.certs import make_certificates
-    from pfedhgp.federation.flower.federation import Federation, Member
+    from pfedhgp.federation.flower.certificates import make_certificates
+    from pfedhgp.federation.flower.processes import LocalFederation, LocalSite
 
     names = [f"site {i}" for i in range(sites)]
     keys = make_certificates(folder / "certs", names, ["127.0.0.1"])
@@ -218,15 +221,15 @@ def our_rounds(folder: Path, sites: int) -> Run:
         '[data]\ninputs = ["x"]\noutputs = ["y"]\n[model]\ninducing = 20\nlocal_inducing = 20\n'
     )
     (folder / "run.toml").write_text(f"{settings}[inference]\nrounds = {ROUNDS}\ntolerance = 0.0\n")
-    members = []
+    local = []
     for i, name in enumerate(names):
         rng = np.random.default_rng(i)
         x = np.sort(rng.uniform(0.0, 5.0, 50))
         y = np.sin(x) + 0.3 * np.cos(3.0 * x + i) + 0.1 * rng.normal(size=50)
         pl.DataFrame({"x": x, "y": y}).write_parquet(folder / f"{i}.parquet")
-        members.append(Member(name, folder / f"{i}.parquet", keys[name], folder / f"home-{i}"))
-    federation = Federation(
-        COMMAND, folder / "run.toml", folder / "certs", folder / "RUN", tuple(members)
+        local.append(LocalSite(name, folder / f"{i}.parquet", keys[name], folder / f"home-{i}"))
+    federation = LocalFederation(
+        COMMAND, folder / "run.toml", folder / "certs", folder / "RUN", tuple(local)
     )
     began = time.monotonic()
     federation.run(quiet=True)

@@ -9,7 +9,7 @@ import pytest
 
 from pfedhgp.errors import MessageError
 from pfedhgp.federation import message_checks, message_sizes
-from pfedhgp.federation.flower.envelope import Envelope, Refused
+from pfedhgp.federation.envelope import Envelope, Refused
 from pfedhgp.federation.message_checks import HEADER, check_arrays, check_request, largest_request
 from pfedhgp.federation.opening import inference_of
 from pfedhgp.federation.schema import DELIVER, Sent

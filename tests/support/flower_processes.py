@@ -46,7 +46,7 @@ class Deployment:
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        from pfedhgp.federation.flower.certs import make_certificates
+        from pfedhgp.federation.flower.certificates import make_certificates
         from pfedhgp.settings import config as configs
 
         checked = configs.check(self.config)

@@ -14,8 +14,8 @@ from pfedhgp.base.numerics import numerics
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.federation.agreement import Agreement
 from pfedhgp.federation.clients import Cohort
-from pfedhgp.federation.flower.envelope import Envelope, Refused
-from pfedhgp.federation.flower.site import Site, Terms
+from pfedhgp.federation.envelope import Envelope, Refused
+from pfedhgp.federation.flower.site import PlanAndRows, Site
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
@@ -99,14 +99,14 @@ def assert_same(found: Server, expected: Server, tolerance: float = 1e-10) -> No
 def site_of(home: Path, row: ClientRows, delivered: dict[str, Any] | None = None) -> Site:
     """A site whose rows are in memory instead of in a file."""
 
-    def read(text: str) -> Terms:
-        return Terms(Agreement.from_json(text).plan(), row)
+    def read(text: str) -> PlanAndRows:
+        return PlanAndRows(Agreement.from_json(text).plan(), row)
 
-    def keep(terms: Terms, cohort: Cohort, request: Envelope) -> None:
+    def save_model(agreed: PlanAndRows, cohort: Cohort, request: Envelope) -> None:
         if delivered is not None:
-            delivered[row.name] = (terms, cohort, request)
+            delivered[row.name] = (agreed, cohort, request)
 
-    return Site(home, row.name, read, keep)
+    return Site(home, row.name, read, save_model)
 
 
 @dataclass
@@ -136,7 +136,7 @@ class LocalLink:
         return [(name, self._measured(reply)) for name, reply in found]
 
     def _measured(self, reply: Envelope | Refused) -> Envelope | Refused:
-        """What is too large is not looked into, as in `wire.from_records`."""
+        """What is too large is not looked into, as in `transport.from_records`."""
         large = isinstance(reply, Envelope) and reply.nbytes > self.most_bytes
         return Refused("oversized") if large else reply
 

@@ -37,7 +37,7 @@ def audit(
     """
     from pfedhgp.cli.terminal import result
     from pfedhgp.federation.flower.audit import LOG, check
-    from pfedhgp.federation.flower.homes import SITES, homes_of
+    from pfedhgp.federation.flower.state import SITES, homes_of
 
     known = [] if against is None else _known(folder, against)
     found = {folder / LOG: check(folder, known=known)}
@@ -91,7 +91,7 @@ def _of_site(home: Path, known: list[tuple[int, str]]) -> Finding | None:
 def _hashes(run: Path) -> dict[str, list[tuple[int, str]]]:
     """The hashes of the sites' logs that the server kept, by the name of the site's folder."""
     from pfedhgp.errors import InputError
-    from pfedhgp.federation.flower.homes import site_hash
+    from pfedhgp.federation.flower.state import site_hash
 
     path = run / PARTICIPATION
     kept: dict[str, list[tuple[int, str]]] = {}
@@ -107,7 +107,7 @@ def _hashes(run: Path) -> dict[str, list[tuple[int, str]]]:
 def _known(home: Path, run: Path) -> list[tuple[int, str]]:
     """The hashes of this site's log that the server kept, by exchange."""
     from pfedhgp.errors import InputError
-    from pfedhgp.federation.flower.homes import site_hash
+    from pfedhgp.federation.flower.state import site_hash
 
     try:
         name = json.loads((home / "site.json").read_bytes())["name"]

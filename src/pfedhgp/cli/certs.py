@@ -49,26 +49,26 @@ def certs(
     require_flower()
     from pfedhgp.data.table import short
     from pfedhgp.errors import InputError
-    from pfedhgp.federation.flower import certs as making
+    from pfedhgp.federation.flower import certificates
 
     if renew:
         if sites or key_only:
             raise InputError(
                 "--renew only replaces server.crt: give it without --site and --key-only"
             )
-        last = making.renew_certificate(out, hosts or [], days=days)
+        last = certificates.renew_certificate(out, hosts or [], days=days)
         say(f"{out / 'server.crt'}: valid until {last:%Y-%m-%d}; restart the server")
         return
     if key_only:
         if not sites or len(sites) != 1:
             raise InputError("--key-only makes the key of one site: give --site once")
-        making.check_names(sites)
-        public = making.make_site_key(out)
-        typer.echo(making.sites_text({sites[0]: public}).splitlines()[-1])
+        certificates.check_names(sites)
+        public = certificates.make_site_key(out)
+        typer.echo(certificates.sites_text({sites[0]: public}).splitlines()[-1])
         return
     if not sites:
         raise InputError("--site is missing: give the name of each site")
-    paths = making.make_certificates(out, sites, hosts or ["localhost"], days=days)
+    paths = certificates.make_certificates(out, sites, hosts or ["localhost"], days=days)
     say(f"{out / 'ca.crt'}: for every site")
     say(f"{out / 'ca.key'}: keep it offline: whoever has it can pose as the server")
     say(f"{out / 'sites.toml'}, server.crt and server.key: for the server")

@@ -8,7 +8,7 @@ COMMAND = (sys.executable, "-m", "pfedhgp.cli.child")
 
 if __name__ == "__main__":
     from pfedhgp.cli.main import main
-    from pfedhgp.federation.flower.processes import follow_parent
+    from pfedhgp.federation.flower.processes import end_with_parent
 
-    follow_parent()
+    end_with_parent()
     sys.exit(main(sys.argv[1:]))

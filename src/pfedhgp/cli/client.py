@@ -72,7 +72,7 @@ def client(
     require_flower()
     from pfedhgp.data.readers import find_files
     from pfedhgp.errors import InputError
-    from pfedhgp.federation.flower.certs import check_names, check_private_key
+    from pfedhgp.federation.flower.certificates import check_names, check_private_key
     from pfedhgp.federation.flower.processes import (
         FlowerError,
         locked,
@@ -106,10 +106,14 @@ def client(
 
             expected = Agreement.of(configs.read(config)).to_json()
         use_compilation_cache()
-        from pfedhgp.federation.flower.attend import Server, attend, check_certificate
-        from pfedhgp.federation.flower.participant import MODEL, make_site
+        from pfedhgp.federation.flower.site import MODEL, site_from_files
+        from pfedhgp.federation.flower.site_process import (
+            ServerAddress,
+            SiteProcess,
+            check_certificate,
+        )
 
-        there = Server(
+        there = ServerAddress(
             host,
             port,
             None if ca is None else ca.resolve(),
@@ -120,7 +124,7 @@ def client(
         try:
             private_folder(place, "--home")
             with locked(place, "client") as lock:
-                site = make_site(
+                site = site_from_files(
                     home=place,
                     name=name,
                     data=files,
@@ -128,15 +132,15 @@ def client(
                     least_rows=least_rows,
                     expected=expected,
                 )
-                attend(
+                SiteProcess(
                     site,
                     there,
                     lock,
                     stay=stay,
-                    patience=wait,
+                    wait=wait,
                     say=lambda text: say(text, quiet=quiet),
-                    heed=heed,
-                )
+                    check_signals=heed,
+                ).run()
         except FlowerError as error:
             say(f"pfedhgp: error: {error}")
             raise typer.Exit(1) from None

@@ -66,9 +66,9 @@ def train(job: Job, show: Any) -> FederatedGP:
     from pfedhgp.base.atomic_files import write_bytes
     from pfedhgp.cli.child import COMMAND
     from pfedhgp.errors import PFedHGPWarning
-    from pfedhgp.federation.flower.certs import make_certificates
-    from pfedhgp.federation.flower.federation import Federation, Member
-    from pfedhgp.federation.flower.homes import SITES, site_hash
+    from pfedhgp.federation.flower.certificates import make_certificates
+    from pfedhgp.federation.flower.processes import LocalFederation, LocalSite
+    from pfedhgp.federation.flower.state import SITES, site_hash
 
     config, data, checkpoint = job.config, job.data, job.checkpoint
     _check_device(config.device)
@@ -88,13 +88,13 @@ def train(job: Job, show: Any) -> FederatedGP:
             rows = private / f"{site_hash(client.name)}.parquet"
             _write_rows(rows, client, data)
             home = run / SITES / site_hash(client.name)
-            members.append(Member(client.name, rows, keys[client.name], home))
-        Federation(
+            members.append(LocalSite(client.name, rows, keys[client.name], home))
+        LocalFederation(
             command=COMMAND,
             config=private / "run.toml",
             certificates=private / "certs",
             out=run,
-            members=tuple(members),
+            sites=tuple(members),
             overwrite=not job.resume,
         ).run(quiet=job.quiet)
     finally:
@@ -167,7 +167,7 @@ def _assembled(job: Job, run: Path, members: list[Any]) -> FederatedGP:
     from pfedhgp.cli.fit_from_files import estimator, words_of
     from pfedhgp.data.table import short
     from pfedhgp.errors import PFedHGPWarning
-    from pfedhgp.federation.flower.participant import MODEL
+    from pfedhgp.federation.flower.site import MODEL
     from pfedhgp.model import files
 
     found = files.load(run)

@@ -64,7 +64,6 @@ def server(
     from pfedhgp.cli.terminal import result, say, warnings_as_lines
 
     require_flower()
-    from pfedhgp.federation.flower.coordinator import Coordinator
     from pfedhgp.federation.flower.processes import FlowerError, require_loopback, split_address
 
     host, port = split_address(listen, "--listen")
@@ -72,6 +71,9 @@ def server(
         require_loopback(host, "--listen")
     folder = None if insecure else _certificates(certificates, sites)
     use_compilation_cache()  # before JAX is imported: it quietens XLA, too
+    from pfedhgp.federation.flower.exchange import QuorumError
+    from pfedhgp.federation.flower.server_process import Coordinator, ListenAddress, serve
+
     with warnings_as_lines() as told:
         coordinator = Coordinator.of(
             config=config,
@@ -83,18 +85,15 @@ def server(
             quorum=quorum,
             overwrite=overwrite,
         )
-        from pfedhgp.federation.flower.engine import QuorumError
-        from pfedhgp.federation.flower.serve import Listening, serve
-
         again = " (going on with the run that stopped)" if coordinator.resume else ""
-        coordinator.waiting = lambda: say(
+        coordinator.on_listening = lambda: say(
             f"waiting for {len(coordinator.sites)} sites on {listen}{again}", quiet=quiet
         )
         coordinator.callbacks = [Heeding()]
-        coordinator.tell = lambda entry: say(line_of(entry), quiet=quiet)
+        coordinator.on_exchange = lambda entry: say(line_of(entry), quiet=quiet)
         try:
             summary = serve(
-                coordinator, Listening(host, port, None if folder is None else folder.resolve())
+                coordinator, ListenAddress(host, port, None if folder is None else folder.resolve())
             )
         except (QuorumError, FlowerError) as error:
             say(f"pfedhgp: error: {error}")
@@ -135,7 +134,7 @@ def line_of(entry: dict[str, object]) -> str:
     """One exchange as text for the terminal."""
     from pfedhgp.cli.terminal import counted as plural
     from pfedhgp.data.table import short
-    from pfedhgp.federation.flower.envelope import CODES
+    from pfedhgp.federation.envelope import CODES
 
     counted, missing = entry["counted"], entry["missing"]
     assert isinstance(counted, list)

@@ -30,7 +30,7 @@ from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.table import Table, short
 from pfedhgp.data.text_tables import RepeatedColumn, delimiter_of
 from pfedhgp.errors import InputError, PFedHGPWarning
-from pfedhgp.federation.flower.envelope import Refused
+from pfedhgp.federation.envelope import Refused
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.planning import make_plan
 from pfedhgp.settings import config as configs

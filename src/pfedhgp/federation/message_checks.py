@@ -12,7 +12,7 @@ import numpy as np
 
 from pfedhgp.errors import MessageError
 from pfedhgp.federation import message_sizes
-from pfedhgp.federation.flower.envelope import MISSED, Envelope, Refused
+from pfedhgp.federation.envelope import MISSED, Envelope, Refused
 from pfedhgp.federation.message_sizes import Arrays, Case
 from pfedhgp.federation.messages import hash_arrays
 from pfedhgp.federation.plan import Plan

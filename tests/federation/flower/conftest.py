@@ -35,3 +35,12 @@ def deployment(tmp_path, cache):
     yield make
     for each in made:
         each.stop()
+
+
+@pytest.fixture
+def in_a_flower_task(monkeypatch):
+    """Flower makes messages only in the process of one of its tasks."""
+    from flwr.supercore.task_identity import TaskIdentity
+
+    for name in ("task_id", "run_id", "node_id"):
+        monkeypatch.setattr(TaskIdentity, f"_{name}", 1)

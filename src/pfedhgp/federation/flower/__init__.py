@@ -1,13 +1,24 @@
 """The federation between machines, on Flower; needs the extra `pfedhgp[flower]`.
 
-    site                the site's side of a message: state on its own disk, checks, audit (no Flower in it)
-    engine              the server's side: who is asked, who is waited for, who is counted (no Flower in it)
-    roster              what the server remembers of its sites
-    wire                our messages as Flower's records, and back
-    app                 the ServerApp and the ClientApp
-    processes           SuperLink and SuperNode as child processes
-    certs               a certificate authority, a server certificate and site keys, for a trial
+Without Flower in them:
 
-Flower carries the messages between machines, with TLS and node authentication; nothing here listens or
+    exchange            the server's side of an exchange: asks every site, waits, counts the replies
+    site                the site's side: checks a request, answers it from its own rows
+    state               what both remember on disk
+    audit               the log of what left a machine
+    delivered_model     the fitted model of a site and of the server
+
+On Flower:
+
+    server_process      `pfedhgp server`
+    site_process        `pfedhgp client`
+    transport           messages as Flower's records, and the server's link to its sites
+    superlink           Flower's process at the server
+    supernode           Flower's process at a site
+    processes           child processes, locks, ports; a whole federation on one machine
+    certificates        a certificate authority, a server certificate and site keys, for a trial
+    app                 the ServerApp and the ClientApp, for Flower's own commands
+
+Flower carries the messages between machines, with TLS and node authentication. Nothing here listens or
 connects by itself.
 """

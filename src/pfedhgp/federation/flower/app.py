@@ -1,8 +1,10 @@
-"""The Flower app: a ServerApp that drives the engine over the Grid, a ClientApp that asks the site.
+"""The Flower app: a ServerApp that trains over Flower's Grid and a ClientApp that answers for a site.
 
-`pfedhgp server` and `pfedhgp client` do the same without Flower's starting them; `flwr run` runs these from
-the small app that `python -m pfedhgp.federation.flower.write_app DIR` writes, with the paths of settings and
-homes in Flower's own configuration.
+`pfedhgp server` and `pfedhgp client` do the same without being started by Flower. For Flower's own commands,
+
+    python -m pfedhgp.federation.flower.app DIR
+
+writes a small app into DIR, for `flwr run DIR`; paths of settings and homes are in Flower's configuration.
 """
 
 from __future__ import annotations
@@ -14,52 +16,47 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from pfedhgp.base.compilation_cache import use_compilation_cache
+from pfedhgp.errors import InputError
+
 WAIT = 600.0
-"""Seconds that a message waits for the one before, where that has not been answered yet."""
+"""Seconds that a message waits until the one before it is answered."""
 client_app = ClientApp()
+server_app = ServerApp()
 
 
 @client_app.train()
 def train(message: Message, context: Context) -> Message:
     """For Flower's own SuperNode: the home and the data are in its `--node-config`."""
-    from pfedhgp.base.compilation_cache import use_compilation_cache
-
     use_compilation_cache()  # each message is a process of its own
-    from pfedhgp.errors import InputError
-    from pfedhgp.federation.flower.answering import answer, failed
-    from pfedhgp.federation.flower.participant import make_site
+    from pfedhgp.federation.flower import site as sites
     from pfedhgp.federation.flower.processes import locked, private_folder
-    from pfedhgp.federation.flower.site import where
+    from pfedhgp.federation.flower.transport import refusal_of, reply_to
 
     options = context.node_config
     try:
         home = Path(str(options["home"]))
         private_folder(home, "home")
         with locked(home, "message", wait=WAIT):
-            site = make_site(
+            site = sites.site_from_files(
                 home=home,
                 name=str(options["name"]),
                 data=[Path(str(options["data"]))],
                 least_rows=int(options.get("least-rows", 5)),
             )
-            return answer(message, site)
+            return reply_to(message, site)
     except Exception as error:  # Flower would send its text, with paths of this machine
-        said = error if isinstance(error, InputError) else where(error)
-        print(f"pfedhgp: error: {said}", file=sys.stderr)
-        return failed(message, str(options.get("name", "")))
-
-
-server_app = ServerApp()
+        text = error if isinstance(error, InputError) else sites.place_of(error)
+        print(f"pfedhgp: error: {text}", file=sys.stderr)
+        return refusal_of(message, str(options.get("name", "")))
 
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
     """For `flwr run`: the settings, the sites and RUN are in its `--run-config`."""
-    from pfedhgp.base.compilation_cache import use_compilation_cache
-
-    use_compilation_cache()
-    from pfedhgp.federation.flower.coordinator import Coordinator
-    from pfedhgp.federation.flower.grid_link import GridLink
+    use_compilation_cache()  # before JAX is imported
+    from pfedhgp.federation.flower.server_process import Coordinator
+    from pfedhgp.federation.flower.transport import GridLink
 
     options = context.run_config
     coordinator = Coordinator.of(
@@ -71,3 +68,32 @@ def main(grid: Grid, context: Context) -> None:
         quorum=int(options["quorum"]) or None,
     )
     coordinator.run(GridLink(grid, coordinator.sites))
+
+
+def app_files() -> dict[str, bytes]:
+    """The app's files by path. They lie in `bundle` as text, so that no tool takes them for a package."""
+    folder = Path(__file__).with_name("bundle")
+    return {
+        path.relative_to(folder).as_posix().removesuffix(".txt"): path.read_bytes()
+        for path in sorted(folder.rglob("*.txt"))
+    }
+
+
+def write_app(folder: Path) -> None:
+    """Writes the app into a new folder. Its only code imports the two apps above."""
+    if folder.exists():
+        raise InputError(f"{folder} already exists: choose a new folder for the app")
+    for name, content in app_files().items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m pfedhgp.federation.flower.app DIR")
+    try:
+        write_app(Path(sys.argv[1]))
+    except InputError as error:
+        print(f"pfedhgp: error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,8 +1,8 @@
-"""A site: takes a request, answers it from its own rows, and remembers on its own disk. No Flower in here.
+"""A site answers each request from its own rows and keeps its state on its own disk. No Flower in here.
 
-Each request is taken once. It names the run, the exchange, and the last exchange of this site that was
-counted; so a reply that was lost is sent again without another step, a reply that came too late is taken
-back, and an old or a foreign request changes nothing. Whatever goes wrong leaves as a code.
+A request names the run, the exchange, and the last exchange in which this site was counted. So a lost reply
+is sent again without another training step, the step of a reply that came too late is undone, and an old or
+foreign request changes nothing. Of an error, only a code leaves the site.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import logging
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,56 +23,59 @@ from pfedhgp.base.numerics import with_numerics
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError, MessageError, ModelFileError, NumericsError
 from pfedhgp.federation import message_checks
+from pfedhgp.federation.agreement import Agreement, difference
 from pfedhgp.federation.clients import Cohort
+from pfedhgp.federation.envelope import CODES, Envelope, Refused
 from pfedhgp.federation.flower.audit import AuditLog
-from pfedhgp.federation.flower.envelope import CODES, Envelope, Refused
-from pfedhgp.federation.flower.store import RUN_ID, Answered, Store
+from pfedhgp.federation.flower.delivered_model import site_model
+from pfedhgp.federation.flower.state import RUN_ID, AnsweredExchange, RunStore
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.schema import DELIVER, HELLO
+from pfedhgp.model import files
 
 log = logging.getLogger("pfedhgp.site")
-LONGEST_AGREEMENT, OWNER = 65_536, "site.json"
+LONGEST_AGREEMENT, OWNER, MODEL = 65_536, "site.json", "model"
 
 
 @dataclass(frozen=True)
-class Terms:
-    """What a run's agreement means here: the plan, and this site's rows."""
+class PlanAndRows:
+    """What the agreement of a run means at this site."""
 
     plan: Plan
     rows: ClientRows
 
 
 @dataclass
-class Participation:
-    """One run at this site, in memory."""
+class OpenRun:
+    """A run that this site takes part in, in memory."""
 
-    store: Store
-    terms: Terms
+    store: RunStore
+    agreed: PlanAndRows
     cohort: Cohort
-    last: Answered | None
+    last: AnsweredExchange | None
 
 
 @dataclass
 class Site:
     """`answer` is all that it does.
 
-    `read` turns an agreement into terms (and refuses what the site does not take part in); `keep` gets the
-    cohort after the delivery and writes the model that the site predicts with.
+    `read` makes plan and rows from an agreement, or refuses it. `save_model` gets the cohort after the
+    delivery, and writes the model that the site predicts with.
     """
 
     home: Path
     name: str
-    read: Callable[[str], Terms]
-    keep: Callable[[Terms, Cohort, Envelope], None]
+    read: Callable[[str], PlanAndRows]
+    save_model: Callable[[PlanAndRows, Cohort, Envelope], None]
 
     def __post_init__(self) -> None:
         self._check_owner()
         self.audit = AuditLog(self.home)
-        self._runs: dict[str, Participation] = {}
+        self._runs: dict[str, OpenRun] = {}
 
     @with_numerics
     def answer(self, request: Envelope) -> Envelope:
-        """The reply, or the code of a refusal. Never raises for what a message or the rows did."""
+        """The reply, or the code of a refusal. No message and no row makes it raise."""
         began = time.monotonic()
         blank: dict[str, Any] = {"arrays": {}, "agreement": "", "summary": "", "receiver": ""}
         mine = replace(request, sender=self.name, counted=0, lapsed=False, **blank)
@@ -80,14 +83,12 @@ class Site:
         about["run"] = request.run if RUN_ID.fullmatch(request.run) else ""
         try:
             self.audit.append("received", **about, arrays=request.arrays)
-            arrays = self._answered(request)
+            arrays = self._arrays_for(request)
         except Exception as error:
-            self._runs.pop(
-                request.run, None
-            )  # half a step may have been taken: the disk has the truth
+            self._runs.pop(request.run, None)  # a step may be half done: read it from disk again
             code = code_of(error)
-            said = (request.exchange, request.kind, CODES[code], reason(error))
-            log.warning("exchange %d, %s: refused: %s%s", *said)
+            about_it = (request.exchange, request.kind, CODES[code], reason(error))
+            log.warning("exchange %d, %s: refused: %s%s", *about_it)
             digest = self.audit.append("refused", **about, code=code)
             return replace(mine, code=code, audit=digest)
         digest = self.audit.append("sent", **about, arrays=arrays)
@@ -96,23 +97,23 @@ class Site:
         return replace(mine, arrays=arrays, audit=digest, seconds=spent)
 
     def refuse(self, code: str) -> str:
-        """Notes a message that could not even be read; returns the audit log's hash."""
+        """Logs a message that could not be read; returns the hash of the audit log's line."""
         log.warning("a message was refused: %s", CODES[code])
         return self.audit.append("refused", code=code)
 
-    def _answered(self, request: Envelope) -> Mapping[str, np.ndarray]:
+    def _arrays_for(self, request: Envelope) -> Mapping[str, np.ndarray]:
         if request.receiver not in ("", self.name):
             raise Refused("name")
         if request.kind == HELLO:
             return {}
         here = self._open(request)
-        message_checks.check_kind(request, here.terms.plan)
-        if request.nbytes > message_checks.largest_request(here.terms.plan, request.kind):
+        message_checks.check_kind(request, here.agreed.plan)
+        if request.nbytes > message_checks.largest_request(here.agreed.plan, request.kind):
             raise Refused("oversized")
         last = here.last
         begun = last is not None and last.kind not in message_checks.SETUP
         past = (last.exchange, last.round) if begun else None  # type: ignore[union-attr]
-        message_checks.check_request(request, here.terms.plan, past)
+        message_checks.check_request(request, here.agreed.plan, past)
         if request.kind == DELIVER:
             self._deliver(here, request)
             return {}
@@ -121,72 +122,71 @@ class Site:
             if same != (last.exchange, last.kind, last.round, last.block):
                 raise Refused("stale")
             return last.reply
-        self._agree_on_past(here, request)
+        self._match_history(here, request)
         replies = self._cohort_for(here, request).answer(request.message())
         arrays = dict(replies[0].arrays) if replies else {}
         if not all(np.all(np.isfinite(a)) for a in arrays.values()):
             raise Refused("numerics")
         about = (request.exchange, request.kind, request.round, request.block)
-        answered = Answered(*about, here.cohort.state(), arrays)
-        here.store.save(answered)
-        here.last = answered
+        here.last = AnsweredExchange(*about, here.cohort.state(), arrays)
+        here.store.save(here.last)
         return arrays
 
-    def _deliver(self, here: Participation, request: Envelope) -> None:
-        """The final global block: what this site predicts with from now on."""
+    def _deliver(self, here: OpenRun, request: Envelope) -> None:
+        """Takes the final global block, which this site predicts with from now on."""
         if request.exchange < (here.last.exchange if here.last else 0):
             raise Refused("stale")
-        self._agree_on_past(here, request)
-        self.keep(here.terms, self._cohort_for(here, request), request)
+        self._match_history(here, request)
+        self.save_model(here.agreed, self._cohort_for(here, request), request)
         self._runs.pop(request.run)
 
-    def _cohort_for(self, here: Participation, request: Envelope) -> Cohort:
+    def _cohort_for(self, here: OpenRun, request: Envelope) -> Cohort:
         here.cohort.catch_up(request.missed())
         if request.lapsed:
             attempt = request.arrays.get("attempt")
             here.cohort.forget_last_reply(here.cohort.attempt if attempt is None else int(attempt))
         return here.cohort
 
-    def _agree_on_past(self, here: Participation, request: Envelope) -> None:
-        """The site's past is what the server counted; a reply that was not counted is taken back."""
+    def _match_history(self, here: OpenRun, request: Envelope) -> None:
+        """Goes back to the exchange that the server counted last: undoes a step that was not counted."""
         done = here.last.exchange if here.last else 0
         if request.counted == done:
             return
-        if done < request.counted:  # a new disk, or one from a backup that is older than that
+        if done < request.counted:  # a new disk, or an older backup
             raise Refused("forgotten")
         past = [0, *here.store.exchanges()]
-        if request.counted == 0 and len(past) > 2:  # the server has heard that this site forgot
-            here.store.forget()
+        if request.counted == 0 and len(past) > 2:  # the server knows that this site forgot
+            here.store.drop_all()
         elif len(past) < 2 or request.counted != past[-2]:
             raise Refused("forked")
         else:
-            here.store.take_back()
+            here.store.drop_newest()
         here.last = here.store.newest()
         here.cohort = self._restored(here)
 
     # ------------------------------------------------------------------------------------- state
 
-    def _open(self, request: Envelope) -> Participation:
-        """The run, from memory or from disk; a run that is new here has its terms checked and kept."""
+    def _open(self, request: Envelope) -> OpenRun:
+        """The run, from memory or from disk. The agreement of a new run is checked and kept."""
         if not RUN_ID.fullmatch(request.run) or len(request.agreement) > LONGEST_AGREEMENT:
             raise Refused("malformed")
-        store = Store(self.home / "runs" / request.run)
+        store = RunStore(self.home / "runs" / request.run)
         known = store.agreement()
         if known is not None and known != request.agreement:
             raise Refused("config")
         if request.run not in self._runs:
-            terms = self.read(request.agreement)
+            agreed = self.read(request.agreement)
             if known is None:
                 self._claim_home()
-                store.agree(request.agreement)
-            here = Participation(store, terms, Cohort(terms.plan, [terms.rows]), store.newest())
+                store.save_agreement(request.agreement)
+            here = OpenRun(store, agreed, Cohort(agreed.plan, [agreed.rows]), store.newest())
             here.cohort = self._restored(here)
-            self._runs = {request.run: here}  # the run before is over, or will be read from disk
+            self._runs = {request.run: here}  # an earlier run is over, or is read from disk again
         return self._runs[request.run]
 
-    def _restored(self, here: Participation) -> Cohort:
-        """A cohort as it was after the last exchange that stands."""
-        cohort = Cohort(here.terms.plan, [here.terms.rows])
+    def _restored(self, here: OpenRun) -> Cohort:
+        """The cohort as it was after the last exchange."""
+        cohort = Cohort(here.agreed.plan, [here.agreed.rows])
         if here.last is not None:
             try:
                 cohort.restore(here.last.state)
@@ -197,14 +197,16 @@ class Site:
         return cohort
 
     def _check_owner(self) -> None:
-        """A home is one site's, from its first run on."""
+        """From its first run on, a home belongs to one site."""
         path = self.home / OWNER
         if not path.is_file():
             return
         try:
             owner = json.loads(path.read_bytes())["name"]
         except (ValueError, KeyError, TypeError):
-            raise InputError(f"{path}: not a site's: choose another --home") from None
+            raise InputError(
+                f"{path}: does not name the home's site: choose another --home"
+            ) from None
         if owner != self.name:
             raise InputError(f"{self.home} is the home of another site: choose another --home")
 
@@ -214,7 +216,7 @@ class Site:
 
 
 def code_of(error: Exception) -> str:
-    """What the server is told."""
+    """The code that is sent to the server."""
     if isinstance(error, Refused):
         return error.code
     if isinstance(error, MessageError):
@@ -227,15 +229,59 @@ def code_of(error: Exception) -> str:
 
 
 def reason(error: Exception) -> str:
-    """For this machine's own log: what a refusal says, or of an error where it was."""
+    """For this site's own log: why it refused, or where an error was raised."""
     if isinstance(error, Refused):
         return f" ({error.why})" if error.why else ""
-    return f" ({where(error)})"
+    return f" ({place_of(error)})"
 
 
-def where(error: Exception) -> str:
-    """The kind of error and the line of code: no text, for that may quote a row."""
+def place_of(error: Exception) -> str:
+    """The type of an error and its line of code. Not its text, which may quote a row."""
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1] if frames else None
     place = "" if last is None else f" at {Path(last.filename).name}:{last.lineno}"
     return f"{type(error).__name__}{place}"
+
+
+def site_from_files(
+    *,
+    home: Path,
+    name: str,
+    data: Sequence[Path],
+    delimiter: str | None = None,
+    least_rows: int = 5,
+    expected: str | None = None,
+) -> Site:
+    """A site that reads its rows from files. If `expected` is given, it refuses any other agreement."""
+
+    def read(text: str) -> PlanAndRows:
+        try:
+            agreement = Agreement.from_json(text)
+            plan = agreement.plan()
+        except InputError:
+            raise Refused("config") from None
+        if expected is not None and text != expected:
+            raise Refused("config", difference(expected, text))
+        rows = agreement.rows(data, name, delimiter=delimiter, least_rows=least_rows)
+        return PlanAndRows(plan, rows)
+
+    def save_model(agreed: PlanAndRows, cohort: Cohort, request: Envelope) -> None:
+        agreement = Agreement.from_json(request.agreement)
+        try:
+            summary = json.loads(request.summary)
+            training = {key: summary[key] for key in ("exchanges", "bound", "starting_scales")}
+        except (ValueError, KeyError, TypeError):
+            raise Refused("malformed") from None
+        late = any(missed.kind == "start" for missed in request.missed())
+        model = site_model(
+            agreed.plan,
+            agreed.rows,
+            cohort,
+            request.message(),
+            trained=not late,
+            names=(agreement.columns.input_names, agreement.columns.outputs),
+            settings={**agreement.settings(), **training},
+        )
+        files.save(model, home / MODEL, overwrite=True)
+
+    return Site(home, name, read, save_model)

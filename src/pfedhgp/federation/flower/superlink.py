@@ -1,16 +1,55 @@
-"""Flower's SuperLink, open to sites for Flower's Fleet API alone.
+"""Flower's SuperLink: as the server runs it, and what the server's process asks of it.
 
-Since Flower 1.4x the Fleet, Control and Runtime APIs share one port, and without an account plugin the
-Control API asks for no credentials: whoever reached the port could register a key, or start a run with code
-of his own at every stock SuperNode. Here everything but the Fleet API answers to this machine only.
+`python -m pfedhgp.federation.flower.superlink` is Flower's `flower-superlink`, of which sites can reach the
+Fleet API only. Since Flower 1.4x the Fleet, Control and Runtime APIs share one port, and without an account
+plugin the Control API asks for no credentials: anybody who reached the port could register a key, or start a
+run with code of his own at every stock SuperNode. Here all other APIs answer to this machine only.
+
+The ServerApp runs in the server's process: Flower's SuperExec would start another process for it.
+
+Some of the calls below are not public in Flower: `flwr>=1.41,<1.43`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Awaitable, Callable, MutableMapping
+import time
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import httpx
+from flwr.cli.build import build_fab_from_files
+from flwr.common.constant import SubStatus
+from flwr.common.serde import fab_to_proto, run_from_proto
+from flwr.proto.control_pb2 import (
+    ListNodesRequest,
+    RegisterNodeRequest,
+    StartRunRequest,
+    StopRunRequest,
+    UnregisterNodeRequest,
+)
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, PushTaskOutputRequest
+from flwr.supercore.constant import NodeStatus, TaskType
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.fab import Fab
+from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.grid.http_grid import HttpGrid
+
+from pfedhgp.errors import InputError
+from pfedhgp.federation.flower.app import app_files
+from pfedhgp.federation.flower.processes import (
+    ACQUIRE_TASK,
+    READY,
+    Address,
+    FlowerError,
+    end_with_parent,
+    heartbeat_of,
+)
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
@@ -20,18 +59,131 @@ FLEET = "/v1/fleet/"
 LOCAL = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 
 
-def may_pass(path: str, peer: str | None, here: str | None = None) -> bool:
-    """Sites use the Fleet API; all else is for the server's own processes.
+# ------------------------------------------------------------------------- the server's process
 
-    Where it listens on one interface, they come from that interface's own address, `here`.
+
+def wait_until_up(
+    address: Address, alive: Callable[[], bool], *, patience: float = 60.0, log: Path | None = None
+) -> None:
+    """Waits until the SuperLink answers; raises if it ends or takes too long."""
+    end = time.monotonic() + patience
+    control = address.client(ControlHttpClient)
+    try:
+        while True:
+            try:
+                control.ListNodes(ListNodesRequest())
+                return
+            except httpx.TransportError:
+                if not alive() or time.monotonic() > end:
+                    where = "" if log is None else f": see {log}"
+                    raise FlowerError(f"Flower's SuperLink did not start{where}") from None
+                time.sleep(0.2)
+    finally:
+        control.close()
+
+
+def register(address: Address, keys: dict[bytes, str]) -> None:
+    """Tells the SuperLink which keys may connect. Keys that are not in `keys` any more are withdrawn.
+
+    Flower remembers a withdrawn key, and never accepts it again.
+    """
+    from pfedhgp.data.table import short
+
+    control = address.client(ControlHttpClient)
+    try:
+        nodes = control.ListNodes(ListNodesRequest()).nodes_info
+        known = {bytes(node.public_key): node for node in nodes}
+        for key, node in known.items():
+            if key in keys and node.status == NodeStatus.UNREGISTERED:
+                raise InputError(
+                    f"site {short(keys[key])!r} was withdrawn from this run: it takes part again with "
+                    "a new key, or under its old one in a new run (--overwrite)"
+                )
+        for key, node in known.items():
+            if key not in keys and node.status != NodeStatus.UNREGISTERED:
+                control.UnregisterNode(UnregisterNodeRequest(node_id=node.node_id))
+        for key in keys:
+            if key not in known:
+                control.RegisterNode(RegisterNodeRequest(public_key=key))
+    finally:
+        control.close()
+
+
+def start_run(address: Address, before: int | None) -> int:
+    """Starts a Flower run. Ends the run `before`, of a server that was killed."""
+    control = address.client(ControlHttpClient)
+    try:
+        if before is not None:
+            with suppress(httpx.HTTPStatusError):  # it is over already, or unknown
+                control.StopRun(StopRunRequest(run_id=before))
+        bundle = bytes(build_fab_from_files(app_files())[0])
+        fab = Fab(hashlib.sha256(bundle).hexdigest(), bundle, {})
+        return int(control.StartRun(StartRunRequest(fab=fab_to_proto(fab))).run_id)
+    finally:
+        control.close()
+
+
+@contextmanager
+def server_grid(address: Address, secret: bytes, run_id: int) -> Iterator[HttpGrid]:
+    """The Grid of a run whose ServerApp is this process. The run ends with the block."""
+    token = None
+    end = time.monotonic() + 60.0
+    runtime = address.client(
+        RuntimeHttpClient,
+        SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=ACQUIRE_TASK),
+    )
+    try:
+        while token is None:
+            found = runtime.AcquireTask(
+                AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
+            )
+            if found.HasField("task") and found.task.run_id == run_id:
+                token = found.token
+            elif time.monotonic() > end:
+                raise FlowerError("Flower did not hand over the run")
+            else:
+                time.sleep(0.1)
+    finally:
+        runtime.close()
+    ca = None if address.ca is None else address.ca.read_bytes()
+    grid = HttpGrid(address.text, address.ca is None, ca, token=token)
+    client = grid._runtime_client
+    heartbeat = heartbeat_of(client)
+    status, details = SubStatus.FAILED, "the server stopped"
+    try:
+        heartbeat.start()
+        given = client.PullTaskInput(PullTaskInputRequest())
+        TaskIdentity.task_id, TaskIdentity.run_id = given.task_id, given.run.run_id
+        TaskIdentity.node_id = given.context.node_id
+        grid.set_run(run_from_proto(given.run))
+        yield grid
+        status, details = SubStatus.COMPLETED, ""
+    finally:
+        try:
+            grid._retry_invoker.max_tries = 1
+            client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=details))
+        except httpx.HTTPError:
+            pass  # the SuperLink is about to end
+        if heartbeat.is_running:
+            heartbeat.stop()
+        grid.close()
+
+
+# ----------------------------------------------------------------------- the SuperLink's process
+
+
+def may_pass(path: str, peer: str | None, here: str | None = None) -> bool:
+    """Sites use the Fleet API; everything else is for the server's own processes.
+
+    If the SuperLink listens on one interface, those come from that interface's address, `here`.
     """
     return path.startswith(FLEET) or peer in LOCAL or (peer is not None and peer == here)
 
 
 class FleetOnly:
-    """ASGI middleware, outermost. Sites are asked to come again until the file `ready` is there.
+    """The outermost ASGI middleware. Sites are asked to come again until the file `ready` exists.
 
-    Before that the server may not have registered their keys, and Flower's SuperNode gives up for good when
+    Before that the server may not have registered their keys, and Flower's SuperNode gives up for good if
     its key is unknown.
     """
 
@@ -62,16 +214,14 @@ async def _refuse(scope: Scope, send: Send, status: int) -> None:
 
 
 def main() -> None:
-    """`flower-superlink` with the gate in front."""
+    """`flower-superlink` behind `FleetOnly`."""
     from flwr.superlink import extensions
     from flwr.superlink.cli import flower_superlink
     from starlette.middleware import Middleware
 
-    from pfedhgp.federation.flower.processes import READY, follow_parent
-
     others, ready = extensions.get_middleware, Path(os.environ[READY])
     extensions.get_middleware = lambda: (Middleware(FleetOnly, ready=ready), *others())
-    follow_parent()
+    end_with_parent()
     flower_superlink()
 
 

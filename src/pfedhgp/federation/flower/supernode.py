@@ -1,9 +1,17 @@
-"""Flower's SuperNode: it ends with its parent, looks for messages more often, forgets those of a dead run.
+"""Flower's SuperNode: as a site runs it, and how the site's process fetches messages from it.
 
-As it comes it sleeps three seconds between two looks, which would be most of a round: here at most POLL. And
-where a server dies while a message is on its way, it leaves the task of that message open (1.41): whoever
-takes it waits for the rest for hours, and answers nobody else. And it sends whatever answer there is after a
-message: where that is one to a message of the dead run, the answer to the new one would lie there for good.
+`python -m pfedhgp.federation.flower.supernode` is Flower's `flower-supernode` with three changes. It ends
+with its parent. It looks for messages every POLL seconds: Flower sleeps for three, which would be most of a
+round. And it forgets the messages of a dead run. If a server dies while a message is on its way, Flower
+(1.41) leaves the task of that message open: the site would wait for hours to get the rest, and answer nobody
+else. Flower also sends whatever answer comes after a message; if that belongs to the dead run, the answer to
+the new message would never be sent.
+
+With `--isolation process` a SuperNode gives its messages to whoever asks with the right secret. The site's
+process asks itself, which saves the start of Python, JAX and compiled code for every message. Also, only the
+code that the site installed runs on its rows: the app that comes from the server is never unpacked.
+
+Some of the calls below are not public in Flower: `flwr>=1.41,<1.43`.
 """
 
 from __future__ import annotations
@@ -12,11 +20,73 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import httpx
+from flwr.app import Message
+from flwr.common.constant import SubStatus
+from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
+from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, SuperExecAuthHttpInterceptor
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+
+from pfedhgp.federation.flower.processes import (
+    ACQUIRE_TASK,
+    Address,
+    end_with_parent,
+    heartbeat_of,
+)
+
 POLL = 0.5
 
 
-class Brisk:
-    """The module `time`, whose naps are short."""
+# ----------------------------------------------------------------------------- the site's process
+
+
+class MessageQueue:
+    """Fetches messages from the SuperNode beside this process, and hands the replies back."""
+
+    def __init__(self, address: Address, secret: bytes) -> None:
+        self.address = address
+        self.client = address.client(
+            RuntimeHttpClient,
+            SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=ACQUIRE_TASK),
+        )
+
+    def answer_one(self, reply_to: Callable[[Message], Message]) -> bool:
+        """Answers one message. False if there is none, or no SuperNode yet."""
+        try:
+            found = self.client.AcquireTask(
+                AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
+            )
+        except httpx.TransportError:
+            return False
+        if not found.HasField("task") or not found.token:
+            return False
+        client = self.address.client(RuntimeHttpClient, RuntimeTokenHttpInterceptor(found.token))
+        heartbeat = heartbeat_of(client)
+        try:
+            heartbeat.start()
+            message, context, _, _ = pull_task_input(client)  # the app is not unpacked
+            push_message(client, reply_to(message), context)
+            push_task_output(client, context, SubStatus.COMPLETED, "")
+        except (httpx.HTTPError, RuntimeError, ObjectPullError):
+            return False  # the SuperNode or the run has gone: the server asks again
+        finally:
+            if heartbeat.is_running:
+                heartbeat.stop()
+            client.close()
+        return True
+
+    def close(self) -> None:
+        self.client.close()
+
+
+# -------------------------------------------------------------------------- the SuperNode's process
+
+
+class ShortSleeps:
+    """The module `time`, with sleeps of at most POLL seconds."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(time, name)
@@ -25,34 +95,34 @@ class Brisk:
         time.sleep(min(seconds, POLL))
 
 
-def forgetting(
-    pull: Callable[..., int | None], taken: list[str] | None = None
+def without_partial_messages(
+    pull: Callable[..., int | None], received_whole: list[str] | None = None
 ) -> Callable[..., int | None]:
-    """`pull`, which fetches a message and makes a task of it; what comes in part leaves no task behind.
+    """Flower's `pull` fetches a message and makes a task of it. Here a partial message leaves no task.
 
-    `taken` gets the messages that came whole, and are to be answered.
+    `received_whole` gets the messages that came whole, and have to be answered.
     """
 
     def pulled(*, state: Any, object_store: Any, receive: Callable[[], Any], **more: Any) -> Any:
         received, tasks = [], []
 
-        def remembered() -> Any:
+        def noted_receive() -> Any:
             found = receive()
             if found is not None:
                 received.append(found[0].metadata.message_id)
             return found
 
-        def created(*args: Any, **kwargs: Any) -> Any:
+        def noted_create(*args: Any, **kwargs: Any) -> Any:
             tasks.append(type(state).create_task(state, *args, **kwargs))
             return tasks[-1]
 
-        state.create_task = created
+        state.create_task = noted_create
         try:
-            run = pull(state=state, object_store=object_store, receive=remembered, **more)
+            run = pull(state=state, object_store=object_store, receive=noted_receive, **more)
         finally:
             del state.create_task
-        if run is not None and taken is not None:
-            taken[:] = received
+        if run is not None and received_whole is not None:
+            received_whole[:] = received
         if run is None and received:
             state.delete_messages(message_ids=received)
             for message in received:
@@ -65,37 +135,35 @@ def forgetting(
     return pulled
 
 
-def answering(push: Callable[..., None], taken: list[str]) -> Callable[..., None]:
-    """`push`, which waits for an answer and sends it: until those to `taken` are sent, not others alone."""
+def until_answered(push: Callable[..., None], received_whole: list[str]) -> Callable[..., None]:
+    """Flower's `push` waits for an answer and sends it. Here it goes on until all of ours are sent."""
 
     def pushed(*, send: Callable[..., Any], **more: Any) -> None:
         answered = set()
 
-        def noted(message: Any, *rest: Any) -> Any:
+        def noted_send(message: Any, *rest: Any) -> Any:
             answered.add(message.metadata.reply_to_message_id)
             return send(message, *rest)
 
-        push(send=noted, **more)
-        while not answered.issuperset(taken):
-            push(send=noted, **more)
+        push(send=noted_send, **more)
+        while not answered.issuperset(received_whole):
+            push(send=noted_send, **more)
 
     return pushed
 
 
 def main() -> None:
-    """`flower-supernode`, as it is but for its naps and its memory."""
-    from flwr.supernode import start_client_internal
+    """`flower-supernode` with the changes above."""
+    from flwr.supernode import start_client_internal as flower
     from flwr.supernode.cli import flower_supernode
 
-    from pfedhgp.federation.flower.processes import follow_parent
-
-    start_client_internal.time = Brisk()  # what it sleeps by; retries have their own
-    taken: list[str] = []
-    start_client_internal._pull_and_store_message = forgetting(
-        start_client_internal._pull_and_store_message, taken
+    flower.time = ShortSleeps()  # used by its main loop alone; retries sleep elsewhere
+    received: list[str] = []
+    flower._pull_and_store_message = without_partial_messages(
+        flower._pull_and_store_message, received
     )
-    start_client_internal._push_messages = answering(start_client_internal._push_messages, taken)
-    follow_parent()
+    flower._push_messages = until_answered(flower._push_messages, received)
+    end_with_parent()
     flower_supernode()
 
 

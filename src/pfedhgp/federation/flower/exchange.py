@@ -1,9 +1,9 @@
-"""The server's side: asks every site, waits, counts whom it can, and goes on. No Flower in here.
+"""The server's side of an exchange: asks every site, waits, counts the replies. No Flower in here.
 
-A `Link` carries envelopes. An exchange ends when every site has answered or the time is up; sites that
-were missing in the exchange before are waited for only as long again as the others took. The participation
-log has, for each exchange, whose reply was counted and why another's was not: it is all that is needed to
-repeat the run in one process. The server's own lines name sites, as its sites.toml does.
+A `Link` carries envelopes. An exchange ends when every site has answered or the time is up. Sites that were
+missing in the exchange before get only as much extra time as the others took. For each exchange, the
+participation log says whose reply was counted, and why another's was not; the run can be repeated in one
+process from it. The server's own log calls sites by their names in sites.toml.
 """
 
 from __future__ import annotations
@@ -20,90 +20,90 @@ import numpy as np
 from pfedhgp.data.table import short
 from pfedhgp.errors import PFedHGPError
 from pfedhgp.federation import message_checks, message_sizes
-from pfedhgp.federation.flower.envelope import CODES, Envelope, Refused, missed_arrays
-from pfedhgp.federation.flower.roster import Roster
+from pfedhgp.federation.envelope import CODES, Envelope, Refused, missed_arrays
+from pfedhgp.federation.flower.state import Roster
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.schema import DELIVER, Expected
 from pfedhgp.federation.server import Server
 
 log = logging.getLogger("pfedhgp.server")
 TRAINED = ("round", "finish", DELIVER)
-"""Requests that only a client which has had the start can answer."""
+"""Requests that a client can answer only after the start request."""
 
 
 class QuorumError(PFedHGPError):
-    """Too few sites answered; the checkpoint is there to go on from."""
+    """Too few sites answered. Training can go on from the checkpoint."""
 
 
 class Link(Protocol):
     """Carries envelopes to sites and back."""
 
     def push(self, name: str, request: Envelope, lifetime: float) -> bool:
-        """Sends; False where the site cannot be reached yet."""
+        """Sends; False if the site cannot be reached yet."""
 
     def pull(self) -> list[tuple[str, Envelope | Refused]]:
-        """Replies that have come, by the site that sent them; what cannot be read as a refusal."""
+        """The replies that have come, each with its site; `Refused` if one cannot be read."""
 
     def lost(self) -> list[str]:
-        """Sites that started anew since they were asked, and will not answer what they were asked."""
+        """Sites that started again after they were asked, and will not answer."""
 
     def expect(self, most_bytes: int) -> None:
-        """How large a reply may be."""
+        """Sets how large a reply may be."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long and how many."""
+    """How long the server waits, and for how many sites."""
 
     timeout: float = 600.0
     """Seconds that an exchange waits for sites."""
     quorum: int = 1
-    """Replies without which an exchange does not count."""
+    """The fewest replies with which an exchange counts."""
     grace: float = 5.0
-    """Seconds that a site which was missing is waited for at least, once the others are there."""
+    """Seconds that a site that was missing gets at least, once the others have answered."""
     last_grace: float = 15.0
-    """The same for the delivery of the model, which comes again only when the server is started again."""
+    """The same for the delivery, which is repeated only when the server is started again."""
     pause: float = 0.25
-    """Seconds between two looks at the link."""
+    """Seconds between two calls of the link's `pull`."""
 
 
 @dataclass
 class Engine:
-    """Drives a `Server` over a `Link`; the in-process engine's counterpart."""
+    """Trains a `Server` with sites over a `Link`, as `federation.inprocess` does in one process."""
 
     server: Server
     roster: Roster
     link: Link
     patience: Patience
     record: Callable[[Message, str], None] = lambda message, receiver: None
-    keep: Callable[[], None] = lambda: None
-    tell: Callable[[dict[str, Any]], None] | None = None
-    """Gets each entry of the participation log; by default who is missing is logged."""
-    receipt: Callable[[str], None] = lambda name: None
+    save_checkpoint: Callable[[], None] = lambda: None
+    on_exchange: Callable[[dict[str, Any]], None] | None = None
+    """Gets each entry of the participation log. By default the missing sites are logged."""
+    on_delivery: Callable[[str], None] = lambda name: None
     """Gets the name of each site that has the model, as soon as it says so."""
     callbacks: Sequence[Callable[[dict[str, Any]], bool | None]] = ()
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
     def run(self) -> dict[str, str]:
-        """Until training is done and delivered; returns why sites did not get the model, by name."""
+        """Trains and delivers the model. Returns why sites did not get it, by name."""
         while (request := self.server.request()) is not None:
             if request.kind == "finish" and not message_checks.finish_is_answered(self.server.plan):
                 self.server.gather([])
                 break
             replies, entry = self._exchange(request)
-            self._note(request, entry)
+            self._update_roster(request, entry)
             record = self.server.gather([replies[name] for name in entry["counted"]])
             if record is not None and any([call(record) is True for call in self.callbacks]):
                 self.server.stop()
-            self.keep()
-            (self.tell or self._log_missing)(entry)
+            self.save_checkpoint()
+            (self.on_exchange or self._log_missing)(entry)
         return self._deliver()
 
     # ------------------------------------------------------------------------------ one exchange
 
     def _exchange(self, request: Message) -> tuple[dict[str, Message], dict[str, Any]]:
-        """All sites' replies that count, and the entry of the participation log."""
+        """The replies that count, and the entry of the participation log."""
         number = self.server.exchanges + 1
         expected = message_sizes.of_reply(self.server.plan, request.kind, request.arrays)
         self.link.expect(message_checks.largest_reply(expected))
@@ -162,8 +162,8 @@ class Engine:
             agreement=roster.agreement,
         )
 
-    def _note(self, request: Message, entry: dict[str, Any]) -> None:
-        """Who has had what, once the exchange is complete."""
+    def _update_roster(self, request: Message, entry: dict[str, Any]) -> None:
+        """Which site has received what, once the exchange is complete."""
         roster, counted = self.roster, entry["counted"]
         if request.kind == "cycles":
             roster.setup["cycles"] = dict(request.arrays)
@@ -186,13 +186,13 @@ class Engine:
     def _gather(
         self, envelopes: Mapping[str, Envelope], expected: Expected, *, last: bool = False
     ) -> tuple[dict[str, Envelope], dict[str, str], float]:
-        """Sends to all and waits; (replies, codes of refusals, seconds)."""
+        """Sends to all sites and waits. Returns replies, codes of refusals, and seconds."""
         began = self.clock()
         grace = self.patience.last_grace if last else self.patience.grace
         end = began + self.patience.timeout
         away = (
             {n for n, e in envelopes.items() if e.counted < e.exchange - 1}
-            if self._begun()
+            if self.roster.counted  # else it is the first exchange: all sites are new
             else set()
         )
         waiting = set(envelopes)
@@ -207,24 +207,21 @@ class Engine:
                 if self.link.push(name, envelopes[name], end - now):
                     to_send.discard(name)
             for name, reply in self.link.pull():
-                self._take(name, reply, envelopes, expected, replies, refusals)
+                self._accept(name, reply, envelopes, expected, replies, refusals)
                 waiting.discard(name)
             gone = set(self.link.lost()) & waiting
             to_send |= gone
-            if last:  # who has left after the last question may have all that he needs
+            if last:  # a site that left after the delivery may have its model
                 away |= gone
             if waiting and waiting <= away and len(replies) >= self.patience.quorum:
-                # Once all that were here last time have answered, the others get as long again.
+                # All that answered last time have answered: the others get as much time again.
                 end = min(end, began + 2.0 * (now - began) + grace)
                 away = set()
             if waiting:
                 self.sleep(self.patience.pause)
         return replies, refusals, self.clock() - began
 
-    def _begun(self) -> bool:
-        return bool(self.roster.counted)
-
-    def _take(
+    def _accept(
         self,
         name: str,
         reply: Envelope | Refused,
@@ -233,7 +230,7 @@ class Engine:
         replies: dict[str, Envelope],
         refusals: dict[str, str],
     ) -> None:
-        """Keeps a good reply; a bad one is logged and changes nothing."""
+        """Keeps a good reply. A bad one is logged and changes nothing."""
         try:
             if isinstance(reply, Refused):
                 raise reply
@@ -241,13 +238,13 @@ class Engine:
         except Refused as refused:
             if name not in replies:
                 refusals[name] = refused.code
-            log.warning("a reply of %s was refused: %s", short(name), CODES[refused.code])
+            log.warning("refused a reply of %s: %s", short(name), CODES[refused.code])
             return
         refusals.pop(name, None)
         replies[name] = reply
         if reply.kind == DELIVER:
             self.roster.delivered.append(name)
-            self.receipt(name)
+            self.on_delivery(name)
         self.record(envelopes[name].message(), name)
         self.record(reply.message(), "server")
 
@@ -259,7 +256,7 @@ class Engine:
     # ---------------------------------------------------------------------------------- delivery
 
     def _deliver(self) -> dict[str, str]:
-        """The global block and what it takes to predict with it, to every site that has not got it yet."""
+        """Sends the global block, with all that a prediction needs, to every site that lacks it."""
         server = self.server
         assert server.best is not None
         arrays = server.best.as_arrays()
@@ -267,18 +264,18 @@ class Engine:
         arrays |= {f"population.{name}": np.asarray(array) for name, array in population.items()}
         request = Message("finish", server.run.round, "server", arrays)
         self.link.expect(message_checks.largest_reply({}))
-        missing = self._hand_over(request)
+        missing = self._deliver_to(request)
         lost = [name for name, code in missing.items() if code == "forgotten"]
-        if lost:  # asked again as sites that come for the first time
+        if lost:  # they are asked again, as new sites
             self._forget(lost)
             others = {name: code for name, code in missing.items() if name not in lost}
-            missing = others | self._hand_over(request, lost)
+            missing = others | self._deliver_to(request, lost)
         for name, code in missing.items():
-            log.warning("%s has not got the model: %s", short(name), CODES[code])
+            log.warning("%s did not get the model: %s", short(name), CODES[code])
         return missing
 
-    def _hand_over(self, request: Message, names: Sequence[str] | None = None) -> dict[str, str]:
-        """To all that have not got the model, or to `names`; why some still have not got it."""
+    def _deliver_to(self, request: Message, names: Sequence[str] | None = None) -> dict[str, str]:
+        """To all sites, or `names`, that lack the model. Returns why some did not get it."""
         envelopes, number = {}, self.server.exchanges + 1
         for name in self.roster.sites if names is None else names:
             if name not in self.roster.delivered:
@@ -288,12 +285,12 @@ class Engine:
         return {n: refusals.get(n, "no-answer") for n in envelopes if n not in replies}
 
     def _forget(self, names: Sequence[str]) -> None:
-        """Sites that have lost what they knew are told everything again."""
+        """Sites that have lost their state are told everything again."""
         for name in names:
             self.roster.counted[name], self.roster.knows[name] = 0, []
 
     def summary(self) -> str:
-        """What the sites' model files say of the training."""
+        """What the sites' model files say about the training, as JSON."""
         best = self.server.best
         assert best is not None
         bound = None if best.bound is None else float(best.bound)
@@ -304,7 +301,7 @@ class Engine:
 def check_reply(
     name: str, reply: Envelope, asked: Envelope | None, expected: Expected, *, there: bool
 ) -> None:
-    """Whether a reply is one to what was asked, of whom it was asked, and looks as it should."""
+    """Raises unless the reply belongs to this request, comes from this site and has the right form."""
     if asked is None or reply.sender != name:
         raise Refused("name" if asked is not None and reply.code == "name" else "other-request")
     if reply.run == asked.run and reply.exchange < asked.exchange:

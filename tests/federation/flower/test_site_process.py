@@ -13,16 +13,16 @@ from support.flower_processes import needs_flower
 from support.reference_federation import Clock
 
 needs_flower()
-from pfedhgp.federation.flower import attend  # noqa: E402
-from pfedhgp.federation.flower.attend import (  # noqa: E402
-    MEMORY,
-    Acquaintance,
-    Refusals,
-    Server,
+from pfedhgp.federation.flower import site_process  # noqa: E402
+from pfedhgp.federation.flower.certificates import make_certificates  # noqa: E402
+from pfedhgp.federation.flower.processes import free_port  # noqa: E402
+from pfedhgp.federation.flower.site_process import (  # noqa: E402
+    STALE_NODE,
+    KeyRefusals,
+    ServerAddress,
+    ServerProbe,
     check_certificate,
 )
-from pfedhgp.federation.flower.certs import make_certificates  # noqa: E402
-from pfedhgp.federation.flower.processes import free_port  # noqa: E402
 
 pytestmark = pytest.mark.flower
 
@@ -64,32 +64,32 @@ def _made(folder, hosts=("127.0.0.1",), days=1):
 
 def test_a_wrong_authority_is_found_as_soon_as_there_is_a_server(tmp_path, serving, monkeypatch):
     ours, theirs, port = _made(tmp_path / "ours"), _made(tmp_path / "theirs"), free_port()
-    wrong = Acquaintance(Server("127.0.0.1", port, theirs / "ca.crt", None))
-    right = Acquaintance(Server("127.0.0.1", port, ours / "ca.crt", None))
-    assert not wrong.look()
-    assert not right.look(now=True)
+    wrong = ServerProbe(ServerAddress("127.0.0.1", port, theirs / "ca.crt", None))
+    right = ServerProbe(ServerAddress("127.0.0.1", port, ours / "ca.crt", None))
+    assert not wrong.probe()
+    assert not right.probe(now=True)
     serving(ours, port)
-    assert not wrong.look(), "it does not look all the time"
-    monkeypatch.setattr(attend, "LOOK", 0.0)
-    with pytest.raises(InputError, match=r"is not one of .*theirs/ca\.crt"):
-        wrong.look()
-    assert right.look()
-    assert right.met
+    assert not wrong.probe(), "it does not look all the time"
+    monkeypatch.setattr(site_process, "PROBE_EVERY", 0.0)
+    with pytest.raises(InputError, match=r"was not signed by .*theirs/ca\.crt"):
+        wrong.probe()
+    assert right.probe()
+    assert right.was_there
 
 
 def test_why_a_server_is_not_there_is_said_once(monkeypatch):
     """Also without TLS; again where the reason is another, or the server was there in between."""
     port, said = free_port(), []
-    meeting = Acquaintance(Server("127.0.0.1", port, None, None), said.append)
+    probe = ServerProbe(ServerAddress("127.0.0.1", port, None, None), said.append)
     for _ in range(3):
-        assert not meeting.look(now=True)
+        assert not probe.probe(now=True)
     start = f"waiting for the server at 127.0.0.1:{port}: "
-    assert said == [start + "the connection is refused: no server listens there"]
+    assert said == [start + "the connection was refused: no server listens there"]
     with socket.create_server(("127.0.0.1", port)):
-        assert meeting.look(now=True)
+        assert probe.probe(now=True)
     assert len(said) == 1
     reasons = {
-        socket.gaierror(-2, "Name or service not known"): "its name is not known here (Name or",
+        socket.gaierror(-2, "Name or service not known"): "its name is unknown here (Name or",
         TimeoutError("timed out"): "no answer within 10 s: a firewall, or",
         OSError(113, "No route to host"): "No route to host",
     }
@@ -99,7 +99,7 @@ def test_why_a_server_is_not_there_is_said_once(monkeypatch):
             raise error
 
         monkeypatch.setattr(socket, "create_connection", fail)
-        assert not meeting.look(now=True)
+        assert not probe.probe(now=True)
         assert said[-1].startswith(start + words)
     assert len(said) == 4
 
@@ -107,9 +107,9 @@ def test_why_a_server_is_not_there_is_said_once(monkeypatch):
 def test_a_certificate_out_of_its_dates_is_said_so(tmp_path, serving):
     folder, port = _made(tmp_path / "old", days=-0.03), free_port()  # for 17 minutes, until 43 ago
     serving(folder, port)
-    words = "is out of its dates, or this machine's clock is wrong: certificate has expired"
+    words = "is not valid now, or this machine's clock is wrong: certificate has expired"
     with pytest.raises(InputError, match=words):
-        check_certificate(Server("127.0.0.1", port, folder / "ca.crt", None))
+        check_certificate(ServerAddress("127.0.0.1", port, folder / "ca.crt", None))
 
 
 def test_a_certificate_for_another_name_is_said_so(tmp_path, serving, monkeypatch):
@@ -119,20 +119,20 @@ def test_a_certificate_for_another_name_is_said_so(tmp_path, serving, monkeypatc
     monkeypatch.setattr(
         socket, "create_connection", lambda to, timeout: connect(("127.0.0.1", to[1]), timeout)
     )
-    check_certificate(Server("fed.example.org", port, folder / "ca.crt", None))
+    check_certificate(ServerAddress("fed.example.org", port, folder / "ca.crt", None))
     with pytest.raises(InputError, match="is for another name: Hostname mismatch"):
-        check_certificate(Server("elsewhere.example.org", port, folder / "ca.crt", None))
+        check_certificate(ServerAddress("elsewhere.example.org", port, folder / "ca.crt", None))
 
 
 @pytest.mark.parametrize("known", [False, True])
 def test_a_refused_key_is_the_users_to_mend_after_a_while(known):
     """A new site's after three refusals; one that was there may be taken for its own killed twin at first."""
     clock = Clock()
-    refusals, told = Refusals(clock), []
+    refusals, told = KeyRefusals(clock), []
     for refused in (True, True, False, *20 * [True]):
-        told.append(refusals.note(refused, known=known))
+        told.append(refusals.add(refused, known=known))
         clock.sleep(5.0)
     first = told.index(True)
     waited = 5.0 * (first - 3)  # from the first refusal after the one time that it was let in
-    assert (first, waited) == ((18, MEMORY) if known else (5, 10.0))
+    assert (first, waited) == ((18, STALE_NODE) if known else (5, 10.0))
     assert all(told[first:])

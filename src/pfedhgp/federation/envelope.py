@@ -84,7 +84,7 @@ class Envelope:
     """In a reply: what the site's own work took."""
 
     def message(self) -> Message:
-        """What the server and the cohorts know."""
+        """The message without what a federation adds to it."""
         own = {name: a for name, a in self.arrays.items() if not name.startswith(f"{MISSED}/")}
         kind = "finish" if self.kind == DELIVER else self.kind
         return Message(kind, self.round, self.sender, own, self.block, self.schema)

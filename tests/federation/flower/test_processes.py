@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -14,7 +15,9 @@ from pfedhgp import FederatedGP
 from support.flower_processes import Deployment, needs_flower
 
 needs_flower()
-from pfedhgp.federation.flower.processes import free_port  # noqa: E402
+import httpx  # noqa: E402
+
+from pfedhgp.federation.flower.processes import free_port, heartbeat_of  # noqa: E402
 from support.reference_federation import rows_of  # noqa: E402
 
 pytestmark = pytest.mark.flower
@@ -79,3 +82,13 @@ def _exchanges(run) -> int:
     folder = run / "checkpoint"
     there = [int(p.name) for p in folder.iterdir() if p.name.isdigit()] if folder.is_dir() else []
     return max(there, default=0)
+
+
+def test_a_task_that_is_over_ends_no_heartbeat():
+    answer = httpx.Response(401, request=httpx.Request("POST", "http://127.0.0.1"))
+
+    def over(request):
+        raise httpx.HTTPStatusError("Unauthorized", request=answer.request, response=answer)
+
+    sender = heartbeat_of(SimpleNamespace(SendTaskHeartbeat=over))
+    assert sender.heartbeat_fn() is False

@@ -1,11 +1,13 @@
-"""Four sites over TLS on loopback: the same answer as in one process, and nobody else gets in."""
+"""Server and sites as processes: the same answer as in one process, and nobody else gets in."""
 
 from __future__ import annotations
 
 import re
 import shutil
+import signal
 import struct
 import sys
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -18,7 +20,7 @@ from support.flower_processes import needs_flower
 from support.reference_federation import rows_of
 
 needs_flower()
-from pfedhgp.federation.flower.certs import make_certificates  # noqa: E402
+from pfedhgp.federation.flower.certificates import make_certificates  # noqa: E402
 from pfedhgp.federation.flower.processes import free_port  # noqa: E402
 from support.twins_in_process import (  # noqa: E402
     assert_every_round_agrees,
@@ -187,3 +189,25 @@ def _check_connections(here):
         found = {line.partition(" ")[2] for line in lines}
         assert found <= allowed, found - allowed
         assert f"socket.connect ('127.0.0.1', {here.port})" in lines
+
+
+def test_without_tls_on_loopback_and_a_second_site_of_one_name(deployment):
+    rows = rows_of(["north", "south"])
+    here = deployment(rows, inference={"rounds": 1})
+    expected = in_process(here)
+    server = here.server("--insecure", "--timeout", "400")
+    first = here.client(0, "--insecure")
+    here.wait_for(lambda: bool(here.audit(0)), "the first site")
+    here.keys["twin"] = here.keys["south"]
+    here.rows = [*rows, replace(rows[1], name="north")]  # another home, the same name
+    shutil.copy(here.data(1), here.data(2))
+    twin = here.client(2, "--insecure")
+    here.wait_for(lambda: bool(here.audit(2)), "the second site of that name")
+    second = here.client(1, "--insecure")
+    assert here.wait(server, "server") == 0, here.out("server")
+    assert here.wait(first, "client-0") == here.wait(second, "client-1") == 0
+    assert {entry["kind"] for entry in here.audit(2)} == {"hello"}
+    assert "refused a second site with a name that is already taken" in here.out("server")
+    here.rows = rows
+    assert_global_blocks_agree(here.run, expected.server)
+    twin.send_signal(signal.SIGTERM)

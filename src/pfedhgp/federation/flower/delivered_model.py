@@ -1,4 +1,4 @@
-"""The fitted model as a site keeps it (with its own block) and as the server keeps it (with no client's)."""
+"""The fitted model of a site (with its own block) and of the server (with no client's block)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def site_model(
     names: tuple[tuple[str, ...], tuple[str, ...]],
     settings: Mapping[str, Any],
 ) -> FittedModel:
-    """From the delivery and the site's own state. A site that never trained fits its block now, alone."""
+    """From the delivery and the site's own state. A site that did not train fits its own block now."""
     finish = {k: v for k, v in delivered.arrays.items() if not k.startswith("population.")}
     attempt = int(finish["attempt"])
     start, scaling = cohort.starts[attempt], cohort.scaling
@@ -77,7 +77,7 @@ def server_model(
     messages: list[dict[str, Any]],
     metrics: Mapping[str, Any],
 ) -> FittedModel:
-    """What the server knows: it predicts as for a client that was never seen."""
+    """The server's model. It predicts for a client that was never seen."""
     best = server.best
     assert best is not None
     assert best.population is not None

@@ -15,10 +15,10 @@ from pfedhgp.errors import InputError
 from pfedhgp.federation import inprocess
 from pfedhgp.federation.checkpoint import Checkpoint
 from pfedhgp.federation.clients import make_cohorts
+from pfedhgp.federation.envelope import CODES, Envelope
 from pfedhgp.federation.flower import audit
-from pfedhgp.federation.flower.engine import Engine, Patience, QuorumError
-from pfedhgp.federation.flower.envelope import CODES, Envelope
-from pfedhgp.federation.flower.roster import Roster
+from pfedhgp.federation.flower.exchange import Engine, Patience, QuorumError
+from pfedhgp.federation.flower.state import Roster
 from pfedhgp.federation.messages import hash_arrays
 from pfedhgp.federation.schema import DELIVER
 from pfedhgp.federation.server import Server
@@ -152,7 +152,7 @@ def test_who_is_withdrawn_is_not_waited_for_and_who_is_new_takes_part(tmp_path):
         if first.roster.log[-1]["round"] == 2:
             raise Stopped
 
-    first.keep = keep
+    first.save_checkpoint = keep
     with pytest.raises(Stopped):
         run(first)
     second, _ = federation(tmp_path, terms, sites=("north", "east"), known=("north", "east"))
@@ -211,7 +211,7 @@ def test_bad_replies_are_refused_and_change_nothing(tmp_path, caplog, fault, cod
     run(engine)
     log = engine.roster.log
     assert [entry["missing"] for entry in log] == [{}, {}, *3 * [{"south": code}]]
-    assert caplog.text.count(f"a reply of south was refused: {CODES[code]}") == 3
+    assert caplog.text.count(f"refused a reply of south: {CODES[code]}") == 3
     assert_same(engine.server, replay(terms.plan(), ROWS, log))
 
 
@@ -231,7 +231,7 @@ def test_a_killed_server_goes_on_from_its_checkpoint(tmp_path, stop):
         return reply
 
     first, _ = federation(tmp_path / "killed", terms, change=dying)
-    first.keep = lambda: kept.save(first.server, [first.roster], [])
+    first.save_checkpoint = lambda: kept.save(first.server, [first.roster], [])
     with pytest.raises(Killed):
         run(first)
     second, link = federation(tmp_path / "killed", terms)
@@ -335,7 +335,7 @@ def test_a_reply_that_comes_twice_is_counted_once(tmp_path, caplog):
     assert run(engine) == {}
     assert_same(engine.server, whole.server, 0.0)
     assert sorted(engine.roster.delivered) == sorted(NAMES)
-    refused = f"a reply of south was refused: {CODES['duplicate']}"
+    refused = f"refused a reply of south: {CODES['duplicate']}"
     assert caplog.text.count(refused) == engine.server.exchanges + 1  # the delivery's, too
 
 
@@ -471,7 +471,7 @@ def test_a_server_killed_while_it_delivers_asks_only_those_that_have_not_got_the
         pass
 
     first, _ = federation(tmp_path, terms)
-    first.keep = lambda: kept.save(first.server, [first.roster], [])
+    first.save_checkpoint = lambda: kept.save(first.server, [first.roster], [])
 
     def receipt(name):
         if len(first.roster.delivered) == 2:

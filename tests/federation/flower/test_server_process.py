@@ -15,7 +15,7 @@ from support.flower_processes import needs_flower
 from support.reference_federation import LocalLink, agreement, rows_of, site_of
 
 needs_flower()
-from pfedhgp.federation.flower.coordinator import PARTICIPATION, Coordinator  # noqa: E402
+from pfedhgp.federation.flower.server_process import PARTICIPATION, Coordinator  # noqa: E402
 
 pytestmark = pytest.mark.flower
 NAMES = ("north", "south", "east")

@@ -15,19 +15,19 @@ from pfedhgp.cli import federate as federating
 from pfedhgp.cli.fit_from_files import Job
 from pfedhgp.errors import InputError, PFedHGPWarning
 from pfedhgp.federation.agreement import difference
-from pfedhgp.federation.flower.envelope import Envelope
-from pfedhgp.federation.flower.participant import make_site
+from pfedhgp.federation.envelope import Envelope
+from pfedhgp.federation.flower.site import site_from_files
 from pfedhgp.settings import config as configs
 from pfedhgp.settings.for_columns import Kernels
 from support.flower_processes import needs_flower, write_rows
 from support.reference_federation import agreement, rows_of
 
 needs_flower()
-from pfedhgp.federation.flower import certs  # noqa: E402
-from pfedhgp.federation.flower.certs import make_certificates, read_sites  # noqa: E402
-from pfedhgp.federation.flower.coordinator import Coordinator  # noqa: E402
-from pfedhgp.federation.flower.homes import site_hash  # noqa: E402
+from pfedhgp.federation.flower import certificates  # noqa: E402
+from pfedhgp.federation.flower.certificates import make_certificates, read_sites  # noqa: E402
 from pfedhgp.federation.flower.processes import private_folder  # noqa: E402
+from pfedhgp.federation.flower.server_process import Coordinator  # noqa: E402
+from pfedhgp.federation.flower.state import site_hash  # noqa: E402
 
 pytestmark = pytest.mark.flower
 SETTINGS = '[data]\ninputs = ["x"]\noutputs = ["y"]\n'
@@ -124,9 +124,9 @@ def test_a_busy_port_is_said_so(there, run):
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("server.key", None, "do not do: KEY_VALUES_MISMATCH"),
-        ("server.crt", "no certificate", "ca.crt, server.crt and server.key do not do"),
-        ("ca.crt", "no certificate", "ca.crt, server.crt and server.key do not do"),
+        ("server.key", None, "cannot be used: KEY_VALUES_MISMATCH"),
+        ("server.crt", "no certificate", "ca.crt, server.crt and server.key cannot be used"),
+        ("ca.crt", "no certificate", "ca.crt, server.crt and server.key cannot be used"),
     ],
 )
 def test_certificates_that_do_not_belong_together_are_said_so(there, run, name, content, words):
@@ -142,10 +142,10 @@ def test_a_certificate_out_of_its_dates_is_said_with_the_clock(there):
             return datetime.datetime(2200, 1, 1, tzinfo=zone)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(certs.datetime, "datetime", Later)
+        patch.setattr(certificates.datetime, "datetime", Later)
         with pytest.raises(InputError, match="by this machine's clock it is 2200-01-01"):
-            certs.check_server_certificate(there / "certs", "127.0.0.1")
-    certs.check_server_certificate(there / "certs", "127.0.0.1")
+            certificates.check_server_certificate(there / "certs", "127.0.0.1")
+    certificates.check_server_certificate(there / "certs", "127.0.0.1")
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_a_server_certificate_is_renewed_with_the_authoritys_key(there, run):
     assert f"valid until {new.not_valid_after_utc:%Y-%m-%d}" in done.err
     assert certs._names_of(new) == certs._names_of(old)
     new.verify_directly_issued_by(ca)
-    certs.check_server_certificate(folder, "127.0.0.1")
+    certificates.check_server_certificate(folder, "127.0.0.1")
     for name, content in before.items():
         assert ((folder / name).read_bytes() == content) == (name != "server.crt")
     assert "ca.crt is valid until" in run(*RENEW, "--days", "9000").complaint
@@ -307,7 +307,7 @@ def test_a_home_is_one_sites_and_for_its_owner_alone(there, run):
     (home / "site.json").write_text('{"name": "a"}')
     alone = run(*client)
     assert alone.code == 1
-    assert "waiting for the server at 127.0.0.1:9: the connection is refused" in alone.err
+    assert "waiting for the server at 127.0.0.1:9: the connection was refused" in alone.err
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
     folder = there / "mine"
     folder.mkdir(mode=0o755)
@@ -353,7 +353,7 @@ def test_a_site_is_told_which_column_does_not_fit(tmp_path, caplog, table, data,
     domain = {"model": {"domain": table.pop("domain")}} if "domain" in table else {}
     terms = agreement(data=table, **domain)
     (tmp_path / "rows.csv").write_text(data)
-    site = make_site(home=tmp_path / "home", name="a", data=[tmp_path / "rows.csv"])
+    site = site_from_files(home=tmp_path / "home", name="a", data=[tmp_path / "rows.csv"])
     reply = site.answer(_asked(terms.to_json()))
     assert (reply.code, dict(reply.arrays)) == ("data", {})
     assert words in caplog.text
@@ -362,7 +362,7 @@ def test_a_site_is_told_which_column_does_not_fit(tmp_path, caplog, table, data,
 
 def test_a_site_is_told_which_setting_is_not_the_agreed_one(tmp_path, caplog):
     mine = agreement(inference={"rounds": 9}).to_json()
-    site = make_site(home=tmp_path, name="a", data=[tmp_path / "rows.csv"], expected=mine)
+    site = site_from_files(home=tmp_path, name="a", data=[tmp_path / "rows.csv"], expected=mine)
     assert site.answer(_asked(agreement().to_json())).code == "config"
     assert "`inference.rounds` is 9 here and 2 at the server" in caplog.text
     other = agreement(data={"outputs": ["pm10"]}).to_json()

@@ -1,21 +1,23 @@
-"""Without TLS, on loopback: Flower's own commands on the app, and ours with a second site of one name."""
+"""Flower's own commands on the app, and the app's ClientApp."""
 
 from __future__ import annotations
 
-import shutil
-import signal
 import time
-from dataclasses import replace
 
 import pytest
 
+from pfedhgp.federation.envelope import Envelope
+from pfedhgp.federation.schema import HELLO
 from pfedhgp.model import files
 from support.flower_processes import needs_flower
 from support.reference_federation import rows_of
 
 needs_flower()
+from flwr.app import Context, Message, RecordDict  # noqa: E402
+
+from pfedhgp.federation.flower import transport  # noqa: E402
+from pfedhgp.federation.flower.app import client_app, write_app  # noqa: E402
 from pfedhgp.federation.flower.processes import free_port  # noqa: E402
-from pfedhgp.federation.flower.write_app import write_app  # noqa: E402
 from support.twins_in_process import (  # noqa: E402
     assert_every_round_agrees,
     assert_global_blocks_agree,
@@ -23,6 +25,33 @@ from support.twins_in_process import (  # noqa: E402
 )
 
 pytestmark = pytest.mark.flower
+
+
+@pytest.mark.usefixtures("in_a_flower_task")
+def test_flowers_client_app_answers_for_the_site_of_its_node_config(tmp_path, capsys, monkeypatch):
+    config = {"home": str(tmp_path), "name": "north", "data": str(tmp_path / "rows.csv")}
+    context = Context(1, 7, config, RecordDict(), {})
+    hello = Envelope(run="", exchange=0, kind=HELLO, round=0, sender="server")
+    asked = Message(transport.to_records(hello), 7, transport.TRAIN)
+    reply = client_app(asked, context)
+    assert transport.from_records(reply.content, most_bytes=100).sender == "north"
+    (tmp_path / "file").write_text("a home can be no file")
+    elsewhere = Context(1, 7, {**config, "home": str(tmp_path / "file")}, RecordDict(), {})
+    refused = transport.from_records(client_app(asked, elsewhere).content, most_bytes=100)
+    assert refused.code == "internal"  # and not the text, which has this machine's paths
+    unread = client_app(Message(RecordDict(), 7, transport.TRAIN), context)
+    assert transport.from_records(unread.content, most_bytes=100).code == "malformed"
+    assert not context.state, "state is on the site's disk alone"
+
+    def fails(**options):
+        raise ValueError("row 3: CANARY-77c2")
+
+    monkeypatch.setattr("pfedhgp.federation.flower.site.site_from_files", fails)
+    refused = transport.from_records(client_app(asked, context).content, most_bytes=100)
+    assert refused.code == "internal"
+    said = capsys.readouterr().err
+    assert "pfedhgp: error: ValueError at test_app.py:" in said
+    assert "CANARY" not in said
 
 
 def test_flwr_run_works_on_the_app_with_mean_field(deployment):
@@ -58,25 +87,3 @@ def test_flwr_run_works_on_the_app_with_mean_field(deployment):
     for i, row in enumerate(here.rows):
         here.wait_for((here.home(i) / "model" / "spec.json").exists, "a site's model")
         assert list(files.load(here.home(i) / "model").clients) == [row.name]
-
-
-def test_without_tls_on_loopback_and_a_second_site_of_one_name(deployment):
-    rows = rows_of(["north", "south"])
-    here = deployment(rows, inference={"rounds": 1})
-    expected = in_process(here)
-    server = here.server("--insecure", "--timeout", "400")
-    first = here.client(0, "--insecure")
-    here.wait_for(lambda: bool(here.audit(0)), "the first site")
-    here.keys["twin"] = here.keys["south"]
-    here.rows = [*rows, replace(rows[1], name="north")]  # another home, the same name
-    shutil.copy(here.data(1), here.data(2))
-    twin = here.client(2, "--insecure")
-    here.wait_for(lambda: bool(here.audit(2)), "the second site of that name")
-    second = here.client(1, "--insecure")
-    assert here.wait(server, "server") == 0, here.out("server")
-    assert here.wait(first, "client-0") == here.wait(second, "client-1") == 0
-    assert {entry["kind"] for entry in here.audit(2)} == {"hello"}
-    assert "a second site of one name was refused" in here.out("server")
-    here.rows = rows
-    assert_global_blocks_agree(here.run, expected.server)
-    twin.send_signal(signal.SIGTERM)

@@ -10,7 +10,7 @@ import pytest
 
 from pfedhgp.errors import InputError
 from pfedhgp.federation.flower.audit import HEAD, LOG, START, AuditLog, check, link
-from pfedhgp.federation.flower.homes import site_hash
+from pfedhgp.federation.flower.state import site_hash
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
-"""A certificate authority, a server certificate and site keys: enough for a trial, made in a second.
+"""A certificate authority, a server certificate and site keys, for a trial.
 
 DIR/ca.crt                      goes to every site
-DIR/ca.key                      stays with whoever made it, offline; signs the server's next certificate
+DIR/ca.key                      keep it offline; signs the server's next certificate
 DIR/server.crt, server.key      the server's
 DIR/sites.toml                  each site's name and public key; goes to the server
 DIR/sites/<hash>.key            a site's private key; goes to that site alone
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 import ssl
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -27,18 +26,18 @@ from pfedhgp.base.atomic_files import write_bytes
 from pfedhgp.base.toml_text import quoted
 from pfedhgp.data.table import short
 from pfedhgp.errors import InputError
-from pfedhgp.federation.flower.homes import SITES, site_hash
-from pfedhgp.federation.flower.processes import private_folder
+from pfedhgp.federation.flower.processes import private_folder, write_secret
+from pfedhgp.federation.flower.state import SITES, site_hash
 
 LONGEST_NAME = 200
 AUTHORITY_DAYS = 3650
-"""How much longer an authority is valid than its server certificate, which is renewed while ca.crt stays."""
+"""Days that an authority is valid after its server certificate, which can be renewed meanwhile."""
 
 
 def make_certificates(
     folder: Path, sites: Sequence[str], hosts: Sequence[str], *, days: int = 365
 ) -> dict[str, Path]:
-    """Writes all of the above; returns the path of each site's key. Refuses to replace anything."""
+    """Writes all files above into a new folder. Returns the path of each site's key."""
     check_names(sites)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: choose a new folder for the certificates")
@@ -50,12 +49,12 @@ def make_certificates(
     keys = {name: ec.generate_private_key(ec.SECP384R1()) for name in sites}
     private_folder(folder, "--out")
     private_folder(folder / SITES, "--out")
-    _write_secret(folder / "ca.key", _pem(ca_key))
-    _write_secret(folder / "server.key", _pem(server_key))
+    write_secret(folder / "ca.key", _pem(ca_key))
+    write_secret(folder / "server.key", _pem(server_key))
     paths = {}
     for name, key in keys.items():
         paths[name] = folder / SITES / f"{site_hash(name)}.key"
-        _write_secret(paths[name], private_text(key))
+        write_secret(paths[name], private_text(key))
     write_bytes(folder / "ca.crt", ca.public_bytes(serialization.Encoding.PEM))
     write_bytes(folder / "server.crt", server.public_bytes(serialization.Encoding.PEM))
     known = {name: public_text(key.public_key()) for name, key in keys.items()}
@@ -64,9 +63,9 @@ def make_certificates(
 
 
 def renew_certificate(folder: Path, hosts: Sequence[str], *, days: int = 365) -> datetime.datetime:
-    """Another server.crt for the same server.key, signed with ca.key; by default for the same names.
+    """Writes a new server.crt for the same server.key, by default for the same names.
 
-    Returns its last day. Sites notice nothing: ca.crt stays.
+    Returns its last day. Sites need not act: ca.crt stays.
     """
     ca, old = (_certificate_in(folder / name) for name in ("ca.crt", "server.crt"))
     ca_key, key = (_key_in(folder / name) for name in ("ca.key", "server.key"))
@@ -82,34 +81,39 @@ def renew_certificate(folder: Path, hosts: Sequence[str], *, days: int = 365) ->
     return new.not_valid_after_utc
 
 
-def _certificate_in(path: Path) -> x509.Certificate:
+def _content(path: Path) -> bytes:
     try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
+        return path.read_bytes()
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _certificate_in(path: Path) -> x509.Certificate:
+    content = _content(path)
+    try:
+        return x509.load_pem_x509_certificate(content)
     except ValueError:
         raise InputError(f"{path}: not a certificate in PEM form") from None
 
 
 def _key_in(path: Path) -> ec.EllipticCurvePrivateKey:
+    content = _content(path)
     try:
-        key = serialization.load_pem_private_key(path.read_bytes(), None)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+        key = serialization.load_pem_private_key(content, None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise InputError(f"{path}: not a private key in PEM form, without a passphrase") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise InputError(f"{path}: not an ECDSA key, as `pfedhgp certs` makes them")
+        raise InputError(f"{path}: not an ECDSA key: make one with `pfedhgp certs`")
     return key
 
 
 def make_site_key(path: Path) -> str:
-    """A site's own key, made where it stays; returns the line for the server's sites.toml."""
+    """Makes a site's key on the site's machine. Returns the public key, for the server's sites.toml."""
     if path.exists():
         raise InputError(f"{path} already exists: choose another file for the key")
     key = ec.generate_private_key(ec.SECP384R1())
     try:
-        _write_secret(path, private_text(key))
+        write_secret(path, private_text(key))
     except OSError as error:
         why = error.strerror or error
         raise InputError(f"{path}: nothing can be written there ({why})") from None
@@ -120,17 +124,15 @@ def make_site_key(path: Path) -> str:
 
 
 def sites_text(sites: Mapping[str, str]) -> str:
-    """[sites] with a line each: "name" = "public key"."""
+    """The table [sites] with a line for each site: "name" = "public key"."""
     lines = [f"{quoted(name)} = {quoted(key)}" for name, key in sites.items()]
     return "\n".join(["# The sites of a federation: name = public key", "[sites]", *lines, ""])
 
 
 def read_sites(path: Path, *, keys: bool = True) -> dict[str, str]:
-    """Names and public keys; a name or a key that comes twice is refused. Without `keys`, "" will do."""
+    """Names and public keys, each of them once. Without `keys` the keys are not looked at."""
     try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+        tree = tomllib.loads(_content(path).decode("utf-8-sig"))
     except UnicodeDecodeError:
         raise InputError(f"{path}: not UTF-8: save it as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
@@ -155,7 +157,7 @@ def read_sites(path: Path, *, keys: bool = True) -> dict[str, str]:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """No name twice, none empty, endless, or such as no file can hold."""
+    """Refuses names that are repeated, empty, too long, or cannot be written to a file."""
     if not names:
         raise InputError("no site: name at least one")
     for name in names:
@@ -171,7 +173,7 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def public_text(key: ec.EllipticCurvePublicKey) -> str:
-    """As OpenSSH writes it: ecdsa-sha2-nistp384 AAAA…"""
+    """In OpenSSH's form: ecdsa-sha2-nistp384 AAAA…"""
     openssh = (serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     return key.public_bytes(*openssh).decode("ascii")
 
@@ -185,7 +187,7 @@ def private_text(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def public_bytes(text: str, where: str) -> bytes:
-    """The key as Flower registers it; `where` begins the complaint."""
+    """The key in the form that Flower registers; `where` begins the error message."""
     try:
         key = serialization.load_ssh_public_key(text.encode("ascii"))
         if not isinstance(key, ec.EllipticCurvePublicKey):
@@ -200,12 +202,11 @@ def public_bytes(text: str, where: str) -> bytes:
 
 def check_private_key(path: Path) -> str:
     """The public key that belongs to a site's key file."""
+    content = _content(path)
     try:
-        key = serialization.load_ssh_private_key(path.read_bytes(), None)
+        key = serialization.load_ssh_private_key(content, None)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise ValueError
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise InputError(
             f"{path}: not an ECDSA private key in OpenSSH's form, without a passphrase"
@@ -214,7 +215,7 @@ def check_private_key(path: Path) -> str:
 
 
 def check_server_certificate(folder: Path, host: str) -> None:
-    """server.crt belongs to server.key, is valid now, and is for `host`: so the server reaches itself."""
+    """Refuses a server.crt that does not fit server.key, is not valid now, or is not for `host`."""
     path = folder / "server.crt"
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -223,7 +224,9 @@ def check_server_certificate(folder: Path, host: str) -> None:
         found = x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         why = getattr(error, "reason", None) or getattr(error, "strerror", None) or "not PEM"
-        raise InputError(f"{folder}: ca.crt, server.crt and server.key do not do: {why}") from None
+        raise InputError(
+            f"{folder}: ca.crt, server.crt and server.key cannot be used: {why}"
+        ) from None
     now = datetime.datetime.now(datetime.UTC)
     first, last = found.not_valid_before_utc, found.not_valid_after_utc
     if not first <= now <= last:
@@ -233,8 +236,8 @@ def check_server_certificate(folder: Path, host: str) -> None:
         )
     if not {host, f"*.{host.partition('.')[2]}"} & set(_names_of(found)):
         raise InputError(
-            f"{path} is not for {host}, by which the server's own processes reach it: make one with "
-            f"--host {host}"
+            f"{path} is not for {host}, which the server's own processes connect to: make one with "
+            f"`pfedhgp certs --host {host}`"
         )
 
 
@@ -325,13 +328,3 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-
-
-def _write_secret(path: Path, content: bytes) -> None:
-    """Readable by its owner alone, from the first byte on."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(handle, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())

@@ -1,0 +1,210 @@
+"""What a federation remembers on disk: the folders of sites, a site's answers, the server's list of sites.
+
+A site's home; it is never sent, and Flower never sees it:
+
+    HOME/runs/<run>/agreement.json          columns and model, as the server first sent them
+    HOME/runs/<run>/000007/                 after exchange 7
+        index.json                          what was asked, and the SHA-256 of the other two files
+        state.safetensors                   the client's block, its optimiser, its last sums
+        reply.safetensors                   the reply, to be sent again if it was lost
+
+An exchange is written as a whole or not at all. Two exchanges are kept: if the last reply did not reach the
+server, the site goes back to the one before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pfedhgp.base.atomic_files import write_bytes, write_new_folder
+from pfedhgp.errors import ModelFileError
+from pfedhgp.federation.checkpoint import decode, encode
+from pfedhgp.inference.state import State, below
+from pfedhgp.model.run_folder import naming, parse_json
+
+SITES = "sites"
+FORMAT, VERSION = "pfedhgp-site", 2
+RUN_ID = re.compile(r"[0-9a-f]{32}")
+INDEX, STATE, REPLY, AGREEMENT = (
+    "index.json",
+    "state.safetensors",
+    "reply.safetensors",
+    "agreement.json",
+)
+ROSTER = "the sites of a federation"
+
+
+# ------------------------------------------------------------------------------ folders of sites
+
+
+def site_hash(name: str) -> str:
+    """sha256(name)[:16]: a site's name never becomes part of a path."""
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def homes_of(run: Path) -> list[Path]:
+    """The sites' homes in RUN/sites, which only a `federate` run has."""
+    folder = run / SITES
+    return sorted(p for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
+
+
+# --------------------------------------------------------------------------------- a site's runs
+
+
+@dataclass(frozen=True)
+class AnsweredExchange:
+    """An exchange that the site has answered, and its state after it."""
+
+    exchange: int
+    kind: str
+    round: int
+    block: str
+    state: State
+    reply: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class RunStore:
+    """The folder of one run in a site's home."""
+
+    folder: Path
+
+    def agreement(self) -> str | None:
+        path = self.folder / AGREEMENT
+        return path.read_text(encoding="utf-8") if path.is_file() else None
+
+    def save_agreement(self, text: str) -> None:
+        write_bytes(self.folder / AGREEMENT, text.encode("utf-8"))
+
+    def save(self, answered: AnsweredExchange) -> None:
+        """Adds an exchange; of the older ones only the newest stays."""
+        older = self._folders()
+        parts = {
+            STATE: encode(answered.state),
+            REPLY: encode(State(dict(answered.reply), {})),
+        }
+        digests = {name: hashlib.sha256(content).hexdigest() for name, content in parts.items()}
+        index = {
+            "format": FORMAT,
+            "version": VERSION,
+            "exchange": answered.exchange,
+            "kind": answered.kind,
+            "round": answered.round,
+            "block": answered.block,
+            "files": digests,
+        }
+        target = self.folder / f"{answered.exchange:06d}"
+        content = json.dumps(index, indent=1).encode("ascii")
+        write_new_folder(target, [*parts.items(), (INDEX, content)])
+        for old in older[:-1]:
+            shutil.rmtree(old, ignore_errors=True)
+
+    def newest(self) -> AnsweredExchange | None:
+        kept = self._folders()
+        return _read_exchange(kept[-1]) if kept else None
+
+    def exchanges(self) -> list[int]:
+        return [int(path.name) for path in self._folders()]
+
+    def drop_newest(self) -> None:
+        """Removes the newest exchange, whose reply was not counted."""
+        shutil.rmtree(self._folders()[-1])
+
+    def drop_all(self) -> None:
+        for path in self._folders():
+            shutil.rmtree(path)
+
+    def _folders(self) -> list[Path]:
+        if not self.folder.is_dir():
+            return []
+        return sorted(p for p in self.folder.iterdir() if p.name.isdigit() and p.is_dir())
+
+
+def _read_exchange(folder: Path) -> AnsweredExchange:
+    with naming(folder / INDEX):
+        index = parse_json((folder / INDEX).read_bytes())
+        if index["format"] != FORMAT or index["version"] != VERSION:
+            raise ValueError("written by another version of pfedhgp: start the run again")
+        parts = {}
+        for name in (STATE, REPLY):
+            content = (folder / name).read_bytes()
+            if hashlib.sha256(content).hexdigest() != index["files"][name]:
+                raise ModelFileError(f"{folder / name}: corrupted: its SHA-256 is wrong")
+            parts[name] = decode(content)
+        return AnsweredExchange(
+            int(index["exchange"]),
+            str(index["kind"]),
+            int(index["round"]),
+            str(index["block"]),
+            parts[STATE],
+            parts[REPLY].arrays,
+        )
+
+
+# -------------------------------------------------------------------------------- at the server
+
+
+@dataclass
+class Roster:
+    """The sites as the server remembers them: part of its checkpoint."""
+
+    sites: tuple[str, ...]
+    agreement: str
+    run: str = field(default_factory=lambda: secrets.token_hex(16))
+    counted: dict[str, int] = field(default_factory=dict)
+    """By site: the last exchange in which its reply was counted."""
+    knows: dict[str, list[int]] = field(default_factory=dict)
+    """By site: the attempts (restarts) whose start request it has received."""
+    last_round: dict[int, list[str]] = field(default_factory=dict)
+    """By attempt: the sites whose replies are in the sums of its last exchange."""
+    setup: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
+    """The requests that a late site needs: `cycles`, and `start 0`, `start 1`… by attempt."""
+    log: list[dict[str, Any]] = field(default_factory=list)
+    """The participation log."""
+    delivered: list[str] = field(default_factory=list)
+    """Sites that have the model. Kept in a file beside the checkpoint: it changes between two of them."""
+    changes: dict[str, list[str]] = field(default_factory=dict)
+    """Sites `withdrawn` from the list or `joined` since the last exchange, for the log's next entry."""
+    names: tuple[str, ...] = (ROSTER,)
+
+    def state(self) -> State:
+        arrays: dict[str, np.ndarray] = {}
+        for kind, request in self.setup.items():
+            arrays |= below(kind, request)
+        plain = {
+            "sites": list(self.sites),
+            "agreement": self.agreement,
+            "run": self.run,
+            "counted": self.counted,
+            "knows": self.knows,
+            "last_round": {str(k): v for k, v in self.last_round.items()},
+            "setup": list(self.setup),
+            "log": self.log,
+        }
+        return State(arrays, plain)
+
+    def restore(self, state: State) -> None:
+        """Puts `state` back, except for the list of sites: that stays today's, and changes are noted."""
+        plain = state.plain
+        before = plain["sites"]
+        changes = {
+            "withdrawn": [name for name in before if name not in self.sites],
+            "joined": [name for name in self.sites if name not in before],
+        }
+        self.changes = {what: names for what, names in changes.items() if names}
+        self.run = plain["run"]
+        self.counted = {name: int(n) for name, n in plain["counted"].items()}
+        self.knows = {name: list(attempts) for name, attempts in plain["knows"].items()}
+        self.last_round = {int(k): list(v) for k, v in plain["last_round"].items()}
+        self.setup = {kind: state.part(kind) for kind in plain["setup"]}
+        self.log = list(plain["log"])

@@ -1,0 +1,253 @@
+"""Messages over Flower: envelopes as Flower's records, the server's link to its sites, a site's reply.
+
+All arrays of a message travel as one run of float64, with names and shapes beside it. Flower moves every
+array with calls of its own, which would take most of a round's time. Eight random bytes end the run: Flower
+stores equal content only once, and may drop it after the first message that used it was read.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+
+from pfedhgp.federation.envelope import Envelope, Refused, from_plain
+from pfedhgp.federation.messages import layout_of
+from pfedhgp.federation.schema import HELLO
+
+if TYPE_CHECKING:
+    from pfedhgp.federation.flower.site import Site
+
+log = logging.getLogger("pfedhgp.server")
+ABOUT, LAYOUT, ARRAYS, NUMBERS = "about", "layout", "arrays", "numbers"
+MOST_ARRAYS, LONGEST_NAME, LONGEST_TEXT, MOST_AXES = 128, 200, 262_144, 4
+RANDOM_BYTES = 8
+LARGEST_REQUEST = 64 * 1024 * 1024
+"""Bytes that a site unpacks at most, before it knows the plan."""
+TRAIN = "train"
+REFRESH = 0.5
+"""Seconds between two looks at which nodes are connected."""
+GONE = (
+    ErrorCode.NODE_UNAVAILABLE,
+    ErrorCode.MESSAGE_UNAVAILABLE,
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+)
+"""Flower's errors for a node that has gone."""
+
+
+# ---------------------------------------------------------------------------------------- records
+
+
+def to_records(envelope: Envelope) -> RecordDict:
+    """Names and shapes as JSON, numbers as little-endian float64 in that order."""
+    flat = [np.asarray(a, "<f8").reshape(-1) for a in envelope.arrays.values()]
+    numbers = np.concatenate([*flat, np.zeros(0, "<f8")]).tobytes()
+    data = numbers + secrets.token_bytes(RANDOM_BYTES)
+    packed = Array("float64", (len(data) // 8,), "raw", data)
+    about = ConfigRecord({**envelope.plain(), LAYOUT: json.dumps(layout_of(envelope.arrays))})
+    return RecordDict({ABOUT: about, ARRAYS: ArrayRecord({NUMBERS: packed})})
+
+
+def from_records(content: RecordDict, *, most_bytes: int) -> Envelope:
+    """The inverse. Measures before it unpacks, refuses what is too large or of another form."""
+    if set(content) != {ABOUT, ARRAYS}:
+        raise Refused("malformed")
+    about, records = content[ABOUT], content[ARRAYS]
+    if not isinstance(about, ConfigRecord) or not isinstance(records, ArrayRecord):
+        raise Refused("malformed")
+    if set(records) != {NUMBERS}:
+        raise Refused("malformed")
+    texts = sum(len(value) for value in about.values() if isinstance(value, str | bytes | list))
+    data = records[NUMBERS].data
+    if texts > LONGEST_TEXT or len(data) > most_bytes:
+        raise Refused("oversized")
+    plain = dict(about)
+    return from_plain(plain, _unpacked(_shapes(plain.pop(LAYOUT, None)), data))
+
+
+def _shapes(text: Any) -> dict[str, tuple[int, ...]]:
+    try:
+        found = json.loads(text)
+        shapes = {name: tuple(shape) for name, shape in found.items()}
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        raise Refused("malformed") from None
+    if len(shapes) > MOST_ARRAYS:
+        raise Refused("oversized")
+    for name, shape in shapes.items():
+        whole = all(type(size) is int and 0 <= size < 2**31 for size in shape)
+        if not whole or len(shape) > MOST_AXES or len(name) > LONGEST_NAME:
+            raise Refused("malformed")
+    return shapes
+
+
+def _unpacked(shapes: dict[str, tuple[int, ...]], data: bytes) -> dict[str, np.ndarray]:
+    if 8 * sum(math.prod(shape) for shape in shapes.values()) != len(data) - RANDOM_BYTES:
+        raise Refused("malformed")
+    numbers, start, arrays = np.frombuffer(data[:-RANDOM_BYTES], "<f8").astype(np.float64), 0, {}
+    for name, shape in shapes.items():
+        size = math.prod(shape)
+        arrays[name] = numbers[start : start + size].reshape(shape)
+        start += size
+    return arrays
+
+
+# ----------------------------------------------------------------------------------- at the site
+
+
+def reply_to(message: Message, site: Site) -> Message:
+    """A site's reply to a Flower message. Never raises: Flower would send the error's text."""
+    try:
+        request = from_records(message.content, most_bytes=LARGEST_REQUEST)
+    except Refused as refused:
+        return refusal_of(message, site.name, refused.code, audit=site.refuse(refused.code))
+    return Message(to_records(site.answer(request)), reply_to=message)
+
+
+def refusal_of(message: Message, name: str, code: str = "internal", *, audit: str = "") -> Message:
+    """The reply of a site that could not read the message: a code, and no text."""
+    about: dict[str, Any] = {"run": "", "exchange": 0, "kind": HELLO, "round": 0}
+    refusal = Envelope(**about, sender=name, code=code, audit=audit)
+    return Message(to_records(refusal), reply_to=message)
+
+
+# --------------------------------------------------------------------------------- at the server
+
+
+class Directory(Protocol):
+    """Which node is which site."""
+
+    def site_of(self, node: Any) -> str | None: ...
+
+
+@dataclass(frozen=True)
+class NodesByKey:
+    """By the registered public keys: a node is the site whose key it signs with."""
+
+    names: Mapping[bytes, str]
+
+    def site_of(self, node: Any) -> str | None:
+        return self.names.get(bytes(node.public_key))
+
+
+@dataclass
+class GridLink:
+    """The exchange's `Link` over Flower's Grid.
+
+    Without a directory (no authentication, or keys that somebody else registered) nodes are asked for their
+    names. The first node that claims a name keeps it until the node is gone.
+    """
+
+    grid: Grid
+    sites: tuple[str, ...]
+    directory: Directory | None = None
+    clock: Callable[[], float] = time.monotonic
+    most_bytes: int = 4096
+    pending: dict[str, tuple[str, int, str]] = field(default_factory=dict)
+    """By id of each message that awaits a reply: the site, its node, and when that node connected."""
+    hellos: dict[str, int] = field(default_factory=dict)
+    claimed: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._nodes: dict[str, tuple[int, str]] = {}
+        self._looked = -REFRESH
+        self._refused: set[int] = set()
+        self._returned: list[str] = []
+
+    def expect(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+
+    def push(self, name: str, request: Envelope, lifetime: float) -> bool:
+        node = self.nodes().get(name)
+        if node is None:
+            return False
+        self.pending = {key: about for key, about in self.pending.items() if about[0] != name}
+        found = self._send(to_records(request), node[0], lifetime, str(request.exchange))
+        if found is None:
+            return False
+        self.pending[found] = (name, *node)
+        return True
+
+    def pull(self) -> list[tuple[str, Envelope | Refused]]:
+        found: list[tuple[str, Envelope | Refused]] = []
+        if not self.pending:
+            return found
+        for message in self.grid.pull_messages(list(self.pending)):
+            about = self.pending.pop(message.metadata.reply_to_message_id, None)
+            if about is None:
+                continue
+            if message.has_error() and message.error.code in GONE:
+                self._returned.append(about[0])  # the node left with the message: ask again
+                continue
+            found.append((about[0], self._read(message)))
+        return found
+
+    def lost(self) -> list[str]:
+        """Sites whose node connected again after it was asked, and so has lost the question."""
+        present = self.nodes()
+        names, self._returned = self._returned, []
+        for key, (name, node, since) in list(self.pending.items()):
+            if name in present and present[name] != (node, since):
+                del self.pending[key]
+                names.append(name)
+        return names
+
+    def nodes(self) -> dict[str, tuple[int, str]]:
+        """By site: its node and when that connected. Looked up again every REFRESH seconds."""
+        if self.clock() - self._looked < REFRESH:
+            return self._nodes
+        self._looked = self.clock()
+        nodes = list(self.grid.get_nodes())
+        if self.directory is None:
+            self._ask_names({node.node_id for node in nodes})
+        found: dict[str, tuple[int, str]] = {}
+        for node in sorted(nodes, key=lambda node: node.registered_at):
+            name = (
+                self.directory.site_of(node) if self.directory else self.claimed.get(node.node_id)
+            )
+            if name not in self.sites or name is None:
+                continue
+            if name in found:
+                if node.node_id not in self._refused:
+                    self._refused.add(node.node_id)
+                    log.warning("refused a second site with a name that is already taken")
+                continue
+            found[name] = (node.node_id, node.last_activated_at)
+        self._nodes = found
+        return found
+
+    def _read(self, message: Message) -> Envelope | Refused:
+        if message.has_error():
+            return Refused("flower")
+        try:
+            return from_records(message.content, most_bytes=self.most_bytes)
+        except Refused as refused:
+            return refused
+
+    def _send(self, content: RecordDict, node: int, lifetime: float, group: str) -> str | None:
+        message = Message(content, node, TRAIN, ttl=max(lifetime, 1.0), group_id=group)
+        ids = list(self.grid.push_messages([message]))
+        return ids[0] if ids and ids[0] else None
+
+    def _ask_names(self, online: set[int]) -> None:
+        asked = set(self.hellos.values()) | set(self.claimed)
+        for node in sorted(online - asked):
+            hello = Envelope(run="", exchange=0, kind=HELLO, round=0, sender="server")
+            key = self._send(to_records(hello), node, 60.0, HELLO)
+            if key is not None:
+                self.hellos[key] = node
+        if self.hellos:
+            for message in self.grid.pull_messages(list(self.hellos)):
+                node_id = self.hellos.pop(message.metadata.reply_to_message_id, None)
+                reply = self._read(message)
+                if node_id is not None and isinstance(reply, Envelope):
+                    self.claimed[node_id] = reply.sender
