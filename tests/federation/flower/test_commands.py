@@ -239,14 +239,14 @@ def test_a_server_certificate_is_renewed_with_the_authoritys_key(there, run):
     """For the names and the key that it had; the authority outlives it, and sites keep ca.crt."""
     folder = there / "certs"
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-    old, ca = (certs._certificate_in(folder / n) for n in ("server.crt", "ca.crt"))
+    old, ca = (certificates.read_certificate(folder / n) for n in ("server.crt", "ca.crt"))
     assert (ca.not_valid_after_utc - old.not_valid_after_utc).days >= 3649
     done = run("certs", "--renew", "--days", "730", "--out", "certs")
     assert done.code == 0, done.err
-    new = certs._certificate_in(folder / "server.crt")
+    new = certificates.read_certificate(folder / "server.crt")
     assert 364 <= (new.not_valid_after_utc - old.not_valid_after_utc).days <= 365
     assert f"valid until {new.not_valid_after_utc:%Y-%m-%d}" in done.err
-    assert certs._names_of(new) == certs._names_of(old)
+    assert certificates.host_names(new) == certificates.host_names(old)
     new.verify_directly_issued_by(ca)
     certificates.check_server_certificate(folder, "127.0.0.1")
     for name, content in before.items():
@@ -257,7 +257,7 @@ def test_a_server_certificate_is_renewed_with_the_authoritys_key(there, run):
     assert "ca.key is not the key of ca.crt" in run(*RENEW).complaint
     (folder / "ca.key").unlink()
     assert "ca.key: cannot be read" in run(*RENEW).complaint
-    assert certs._certificate_in(folder / "server.crt") == new
+    assert certificates.read_certificate(folder / "server.crt") == new
 
 
 def test_the_authoritys_key_is_named_with_what_to_do(there, run):

@@ -67,11 +67,11 @@ def renew_certificate(folder: Path, hosts: Sequence[str], *, days: int = 365) ->
 
     Returns its last day. Sites need not act: ca.crt stays.
     """
-    ca, old = (_certificate_in(folder / name) for name in ("ca.crt", "server.crt"))
+    ca, old = (read_certificate(folder / name) for name in ("ca.crt", "server.crt"))
     ca_key, key = (_key_in(folder / name) for name in ("ca.key", "server.key"))
     if ca_key.public_key() != ca.public_key():
         raise InputError(f"{folder}: ca.key is not the key of ca.crt")
-    new = _server_certificate(ca_key, ca, key, list(hosts) or _names_of(old), days)
+    new = _server_certificate(ca_key, ca, key, list(hosts) or host_names(old), days)
     if new.not_valid_after_utc > ca.not_valid_after_utc:
         raise InputError(
             f"--days {days}: ca.crt is valid until {ca.not_valid_after_utc:%Y-%m-%d}: give fewer, or make a "
@@ -88,7 +88,8 @@ def _content(path: Path) -> bytes:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
-def _certificate_in(path: Path) -> x509.Certificate:
+def read_certificate(path: Path) -> x509.Certificate:
+    """A certificate from a PEM file."""
     content = _content(path)
     try:
         return x509.load_pem_x509_certificate(content)
@@ -234,14 +235,15 @@ def check_server_certificate(folder: Path, host: str) -> None:
             f"{path} is valid from {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC, and by this "
             f"machine's clock it is {now:%Y-%m-%d %H:%M}: renew it, or set the clock"
         )
-    if not {host, f"*.{host.partition('.')[2]}"} & set(_names_of(found)):
+    if not {host, f"*.{host.partition('.')[2]}"} & set(host_names(found)):
         raise InputError(
             f"{path} is not for {host}, which the server's own processes connect to: make one with "
             f"`pfedhgp certs --host {host}`"
         )
 
 
-def _names_of(certificate: x509.Certificate) -> list[str]:
+def host_names(certificate: x509.Certificate) -> list[str]:
+    """The names and addresses that a server certificate is for."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
