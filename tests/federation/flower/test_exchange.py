@@ -473,11 +473,11 @@ def test_a_server_killed_while_it_delivers_asks_only_those_that_have_not_got_the
     first, _ = federation(tmp_path, terms)
     first.save_checkpoint = lambda: kept.save(first.server, [first.roster], [])
 
-    def receipt(name):
+    def on_delivery(name):
         if len(first.roster.delivered) == 2:
             raise Killed
 
-    first.receipt = receipt
+    first.on_delivery = on_delivery
     with pytest.raises(Killed):
         run(first)
     had = first.roster.delivered
