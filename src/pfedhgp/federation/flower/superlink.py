@@ -16,7 +16,7 @@ import hashlib
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +67,7 @@ def wait_until_up(
 ) -> None:
     """Waits until the SuperLink answers; raises if it ends or takes too long."""
     end = time.monotonic() + patience
-    control = address.client(ControlHttpClient)
-    try:
+    with closing(address.client(ControlHttpClient)) as control:
         while True:
             try:
                 control.ListNodes(ListNodesRequest())
@@ -78,8 +77,6 @@ def wait_until_up(
                     where = "" if log is None else f": see {log}"
                     raise FlowerError(f"Flower's SuperLink did not start{where}") from None
                 time.sleep(0.2)
-    finally:
-        control.close()
 
 
 def register(address: Address, keys: dict[bytes, str]) -> None:
@@ -89,15 +86,14 @@ def register(address: Address, keys: dict[bytes, str]) -> None:
     """
     from pfedhgp.data.table import short
 
-    control = address.client(ControlHttpClient)
-    try:
+    with closing(address.client(ControlHttpClient)) as control:
         nodes = control.ListNodes(ListNodesRequest()).nodes_info
         known = {bytes(node.public_key): node for node in nodes}
         for key, node in known.items():
             if key in keys and node.status == NodeStatus.UNREGISTERED:
                 raise InputError(
-                    f"site {short(keys[key])!r} was withdrawn from this run: it takes part again with "
-                    "a new key, or under its old one in a new run (--overwrite)"
+                    f"site {short(keys[key])!r} was withdrawn from this run: give it a new key, or "
+                    "start a new run (--overwrite)"
                 )
         for key, node in known.items():
             if key not in keys and node.status != NodeStatus.UNREGISTERED:
@@ -105,22 +101,17 @@ def register(address: Address, keys: dict[bytes, str]) -> None:
         for key in keys:
             if key not in known:
                 control.RegisterNode(RegisterNodeRequest(public_key=key))
-    finally:
-        control.close()
 
 
 def start_run(address: Address, before: int | None) -> int:
     """Starts a Flower run. Ends the run `before`, of a server that was killed."""
-    control = address.client(ControlHttpClient)
-    try:
+    with closing(address.client(ControlHttpClient)) as control:
         if before is not None:
             with suppress(httpx.HTTPStatusError):  # it is over already, or unknown
                 control.StopRun(StopRunRequest(run_id=before))
         bundle = bytes(build_fab_from_files(app_files())[0])
         fab = Fab(hashlib.sha256(bundle).hexdigest(), bundle, {})
         return int(control.StartRun(StartRunRequest(fab=fab_to_proto(fab))).run_id)
-    finally:
-        control.close()
 
 
 @contextmanager
@@ -128,23 +119,17 @@ def server_grid(address: Address, secret: bytes, run_id: int) -> Iterator[HttpGr
     """The Grid of a run whose ServerApp is this process. The run ends with the block."""
     token = None
     end = time.monotonic() + 60.0
-    runtime = address.client(
-        RuntimeHttpClient,
-        SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=ACQUIRE_TASK),
-    )
-    try:
+    secured = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=ACQUIRE_TASK)
+    task = AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
+    with closing(address.client(RuntimeHttpClient, secured)) as runtime:
         while token is None:
-            found = runtime.AcquireTask(
-                AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
-            )
+            found = runtime.AcquireTask(task)
             if found.HasField("task") and found.task.run_id == run_id:
                 token = found.token
             elif time.monotonic() > end:
                 raise FlowerError("Flower did not hand over the run")
             else:
                 time.sleep(0.1)
-    finally:
-        runtime.close()
     ca = None if address.ca is None else address.ca.read_bytes()
     grid = HttpGrid(address.text, address.ca is None, ca, token=token)
     client = grid._runtime_client
