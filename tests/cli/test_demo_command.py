@@ -54,7 +54,7 @@ def test_it_prints_a_table_a_reading_and_the_path(ran):
     assert re.search(r"Done in \d+ s \(\d+ s of processor time\)", out)
     assert "Zones found (the town was made with 3):" in out
     said = " ".join(out.split())
-    assert re.search(r"each station sent a sketch, 24 numbers .* R² 0\.\d\d on average", said)
+    assert re.search(r"each station sent a sketch: 24 numbers .* R² 0\.\d\d on average", said)
     assert "left its station" not in out
     for station, zone in (("Station Road", "centre"), ("Willow Lane", "suburbs")):
         assert re.search(rf"\d +{station}: {zone}$", out, flags=re.M)
@@ -181,7 +181,7 @@ def test_another_model_is_replaced_only_when_told_so(tmp_path, capsys):
     estimator_of(case_of()).save(target / "RUN")
     before = (target / "RUN" / "spec.json").read_bytes()
     assert main(["demo", "--tiny", "--out", str(target)]) == 2
-    assert "is not a whole demo" in capsys.readouterr().err
+    assert "is not a complete demo" in capsys.readouterr().err
     assert (target / "RUN" / "spec.json").read_bytes() == before
     demo.check_folder(target, overwrite=True)  # does not raise
 

@@ -1,4 +1,4 @@
-"""Commands by name, imported when they are asked for, and their help in plain text.
+"""Commands by name, imported only when they run, and their help as plain text.
 
 `pfedhgp --help` must not wait for what a command needs, nor for rich, which typer would draw it with.
 """
@@ -30,7 +30,7 @@ COMMANDS = {
     "audit": "Check an audit log: every line, in order, and the end.",
     "reproduce": "Run the paper's experiments and write their results.",
 }
-"""Each is the function (or the `app`) in the module of its name; said here are the first lines of them."""
+"""Each is the function (or the `app`) in the module of its name; the texts are their first lines."""
 WIDEST = 100
 SETTINGS: dict[str, Any] = {
     "help_option_names": ["-h", "--help"],
@@ -39,7 +39,7 @@ SETTINGS: dict[str, Any] = {
 
 
 class PlainCommand(TyperCommand):
-    """A command whose options stand under the heading that each names (`rich_help_panel`)."""
+    """A command whose options are listed under their headings (`rich_help_panel`)."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
@@ -81,7 +81,7 @@ def _option(param: Any) -> tuple[str, str]:
 
 
 def _argument(command: click.Command, param: Any) -> tuple[str, str]:
-    """click from 8.4 on loses what typer has put there: so it is asked of the function."""
+    """From 8.4 on click loses the help that typer set, so it is read from the function."""
     name = param.metavar or str(param.name).upper()
     text = param.help or ""
     if not text and command.callback is not None:
@@ -91,7 +91,7 @@ def _argument(command: click.Command, param: Any) -> tuple[str, str]:
 
 
 class PlainGroup(TyperGroup):
-    """Commands with the whole first line of each."""
+    """Lists commands with the whole first line of each."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -104,7 +104,7 @@ class PlainGroup(TyperGroup):
 
 
 class Commands(TyperGroup):
-    """The commands of `COMMANDS`, each imported when it is the one that was asked for."""
+    """The commands of `COMMANDS`, each imported only when it runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self.commands, *COMMANDS]

@@ -30,10 +30,10 @@ FEDERATED, ALONE, POOLED = "federated", "per-station GP", "pooled GP"
 FRACTION = 0.2
 DEFAULT = Path("pfedhgp-demo")
 MODEL, REPORT, TABLE = "RUN", "report.html", "stations.csv"
-"""What lies in a demo's folder."""
+"""The files in a demo's folder."""
 BLOCK_DAYS = 4.0
 GRID, SKETCH = 200, 24
-"""Points of the grid on which stations are compared, about one a reading, and numbers that each sends."""
+"""Grid points on which stations are compared, about one per reading, and numbers that each sends."""
 NEXT = (
     "pfedhgp fit {table} --client station --input time --output no2 --holdout blocks:0.2 "
     '--kernel "rbf(3 days) + periodic(1 day)" --inducing 48 --local-inducing 32 --out RUN'
@@ -43,7 +43,7 @@ NEXT = (
 
 @dataclass(frozen=True)
 class Size:
-    """How large the demo is: rounds, and inducing inputs of the shared and of the local layers."""
+    """The size of the demo: rounds, and inducing inputs of the shared and the local layers."""
 
     rounds: int = 8
     inducing: int = 48
@@ -55,9 +55,10 @@ def demo(
         Path, typer.Option("--out", help="The folder for the model, the readings and the report.")
     ] = DEFAULT,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace what a demo wrote, changed or not.")
+        bool,
+        typer.Option("--overwrite", help="Replace the files of a demo, even if they were changed."),
     ] = False,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the made-up town.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the made-up town.")] = 0,
     as_json: AsJson = False,
     quiet: Quiet = False,
     tiny: Annotated[bool, typer.Option("--tiny", hidden=True)] = False,
@@ -66,7 +67,7 @@ def demo(
 
     Takes one to two minutes, most of it compilation.
 
-    The folder gets report.html, stations.csv (the readings) and RUN, the model, which holds no readings.
+    The folder gets report.html, stations.csv (the readings) and RUN (the model, without readings).
     """
     from pfedhgp.base.compilation_cache import use_compilation_cache
     from pfedhgp.cli.terminal import result, warnings_as_lines
@@ -136,9 +137,9 @@ def demo(
 
 
 def compile_fast() -> None:
-    """Code that is compiled in less time and runs slower: here each piece of it runs a few times only.
+    """Compiles quickly rather than well, because each piece of code runs only a few times here.
 
-    JAX reads this when it is imported; a program that has done so keeps its own settings.
+    JAX reads this when it is imported; a program that has already imported it keeps its settings.
     """
     if "jax" not in sys.modules:
         os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
@@ -165,7 +166,7 @@ def table_of(rows: Sequence[ClientRows]) -> bytes:
 
 
 def ledger_of(rows: Sequence[ClientRows], split: Split) -> dict[str, dict[str, Any]]:
-    """Counts and checksums of stations.csv, as a fit keeps them."""
+    """Counts and checksums of stations.csv, as a fit stores them."""
     from pfedhgp.data.demo_town import since_the_first_reading
     from pfedhgp.data.holdout import ledger
     from pfedhgp.data.readers import Observations
@@ -179,7 +180,7 @@ def ledger_of(rows: Sequence[ClientRows], split: Split) -> dict[str, dict[str, A
 
 
 def check_folder(out: Path, *, overwrite: bool) -> None:
-    """Only what a demo wrote is replaced without asking, and only while it is as the demo wrote it."""
+    """Without --overwrite only an unchanged demo is replaced."""
     from pfedhgp.cli.targets import check_parent
     from pfedhgp.errors import InputError
     from pfedhgp.model.run_folder import RunFolder, check_target
@@ -189,7 +190,7 @@ def check_folder(out: Path, *, overwrite: bool) -> None:
         raise InputError(f"{out} is a file: choose a folder with --out")
     there = {p.name for p in out.iterdir()} if out.is_dir() else set()
     there = {name for name in there if not name.startswith(".pfedhgp-")}
-    if not out.is_dir():  # minutes before anything is written: can it be?
+    if not out.is_dir():  # nothing is written for minutes: check now that it can be
         try:
             out.mkdir()
             out.rmdir()
@@ -197,7 +198,7 @@ def check_folder(out: Path, *, overwrite: bool) -> None:
             raise InputError(f"{out}: cannot write there ({error.strerror})") from None
     if strange := sorted(there - {MODEL, REPORT, TABLE}):
         raise InputError(
-            f"{out} holds {strange[0]!r}, which is not a demo's: choose another folder with --out"
+            f"{out} contains {strange[0]!r}, which is not part of a demo: choose another folder with --out"
         )
     check_target(out / MODEL, overwrite=True)
     if overwrite or not there:
@@ -207,16 +208,16 @@ def check_folder(out: Path, *, overwrite: bool) -> None:
         before = table_of(made_up(seed=int(kept["seed"]), tiny=bool(kept["tiny"])))
     except (InputError, KeyError, TypeError, ValueError):
         raise InputError(
-            f"{out} exists and is not a whole demo: choose another folder with --out, or --overwrite"
+            f"{out} exists and is not a complete demo: choose another folder with --out, or give --overwrite"
         ) from None
     if (out / TABLE).is_file() and (out / TABLE).read_bytes() != before:
         raise InputError(
-            f"{out / TABLE} was changed: choose another folder with --out, or --overwrite"
+            f"{out / TABLE} was changed: choose another folder with --out, or give --overwrite"
         )
 
 
 def about(rows: Sequence[ClientRows], split: Split) -> str:
-    """What there is, in one line."""
+    """The data in one line."""
     import numpy as np
 
     seen = {client.name: int(np.isfinite(client.Y).sum()) for client in rows}
@@ -231,7 +232,7 @@ def about(rows: Sequence[ClientRows], split: Split) -> str:
 def train(
     name: str, rows: Sequence[ClientRows], size: Size, *, seed: int, quiet: bool
 ) -> FederatedGP:
-    """One of the three models; all have the same kernel, weather of some days and a daily wave."""
+    """One of the three models; all have the same kernel, for weather of some days and a daily wave."""
     from pfedhgp.base.progress import AVERAGING, progress
     from pfedhgp.data.demo_town import DAY
     from pfedhgp.estimator import FederatedGP
@@ -275,7 +276,7 @@ def judge(model: FederatedGP, test: Sequence[ClientRows]) -> dict[str, Any]:
 
 
 def keep(model: FederatedGP, metrics: Mapping[str, Any], *, seed: int, tiny: bool) -> None:
-    """Puts scores, columns and the mark of a demo into what `save` writes."""
+    """Adds scores, columns and the mark of a demo to the model, for `save`."""
     columns = {
         "client": CLIENT,
         "inputs": [{"name": INPUT, "kind": "datetime", "format": None}],
@@ -287,7 +288,7 @@ def keep(model: FederatedGP, metrics: Mapping[str, Any], *, seed: int, tiny: boo
 
 
 def zones_of(model: FederatedGP, split: Split) -> KeptZones:
-    """Stations in as many groups as the town has zones, and those zones; R² is of readings fitted to."""
+    """Stations in as many groups as the town has zones, with those zones; R² is about readings of the fit."""
     from pfedhgp.data.demo_town import ZONES
     from pfedhgp.zones.clustering import ClusterSettings, discover
     from pfedhgp.zones.files import KeptZones
@@ -301,7 +302,7 @@ def zones_of(model: FederatedGP, split: Split) -> KeptZones:
 
 
 def write_zones(zones: KeptZones, run: Path) -> None:
-    """Into RUN/zones, where `pfedhgp report RUN` finds them."""
+    """Writes zones into RUN/zones, where `pfedhgp report RUN` finds them."""
     from pfedhgp.cli.cluster import write
     from pfedhgp.cli.saved import open_run
     from pfedhgp.zones import files as zone_files
@@ -310,7 +311,7 @@ def write_zones(zones: KeptZones, run: Path) -> None:
 
 
 def agreement(zones: KeptZones) -> float:
-    """The adjusted Rand index of groups and true zones: 1 the same, 0 chance."""
+    """The adjusted Rand index of groups and true zones: 1 is equal, 0 is chance."""
     from sklearn.metrics import adjusted_rand_score
 
     truth, names = zones.truth or {}, zones.zones.clients
@@ -333,7 +334,7 @@ def zones_in_words(zones: KeptZones) -> list[str]:
 
 
 def sent_for(zones: Zones) -> str:
-    """What zones cost in privacy: the sketch, and how much of the readings is in it."""
+    """What zones cost in privacy: the sketch, and how much it reveals about the readings."""
     mean, most = sum(zones.r2.values()) / len(zones.r2), max(zones.r2.values())
     return (
         f"To find them each station sent a sketch: {zones.size} numbers about its fitted function, not its "
@@ -344,7 +345,7 @@ def sent_for(zones: Zones) -> str:
 
 
 def show_table(scores: Mapping[str, Mapping[str, float]]) -> None:
-    """Errors and calibration, a line for each model."""
+    """Errors and calibration, one line per model."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -365,7 +366,7 @@ def show_table(scores: Mapping[str, Mapping[str, float]]) -> None:
 
 
 def reading(scores: Mapping[str, Mapping[str, float]]) -> str:
-    """The table in plain words; what it says follows from the numbers, whoever wins."""
+    """The table in words, which follow from the numbers, whichever model is best."""
     ours, alone, pooled = (scores[name] for name in (FEDERATED, ALONE, POOLED))
     best = min((ALONE, POOLED), key=lambda name: scores[name]["rmse"])
     gain = 1.0 - ours["rmse"] / scores[best]["rmse"]

@@ -1,4 +1,4 @@
-"""What the installed command calls: Ctrl-C while the command line is still being imported ends it quietly."""
+"""The installed command. Ctrl-C while the command line is still being imported ends it quietly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that need the extra say so in one line."""
+"""Commands that need the extra `flower` say so in one line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pfedhgp.errors import InputError
 
 
 def require_flower() -> None:
-    """Refuses where Flower is not installed."""
+    """Raises an error if Flower is not installed."""
     if find_spec("flwr") is None:
         raise InputError(
             "this command needs Flower: python3 -m pip install '.[flower]' in a checkout of pfedhgp"

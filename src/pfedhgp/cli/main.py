@@ -23,19 +23,19 @@ from pfedhgp.version import __version__
 
 OK, FAILURE, USAGE = 0, 1, 2
 TWICE = re.compile(r"(Did you mean [^?]*\?)(?:\s*\1)+")
-"""Of options and of experiments, click and typer may both guess what was meant."""
+"""click and typer may both suggest an option or an experiment."""
 MACHINE = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS),
     *(errno.EACCES, errno.EPERM, errno.EIO),
 )
-"""What the disk refuses: said in one line, because no traceback mends it."""
+"""Errors of the disk: reported in one line, because a traceback does not help."""
 
 app = typer.Typer(
     name="pfedhgp",
     cls=Commands,
     add_completion=False,
     rich_markup_mode=None,
-    pretty_exceptions_show_locals=False,  # a client's rows must not land in a traceback
+    pretty_exceptions_show_locals=False,  # a traceback must not contain a client's rows
     context_settings=SETTINGS,
 )
 
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Terminated:
         return TERMINATED
     except BrokenPipeError:
-        # Who read our output has gone; Python would complain once more when it flushes at its end.
+        # The reader of our output has gone; Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILURE
     except Exception as error:
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _usage(error: click.ClickException, arguments: Sequence[str]) -> str:
-    """What was wrong with the options, which was meant, and whose help has them."""
+    """What is wrong with the options, what was probably meant, and where the help is."""
     text = TWICE.sub(r"\1", error.format_message()).rstrip(".")
     one_dash = next((each for each in arguments if re.fullmatch(r"-[a-z]{2}[a-z-]*", each)), None)
     if isinstance(error, click.NoSuchOption) and one_dash is not None:

@@ -6,6 +6,8 @@ import json
 import sys
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,43 +28,46 @@ app = typer.Typer(
     help="Run the paper's experiments and write their results.",
 )
 
-OUT = typer.Option("--out", help="Folder for results; a study that is there already is resumed.")
+OUT = typer.Option("--out", help="Folder for results. An unfinished study in it is resumed.")
 ARGUMENTS = {"runs", "seed", "rounds", "clients", "rows", "grid", "quick"}
 ARGUMENTS |= {"data", "share", "subtlety", "small", "year", "sketches"}
-"""What studies name in refusals, and what is an option here."""
-AS_JSON = typer.Option("--json", help="Print results.json instead of lines.")
+"""Arguments of studies that are options here, and may be named in an error."""
+AS_JSON = typer.Option("--json", help="Print results.json instead of text.")
 
 
 @app.command(cls=PlainCommand)
 def synthetic(
     out: Annotated[Path, OUT],
-    scenarios: Annotated[str, typer.Option(help="Some of A, B, C, D, with commas.")] = "A,B,C,D",
+    scenarios: Annotated[
+        str, typer.Option(help="Some of A, B, C, D, separated by commas.")
+    ] = "A,B,C,D",
     models: Annotated[
         str,
         typer.Option(
-            help="Rows of the table, with commas; by default all: full, full-kernels, no-deviation, "
-            "no-local, global-only, local-only, pfedgp, algorithm1, oracle.",
+            help="Rows of the table, separated by commas. Default: all, that is full, full-kernels, "
+            "no-deviation, no-local, global-only, local-only, pfedgp, algorithm1, oracle.",
             show_default=False,
         ),
     ] = "full,full-kernels,no-deviation,no-local,global-only,local-only,pfedgp,algorithm1,oracle",
-    runs: Annotated[int, typer.Option(help="Independent runs of each.")] = 30,
-    seed: Annotated[int, typer.Option(help="Run r uses this + r.")] = 0,
-    rounds: Annotated[int | None, typer.Option(help="Instead of each method's own.")] = None,
+    runs: Annotated[int, typer.Option(help="Number of independent runs.")] = 30,
+    seed: Annotated[int, typer.Option(help="Seed of the first run; run r uses this plus r.")] = 0,
+    rounds: Annotated[
+        int | None, typer.Option(help="Training rounds. Default: each method's own.")
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu or gpu.")] = "cpu",
-    clients: Annotated[int, typer.Option(help="Clients (the paper's 6).")] = 6,
-    rows: Annotated[int, typer.Option(help="Rows a client (the paper's 50).")] = 50,
-    grid: Annotated[int, typer.Option(help="Test inputs (the paper's 150).")] = 150,
+    clients: Annotated[int, typer.Option(help="Number of clients (6 in the paper).")] = 6,
+    rows: Annotated[int, typer.Option(help="Rows per client (50 in the paper).")] = 50,
+    grid: Annotated[int, typer.Option(help="Number of test inputs (150 in the paper).")] = 150,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
-    """The numerical study: scenarios A to D, every model, beside the Bayes oracle and the printed table."""
+    """The numerical study: every model on scenarios A to D, with the Bayes oracle and the printed table."""
     from pfedhgp.studies.synthetic import report
     from pfedhgp.studies.synthetic.study import Study, run_study
 
     _check_device(device)
     study = Study(seed=seed, rounds=rounds, clients=clients, rows=rows, grid=grid)
     chosen, wanted = _names(scenarios), _names(models)
-    with naming(ARGUMENTS), resumable(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with _running():
         store = run_study(
             study,
             scenarios=chosen,
@@ -80,12 +85,14 @@ def synthetic(
 def stability(
     out: Annotated[Path, OUT],
     runs: Annotated[int, typer.Option(help="Independent runs of each point.")] = 10,
-    seed: Annotated[int, typer.Option(help="Run r uses this + r.")] = 0,
-    rounds: Annotated[int | None, typer.Option(help="Instead of the solver's own.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the first run; run r uses this plus r.")] = 0,
+    rounds: Annotated[
+        int | None, typer.Option(help="Training rounds. Default: the solver's own.")
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu or gpu.")] = "cpu",
-    rows: Annotated[int, typer.Option(help="Rows a client, on average.")] = 50,
-    grid: Annotated[int, typer.Option(help="Test inputs.")] = 100,
-    quick: Annotated[bool, typer.Option(help="The ends of each range alone.")] = False,
+    rows: Annotated[int, typer.Option(help="Rows per client, on average.")] = 50,
+    grid: Annotated[int, typer.Option(help="Number of test inputs.")] = 100,
+    quick: Annotated[bool, typer.Option(help="Only the ends of each range.")] = False,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """When global and deviation can be told apart: by clients, balance and heterogeneity."""
@@ -94,8 +101,7 @@ def stability(
 
     _check_device(device)
     study = Stability(seed=seed, rounds=rounds, rows=rows, grid=grid, quick=quick)
-    with naming(ARGUMENTS), resumable(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with _running():
         store = run_stability(
             study,
             runs=runs,
@@ -114,21 +120,25 @@ def tonnage(
         str,
         typer.Option(help="FILE (.mat, .npz), simulated, hydraulic:valve or hydraulic:cooler."),
     ] = "simulated",
-    runs: Annotated[int, typer.Option(help="Splits (and simulated presses).")] = 5,
-    seed: Annotated[int, typer.Option(help="Run r uses this + r.")] = 0,
+    runs: Annotated[int, typer.Option(help="Number of splits (and of simulated presses).")] = 5,
+    seed: Annotated[int, typer.Option(help="Seed of the first run; run r uses this plus r.")] = 0,
     models: Annotated[
         str | None,
         typer.Option(
-            help="Rows of the table, with commas; by default all: pfedhgp, pfedhgp-white, paper, lda, "
-            "pca+ridge, 1-nn, minirocket-style. Where channels have more than 2000 samples together, paper "
-            "takes many minutes a split, and is run with --full or by name.",
+            help="Rows of the table, separated by commas. Default: all, that is pfedhgp, pfedhgp-white, "
+            "paper, lda, pca+ridge, 1-nn, minirocket-style. If all channels together have more than 2000 "
+            "samples, paper takes many minutes per split and runs only with --full or by name.",
             show_default=False,
         ),
     ] = None,
-    share: Annotated[float, typer.Option(help="Of cycles or blocks for training.")] = 0.1377,
-    subtlety: Annotated[float, typer.Option(help="Of simulated faults: 2 halves them.")] = 1.0,
-    none: Annotated[bool, typer.Option("--none", help="Also leave each class out once.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="That, and curves of accuracy.")] = False,
+    share: Annotated[float, typer.Option(help="Share of cycles or blocks for training.")] = 0.1377,
+    subtlety: Annotated[
+        float, typer.Option(help="How faint simulated faults are: 2 halves them.")
+    ] = 1.0,
+    none: Annotated[
+        bool, typer.Option("--none", help="Also leave out each class once, to test none of these.")
+    ] = False,
+    full: Annotated[bool, typer.Option("--full", help="--none, and curves of accuracy.")] = False,
     small: Annotated[bool, typer.Option("--small", help="A small simulated press.")] = False,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
@@ -137,8 +147,7 @@ def tonnage(
     from pfedhgp.studies.tonnage.study import Tonnage, run_tonnage
 
     study = Tonnage(data=data, seed=seed, share=share, subtlety=subtlety, small=small)
-    with naming(ARGUMENTS), resumable(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with _running():
         store = run_tonnage(
             study,
             runs=runs,
@@ -154,25 +163,26 @@ def tonnage(
 
 @app.command(cls=PlainCommand)
 def airquality(
-    data: Annotated[Path, typer.Option(help="UCI's files: a folder, a zip, or the zip in a zip.")],
+    data: Annotated[Path, typer.Option(help="UCI's files: a folder, a zip, or a zip in a zip.")],
     out: Annotated[
         Path,
-        typer.Option("--out", help="Folder for results; those of an earlier run are replaced."),
+        typer.Option("--out", help="Folder for results. Those of an earlier run are replaced."),
     ],
     year: Annotated[
-        int | None, typer.Option(help="2013 begins in March. Not needed with --hours all.")
+        int | None,
+        typer.Option(help="The year (2013 begins in March). Not needed with --hours all."),
     ] = None,
     hours: Annotated[
-        str, typer.Option(help="2,14 as in the paper, other hours, or all: PM2.5 and TEMP.")
+        str, typer.Option(help="Hours of the day (2,14 in the paper), or all, with PM2.5 and TEMP.")
     ] = "2,14",
-    raw: Annotated[bool, typer.Option(help="PM2.5 as it is, instead of log(1 + PM2.5).")] = False,
-    seed: Annotated[int, typer.Option(help="Of sketches and held-out days.")] = 0,
+    raw: Annotated[bool, typer.Option(help="Use PM2.5 itself instead of log(1 + PM2.5).")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of sketches and held-out days.")] = 0,
     sketches: Annotated[
-        int | None, typer.Option(help="Sketch seeds, from --seed on; by default 5.")
+        int | None, typer.Option(help="Number of sketch seeds, starting with --seed. Default: 5.")
     ] = None,
     sparse: Annotated[
         int | None,
-        typer.Option(help="Stations of each zone to be left with 5% of their rows, in turn."),
+        typer.Option(help="Stations of each zone that keep only 5% of their rows, one at a time."),
     ] = None,
     full: Annotated[
         bool, typer.Option("--full", help="Imputation on three splits, and --sparse 4.")
@@ -193,7 +203,7 @@ def airquality(
         given = [name for name, value in unused.items() if value is not None]
         if given:
             raise InputError(
-                f"{given[0]} is not for --hours all, which has neither zones nor splits"
+                f"{given[0]} cannot be combined with --hours all, which has neither zones nor splits"
             )
         every = air_hours.AllHours(year=year, raw=raw, seed=seed)
         with naming(ARGUMENTS):
@@ -204,7 +214,7 @@ def airquality(
     from pfedhgp.studies.airquality.study import run
 
     if year is None:
-        raise InputError("--year is needed, such as --year 2013 (but for --hours all)")
+        raise InputError("--year is missing, such as --year 2013 (only --hours all needs none)")
     if sparse is not None and sparse < 0:
         raise InputError(f"--sparse must be at least 0, got {sparse}")
     study = AirQuality(
@@ -219,6 +229,14 @@ def airquality(
     with naming(ARGUMENTS):
         found = run(study, data, out, tell)
     _say(found, out, as_json)
+
+
+@contextmanager
+def _running() -> Iterator[None]:
+    """Errors mention options, warnings are silent, and Ctrl-C says how to continue."""
+    with naming(ARGUMENTS), resumable(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _names(given: str) -> list[str]:
@@ -245,7 +263,7 @@ def _check_device(device: str) -> None:
 
 
 class _Progress:
-    """A line for each run that ends; on a terminal one line that is written over."""
+    """One line per finished run; on a terminal one line that is overwritten."""
 
     def __init__(self) -> None:
         self.began = time.perf_counter()

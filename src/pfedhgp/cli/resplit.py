@@ -1,8 +1,8 @@
-"""Which rows of a table a model was fitted to, and which were held out: the split, made again.
+"""Splits a table as the fit did: rows of the fit, and rows that it held out.
 
-A RUN folder has no rows. It has the split's kind, part and seed, and for each client numbers of rows and a
-four-digit checksum (`pfedhgp.data.holdout.ledger`). With the same rows at hand that is enough; rows that are
-not the fit's are neither called fitted nor held out.
+A RUN folder has no rows. It has the kind, share and seed of the split, and for each client the number of rows
+and a four-digit checksum (`pfedhgp.data.holdout.ledger`). Given the same rows that is enough; other rows
+count as neither fitted nor held out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pfedhgp.model.fitted import FittedModel
 
 @dataclass(frozen=True)
 class Shown:
-    """Rows that were fitted to, held out, and of which neither is known; and whose rows are no client's."""
+    """Rows of the fit, held-out rows, other rows of known clients, and names of unknown clients."""
 
     rows: Sequence[ClientRows] = ()
     held_out: Sequence[ClientRows] = ()
@@ -33,12 +33,12 @@ class Shown:
 
 
 def parts_of(given: Sequence[Observations], columns: Columns, model: FittedModel) -> Shown:
-    """Parts the rows as the fit did."""
+    """Splits the rows as the fit did."""
     known = [client for client in given if client.name in model.clients]
     strangers = tuple(client.name for client in given if client.name not in model.clients)
     ledger = model.metrics.get("data")
     holdout = model.metrics.get("holdout")
-    if ledger is None and not holdout:  # saved by a program, which held out nothing that we know of
+    if ledger is None and not holdout:  # saved from Python, with no record of held-out rows
         return Shown(rows=client_rows(known, columns), strangers=strangers)
     entries = ledger or {}
     same = [client for client in known if is_the_same(client, entries.get(client.name))]
@@ -81,7 +81,7 @@ def _split_of_the_demo(
 
 
 def warn_of(names: Sequence[str], what: str) -> None:
-    """One line about clients, where there are some."""
+    """One warning about some clients, if there are any."""
     if names:
         count = "client" if len(names) == 1 else f"{len(names)} clients:"
         warnings.warn(f"{count} {listed(names, 3)}: {what}", PFedHGPWarning, stacklevel=3)

@@ -1,4 +1,4 @@
-"""What a RUN folder says about itself, read without JAX."""
+"""What a RUN folder says about its model, read without JAX."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def model_of(path: Path) -> Path:
     marks = ("site.json", "flower", "lock")  # the last two are there before any message has come
     is_home = any((path / n).exists() for n in marks) and not (path / "spec.json").exists()
     if is_home and not own.is_dir():
-        raise InputError(f"{path}: this site has no model yet: it comes when the training is over")
+        raise InputError(f"{path}: this site has no model yet: it gets one when training ends")
     return own if is_home else path
 
 
@@ -27,7 +27,7 @@ def open_run(path: Path) -> Mapping[str, Any]:
 
 
 def columns_of(spec: Mapping[str, Any]) -> Columns:
-    """The columns that the model was fitted to; numbers in a `client` column where Python fitted it."""
+    """The columns of the fit; for a fit from Python, plain numbers and a `client` column."""
     stored = spec["settings"].get("columns")
     if stored is not None:
         return Columns.from_json(stored)
@@ -40,6 +40,6 @@ def clients_of(spec: Mapping[str, Any]) -> set[str]:
 
 
 def dropped_of(spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """Inputs that were given to the fit, were constant, and are no part of the model."""
+    """Inputs of the fit that were constant, and are not part of the model."""
     columns = spec["settings"].get("columns") or {}
     return tuple(str(name) for name in columns.get("dropped") or ())

@@ -1,4 +1,4 @@
-"""Where a command may write: said before any work is done, and in one line when the system says no."""
+"""Checks where a command writes, before any work is done; errors of the system become one line."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ NO_SUCH_PLACE = (
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
     *(errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP),
 )
-"""What a path that cannot be is refused with; a full or broken disk is another matter."""
+"""Errors of a path that cannot exist; a full or broken disk is another matter."""
 
 
 def check_file(path: Path, *, overwrite: bool, option: str | None = None) -> None:
-    """A file that may be written: not a folder, and not there already unless it may be replaced.
+    """Refuses a folder, and an existing file unless it may be replaced.
 
-    `option` is what names another file, where the one at hand was not the user's own choice.
+    `option` is the option that names another file, if the user did not choose this one.
     """
     check_parent(path)
     if path.is_dir():
@@ -31,7 +31,7 @@ def check_file(path: Path, *, overwrite: bool, option: str | None = None) -> Non
 
 
 def check_parent(path: Path) -> None:
-    """Folders on the way are made where they are missing; a file in their place is refused."""
+    """Refuses a path below a file; missing folders are made later."""
     for parent in path.absolute().parents:
         if os.path.lexists(parent):
             if not parent.is_dir():
@@ -43,7 +43,7 @@ def check_parent(path: Path) -> None:
 
 @contextmanager
 def writing_to(path: Path) -> Iterator[None]:
-    """Turns the system's "there is no such place" into a refusal that names the place."""
+    """Turns the system's errors about a path into an `InputError` that names it."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a command says: results to stdout, all else to stderr, warnings as single lines."""
+"""What a command prints: results to stdout, the rest to stderr, warnings as single lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pfedhgp.errors import PFedHGPWarning
 
 
 def say(text: str, *, quiet: bool = False) -> None:
-    """A line for people, to stderr."""
+    """A line for the user, to stderr."""
     if not quiet:
         print(text, file=sys.stderr, flush=True)
 
@@ -30,7 +30,7 @@ def result(summary: dict[str, Any]) -> None:
 
 @contextmanager
 def warnings_as_lines(words: Callable[[str], str] = str) -> Iterator[list[str]]:
-    """Our warnings are printed once each as `pfedhgp: warning: …`, in `words`; yields the list of them."""
+    """Prints each of our warnings once as `pfedhgp: warning: …`, rewritten by `words`; yields their list."""
     seen: list[str] = []
     usual = warnings.showwarning
 

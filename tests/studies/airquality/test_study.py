@@ -139,7 +139,7 @@ def test_options_of_the_zone_study_are_refused_with_all_hours(
 ) -> None:
     command = ["reproduce", "airquality", "--data", str(tmp_path), "--out", str(tmp_path / "out")]
     assert main([*command, "--hours", "all", *option]) == 2
-    assert f"{option[0]} is not for --hours all" in capsys.readouterr().err
+    assert f"{option[0]} cannot be combined with --hours all" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
