@@ -530,7 +530,7 @@ def test_files_are_read_once_kernels_parsed_once_and_settings_checked_once(
     counting(Path, "read_bytes")
     counting(kernel_text, "parse")
     counting(federated_gp, "checked")
-    monkeypatch.setattr(federated_gp, "make_cohorts", stop)
+    monkeypatch.setattr(federated_gp, "group_clients", stop)
     words = ("--client", "site", "--input", "x", "--output", "y", "--kernel", "rbf + matern12")
     done = run("fit", tmp_path / "d.csv", *words, "--out", tmp_path / "RUN", "--quiet")
     assert "far enough" in done.complaint

@@ -13,7 +13,7 @@ from pfedhgp.base.numerics import numerics, on_device
 from pfedhgp.errors import InputError, ModelFileError
 from pfedhgp.federation import checkpoint as checkpoints
 from pfedhgp.federation import inprocess
-from pfedhgp.federation.clients import make_cohorts
+from pfedhgp.federation.clients import group_clients
 from pfedhgp.federation.planning import make_plan
 from pfedhgp.federation.server import Server
 from pfedhgp.gp import kernels
@@ -26,7 +26,7 @@ GRID = np.linspace(0.0, 1.0, 14)[:, None]
 
 
 def _sites(outputs: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Three clients, two of one cohort and one of another."""
+    """Three clients, two of one group and one of another."""
     sites = {}
     for name, rows in (("a/b", 14), ("007", 14), ("short", 6)):
         wave = np.sin(6.0 * GRID[:rows] + 0.5 * len(name))
@@ -181,14 +181,14 @@ def test_no_attribute_of_a_party_is_forgotten(name):
     model = FederatedGP(inference=name, rounds=2, **budgets)
     rows = _rows(SITES[1])
     plan = make_plan(checked(model), rows[0].X.shape[1], rows[0].Y.shape[1])
-    server, cohorts = Server(plan), make_cohorts(plan, rows, batch=True)
+    server, groups = Server(plan), group_clients(plan, rows, batch=True)
     # The estimator's surroundings, or all that the other tests compiled would be compiled once more.
     with numerics(), on_device("cpu"), pytest.raises(Stop):
-        inprocess.run(server, cohorts, callbacks=[_stopping(2)])
+        inprocess.run(server, groups, callbacks=[_stopping(2)])
     # What is made anew from settings and rows, and what the next exchange sets before it is used.
     settings = {"settings", "spec", "options", "like", "rows", "start", "floor", "drawn"}
     used_up = {"total", "gradient", "info", "reference"}
-    party_server, party_clients = server.current.party, cohorts[0].parties[0]
+    party_server, party_clients = server.current.party, groups[0].parties[0]
     kept_server = {"now" if name == "mean-field" else "round"}
     kept_clients = {"states"} if name == "mean-field" else set()
     if name == "mean-field":  # its blocks are starting values, its bounds and nats are never set
@@ -203,8 +203,8 @@ def test_no_attribute_of_a_party_is_forgotten(name):
         (party_server, party_server.state(), kept_server),
         (party_clients, party_clients.state(), kept_clients),
         (
-            cohorts[0],
-            cohorts[0].state(),
+            groups[0],
+            groups[0].state(),
             {"parties", "starts", "scaling", "layers", "_halves", "others"},
         ),
         *((part, server.state(), parts_of_the_run) for part in (server, run, server.current)),

@@ -10,7 +10,7 @@ import pytest
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.tables import whole_cycles_of
 from pfedhgp.errors import MessageError
-from pfedhgp.federation.clients import make_cohorts
+from pfedhgp.federation.clients import group_clients
 from pfedhgp.federation.messages import Message, hash_arrays
 from pfedhgp.federation.server import Server
 from pfedhgp.inference.meanfield.training import MeanField
@@ -112,14 +112,14 @@ def test_mean_field_sends_gradients_and_nothing_else_while_training():
 def test_no_message_holds_a_row_or_a_clients_own_block():
     """Every row, target, inducing input and loading is looked for, bit for bit, in all that was sent."""
     rows = clients(outputs=2)
-    _, cohorts, _, up = recorded(Structured(rounds=2, averaging=None), rows)
+    _, groups, _, up = recorded(Structured(rounds=2, averaging=None), rows)
     sent = np.concatenate([a.reshape(-1) for m in up for a in m.arrays.values()])
     private = [v for r in rows for v in (r.X, r.Y)]
-    for cohort in cohorts:
-        block, scaling = cohort.parties[0].blocks, cohort.scaling
+    for group in groups:
+        block, scaling = group.parties[0].blocks, group.scaling
         private += [block.loadings, block.deviation, block.kernels.lengthscale]
-        private += [scaling.inputs(r.X) for r in cohort.clients]
-        private += [scaling.outputs(r.Y) for r in cohort.clients]
+        private += [scaling.inputs(r.X) for r in group.clients]
+        private += [scaling.outputs(r.Y) for r in group.clients]
     for values in private:
         assert not np.isin(np.asarray(values).reshape(-1), sent).any()
 
@@ -148,8 +148,8 @@ def test_malformed_messages_are_refused(change, words):
 def test_replies_to_another_request_and_nan_are_refused():
     chosen = plan(Structured(rounds=1, averaging=None))
     server = Server(chosen)
-    cohort = make_cohorts(chosen, clients(), batch=True)[0]
-    replies = cohort.answer(server.request())
+    group = group_clients(chosen, clients(), batch=True)[0]
+    replies = group.answer(server.request())
     first = replies[0]
     stale = Message(first.kind, 7, first.sender, first.arrays, first.block)
     with pytest.raises(MessageError, match="another request"):
@@ -173,6 +173,6 @@ def test_long_clients_with_many_weights_are_batches_of_their_own():
     ]
     few = replace(plan(Structured(rounds=1)), inducing=8)
     many = replace(few, inducing=2**25 // 400 // 2)
-    assert [len(c.names) for c in make_cohorts(few, rows, batch=True)] == [4]
-    assert [len(c.names) for c in make_cohorts(many, rows, batch=True)] == [2, 2]
-    assert [len(c.names) for c in make_cohorts(few, rows, batch=True, largest=3)] == [2, 2]
+    assert [len(c.names) for c in group_clients(few, rows, batch=True)] == [4]
+    assert [len(c.names) for c in group_clients(many, rows, batch=True)] == [2, 2]
+    assert [len(c.names) for c in group_clients(few, rows, batch=True, largest=3)] == [2, 2]

@@ -7,7 +7,7 @@ import numpy as np
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.tables import whole_cycles_of
 from pfedhgp.federation import inprocess
-from pfedhgp.federation.clients import make_cohorts
+from pfedhgp.federation.clients import group_clients
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
@@ -56,13 +56,13 @@ def plan(inference, *, outputs: int = 1, kernel: Kernel | None = None, **kwargs)
 
 
 def recorded(inference, rows, *, batch: bool = True, **kwargs):
-    """(server, cohorts, messages down, messages up) of a whole run."""
+    """(server, groups, messages down, messages up) of a whole run."""
     chosen = plan(inference, outputs=rows[0].Y.shape[1], **kwargs)
     server, down, up = Server(chosen), [], []
-    cohorts = make_cohorts(chosen, rows, batch=batch)
+    groups = group_clients(chosen, rows, batch=batch)
 
     def record(message: Message, receiver: str) -> None:
         (up if receiver == "server" else down).append(message)
 
-    inprocess.run(server, cohorts, record=record)
-    return server, cohorts, down, up
+    inprocess.run(server, groups, record=record)
+    return server, groups, down, up

@@ -13,7 +13,7 @@ import numpy as np
 from pfedhgp.base.numerics import numerics
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.federation.agreement import Agreement
-from pfedhgp.federation.clients import Cohort
+from pfedhgp.federation.clients import ClientGroup
 from pfedhgp.federation.envelope import Envelope, Refused
 from pfedhgp.federation.flower.site import PlanAndRows, Site
 from pfedhgp.federation.messages import Message
@@ -50,7 +50,7 @@ def agreement(**tables: Mapping[str, Any]) -> Agreement:
 def replay(plan: Plan, rows: Sequence[ClientRows], log: Sequence[Mapping[str, Any]]) -> Server:
     """The naive twin: only those who were counted compute, in order, in this process."""
     server = Server(plan)
-    clients = {row.name: Cohort(plan, [row]) for row in rows}
+    clients = {row.name: ClientGroup(plan, [row]) for row in rows}
     starts: dict[int, Message] = {}
     last: dict[int, list[str]] = {}
     with numerics():
@@ -102,9 +102,9 @@ def site_of(home: Path, row: ClientRows, delivered: dict[str, Any] | None = None
     def read(text: str) -> PlanAndRows:
         return PlanAndRows(Agreement.from_json(text).plan(), row)
 
-    def save_model(agreed: PlanAndRows, cohort: Cohort, request: Envelope) -> None:
+    def save_model(agreed: PlanAndRows, group: ClientGroup, request: Envelope) -> None:
         if delivered is not None:
-            delivered[row.name] = (agreed, cohort, request)
+            delivered[row.name] = (agreed, group, request)
 
     return Site(home, row.name, read, save_model)
 

@@ -11,7 +11,7 @@ import numpy as np
 from pfedhgp.base.numerics import numerics
 from pfedhgp.federation import inprocess
 from pfedhgp.federation.agreement import Agreement
-from pfedhgp.federation.clients import Cohort, make_cohorts
+from pfedhgp.federation.clients import ClientGroup, group_clients
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
 from pfedhgp.model import files
@@ -23,7 +23,7 @@ class Trained(NamedTuple):
     """The server, the clients, and the hash of every request by kind and round."""
 
     server: Server
-    cohorts: list[Cohort]
+    groups: list[ClientGroup]
     hashes: dict[tuple[str, int], str]
 
 
@@ -35,15 +35,15 @@ def in_process(deployed: Deployment) -> Trained:
     """Trains. Done before the processes start, it leaves its compiled code for them."""
     plan = plan_of(deployed)
     server, hashes = Server(plan), {}
-    cohorts = make_cohorts(plan, deployed.rows, batch=False)
+    groups = group_clients(plan, deployed.rows, batch=False)
 
     def record(message, receiver):
         if message.sender == "server":
             hashes[message.kind, message.round] = message.block
 
     with numerics():
-        inprocess.run(server, cohorts, record=record)
-    return Trained(server, cohorts, hashes)
+        inprocess.run(server, groups, record=record)
+    return Trained(server, groups, hashes)
 
 
 def assert_every_round_agrees(deployed: Deployment, expected: Trained) -> None:

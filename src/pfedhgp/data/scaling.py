@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
+
+from pfedhgp.data.rows import ClientRows
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,20 @@ class Scaling:
 
     def outputs(self, Y: np.ndarray) -> np.ndarray:
         return (Y - self.centre) / self.spread
+
+    def rows(self, client: ClientRows) -> ClientRows:
+        """All of a client's rows, with their scatter and whole cycles."""
+        scatter, cycles = client.scatter, client.cycles
+        if scatter is not None:
+            spread = np.broadcast_to(self.spread, client.Y.shape[1:])
+            scatter = scatter / spread[:, None] / spread[None, :]
+        return replace(
+            client,
+            X=self.inputs(client.X),
+            Y=self.outputs(client.Y),
+            scatter=scatter,
+            cycles=None if cycles is None else self.outputs(cycles),
+        )
 
     def mean_back(self, mean: np.ndarray) -> np.ndarray:
         return mean * self.spread + self.centre

@@ -19,7 +19,7 @@ from pfedhgp.data.tables import clients_from
 from pfedhgp.errors import InputError, NotFittedError, PFedHGPWarning
 from pfedhgp.estimator import inputs as asked
 from pfedhgp.federation import inprocess, planning
-from pfedhgp.federation.clients import Cohort, make_cohorts
+from pfedhgp.federation.clients import ClientGroup, group_clients
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
@@ -125,14 +125,14 @@ class FederatedGP(ModelSettings):
             check_domain(settings.domain, rows, input_names)
         plan = self._plan(settings, len(input_names), len(output_names))
         with on_device(settings.device):
-            server, cohorts = Server(plan), make_cohorts(plan, rows, batch=settings.batch)
-            messages = self._train(server, cohorts, folder, resume=resume)
+            server, groups = Server(plan), group_clients(plan, rows, batch=settings.batch)
+            messages = self._train(server, groups, folder, resume=resume)
         assert server.best is not None
         self.plan_ = plan
         self.model_ = planning.fitted_model(
             plan,
             server,
-            cohorts,
+            groups,
             rows,
             input_names=input_names,
             output_names=output_names,
@@ -147,7 +147,7 @@ class FederatedGP(ModelSettings):
         return planning.make_plan(settings, inputs, outputs)
 
     def _train(
-        self, server: Server, cohorts: Sequence[Cohort], folder: Path | None, *, resume: bool
+        self, server: Server, groups: Sequence[ClientGroup], folder: Path | None, *, resume: bool
     ) -> list[dict[str, Any]]:
         """Carries messages until training is done; returns the log of them."""
         messages: list[dict[str, Any]] = []
@@ -161,11 +161,11 @@ class FederatedGP(ModelSettings):
 
             kept = Checkpoint(folder)
             if resume:
-                messages += kept.restore(server, cohorts)
+                messages += kept.restore(server, groups)
             else:
                 kept.clear()
-            keep = partial(kept.save, server, cohorts, messages)
-        inprocess.run(server, cohorts, callbacks=self.callbacks, record=record, keep=keep)
+            keep = partial(kept.save, server, groups, messages)
+        inprocess.run(server, groups, callbacks=self.callbacks, record=record, keep=keep)
         return messages
 
     # after fit --------------------------------------------------------------------------------

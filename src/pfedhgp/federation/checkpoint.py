@@ -3,7 +3,7 @@
     checkpoint/000007/                      after seven exchanges; the newest one counts
         index.json                          format, and the SHA-256 of every other file
         server.safetensors                  the server's part
-        clients/<hash>.safetensors          one cohort's part (a client alone is a cohort of one);
+        clients/<hash>.safetensors          one group's part (a client alone is a group of one);
                                             what a server remembers of clients on other machines
         messages.jsonl                      names, shapes and bytes of what has crossed so far
 
@@ -37,7 +37,7 @@ INDEX, SERVER, MESSAGES = "index.json", "server.safetensors", "messages.jsonl"
 
 
 class Party(Protocol):
-    """Who has a part beside the server's: a cohort."""
+    """Who has a part beside the server's: a group."""
 
     @property
     def names(self) -> tuple[str, ...]: ...
@@ -53,13 +53,11 @@ class Checkpoint:
 
     folder: Path
 
-    def save(
-        self, server: Server, cohorts: Sequence[Party], messages: list[dict[str, Any]]
-    ) -> None:
+    def save(self, server: Server, groups: Sequence[Party], messages: list[dict[str, Any]]) -> None:
         """Writes the parties' states; the one before goes when the new one is whole."""
         before = self._kept()
         target = self.folder / f"{server.exchanges:06d}"
-        write_new_folder(target, self._files(server, cohorts, messages))
+        write_new_folder(target, self._files(server, groups, messages))
         for old in before:
             shutil.rmtree(old, ignore_errors=True)
 
@@ -68,7 +66,7 @@ class Checkpoint:
         for old in self._kept():
             shutil.rmtree(old)
 
-    def restore(self, server: Server, cohorts: Sequence[Party]) -> list[dict[str, Any]]:
+    def restore(self, server: Server, groups: Sequence[Party]) -> list[dict[str, Any]]:
         """Puts the newest states back and returns the messages until then."""
         kept = self._kept()
         if not kept:
@@ -78,7 +76,7 @@ class Checkpoint:
             index = parse_json((found / INDEX).read_bytes())
             if index["format"] != FORMAT or index["version"] != VERSION:
                 raise ValueError("a checkpoint of another version: start the run again")
-            wanted = {SERVER, MESSAGES, *(cohort_file(cohort) for cohort in cohorts)}
+            wanted = {SERVER, MESSAGES, *(group_file(group) for group in groups)}
             if set(index["files"]) != wanted:
                 raise ValueError("the clients are not those that the run began with")
         content = {name: _read(found / name, index["files"][name]) for name in wanted}
@@ -87,13 +85,13 @@ class Checkpoint:
             with naming(found / name):
                 parts[name] = decode(content[name])
         server.restore(parts[SERVER])
-        for cohort in cohorts:
-            cohort.restore(parts[cohort_file(cohort)])
+        for group in groups:
+            group.restore(parts[group_file(group)])
         with naming(found / MESSAGES):
             return [parse_json(line) for line in content[MESSAGES].splitlines()]
 
     def _files(
-        self, server: Server, cohorts: Sequence[Party], messages: list[dict[str, Any]]
+        self, server: Server, groups: Sequence[Party], messages: list[dict[str, Any]]
     ) -> Iterator[tuple[str, bytes]]:
         digests: dict[str, str] = {}
 
@@ -102,8 +100,8 @@ class Checkpoint:
             return name, content
 
         yield listed(SERVER, encode(server.state()))
-        for cohort in cohorts:
-            yield listed(cohort_file(cohort), encode(cohort.state()))
+        for group in groups:
+            yield listed(group_file(group), encode(group.state()))
         plain = plain_json(messages, "messages", strict=False)
         lines = "".join(json.dumps(each, allow_nan=False) + "\n" for each in plain)
         yield listed(MESSAGES, lines.encode("ascii"))
@@ -117,9 +115,9 @@ class Checkpoint:
         return sorted(p for p in self.folder.iterdir() if p.name.isdigit() and p.is_dir())
 
 
-def cohort_file(cohort: Party) -> str:
+def group_file(group: Party) -> str:
     """clients/<sha256(names)[:16]>.safetensors: names never reach a path."""
-    digest = hashlib.sha256(json.dumps(cohort.names).encode("ascii")).hexdigest()
+    digest = hashlib.sha256(json.dumps(group.names).encode("ascii")).hexdigest()
     return f"clients/{digest[:16]}.safetensors"
 
 

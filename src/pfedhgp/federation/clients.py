@@ -1,4 +1,4 @@
-"""Clients: they hold rows, answer requests, and keep what is theirs. A client alone is a cohort of one."""
+"""Clients: they hold rows, answer requests, and keep what is theirs. A client alone is a group of one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TOGETHER = 2**25
 """Numbers (rows × outputs × global weights) that a batch of clients holds at most, 256 MiB of them."""
 
 
-class Cohort:
+class ClientGroup:
     """Clients that compute together because their arrays have equal shapes after padding."""
 
     def __init__(
@@ -51,9 +51,13 @@ class Cohort:
         self.padded_rows = padded_rows or max(len(c.X) for c in clients)
         self.names = tuple(client.name for client in clients)
         self.scaling: Scaling | None = None
+        self.scaled: tuple[ClientRows, ...] = ()
+        """The clients' rows in scaled units; with state-space local layers, in order of time."""
+        self.rows: Rows | None = None
+        """The same as the parties take them."""
         self.spec: Spec = plan.spec
         self.parties: dict[int, ClientParty] = {}
-        self.others: list[ClientParty] = []
+        self.other_parties: list[ClientParty] = []
         """At the other starts of the last start request, until the server has chosen."""
         self.starts: dict[int, dict[str, np.ndarray]] = {}
         self.heard: dict[str, dict[str, np.ndarray]] = {}
@@ -109,30 +113,37 @@ class Cohort:
 
     def _on_cycles(self, request: Message) -> list[dict[str, np.ndarray]]:
         a = request.arrays
-        self.scaling = Scaling.from_arrays(a)
+        self._scale(a)
         replies = []
-        for client in self.clients:
-            arrays, self._halves[client.name] = exchange.reply(*self._scaled_cycles(client), a)
+        for client in self.scaled:
+            assert client.cycles is not None
+            arrays, self._halves[client.name] = exchange.reply(client.X, client.cycles, a)
             replies.append(arrays)
         return replies
 
-    def _scaled_cycles(self, client: ClientRows) -> tuple[np.ndarray, np.ndarray]:
-        assert self.scaling is not None
-        assert client.cycles is not None
-        return self.scaling.inputs(client.X), self.scaling.outputs(client.cycles)
+    def _scale(self, a: Mapping[str, np.ndarray]) -> Scaling:
+        """Scales the rows, once: several requests say how, and all say the same."""
+        if self.scaling is None:
+            self.scaling = scaling = Scaling.from_arrays(a)
+            in_time = self.plan.spec.state_space
+            ordered = (in_order(client) if in_time else client for client in self.clients)
+            self.scaled = tuple(scaling.rows(client) for client in ordered)
+        if any(np.any(a[name] != known) for name, known in self.scaling.as_arrays().items()):
+            raise MessageError("the rows were scaled otherwise before: start the run again")
+        return self.scaling
 
     def _on_start(self, request: Message) -> list[dict[str, np.ndarray]]:
         self.prepare(request.arrays)
         self._warn_of_strays(request.arrays)
         replies = self._train(request)
-        for k, other in enumerate(self.others, 1):
+        for k, other in enumerate(self.other_parties, 1):
             found = other.answer(_start_number(k, request.arrays), "start", self.names)
             replies = [a | below(f"other {k}", b) for a, b in zip(replies, found, strict=True)]
         return replies
 
     def prepare(self, a: Mapping[str, np.ndarray]) -> None:
         """Parties at their starting values, for the scaling and the scales of a start request."""
-        self.scaling = Scaling.from_arrays(a)
+        self._scale(a)
         if "periods" in a:
             self.spec = with_periods(self.plan.spec, np.asarray(a["periods"]))
         if self.plan.cycles is not None and not self.layers:
@@ -141,46 +152,54 @@ class Cohort:
                 name: exchange.own_layer(self.plan.cycles, shared, self._halves[name], form)
                 for name in self.names
             }
+        if self.rows is None:
+            rows = [self._rows_of(client) for client in self.scaled]
+            rows = cycle_rows.equal_shapes(rows) if self.layers else equal_patterns(rows)
+            self.rows = stack_trees(rows)
         self.attempt = int(a["attempt"])
         count = sum(name.startswith("other ") and name.endswith(".scales") for name in a)
         self.parties[self.attempt] = self._party(a, say=self.attempt == 0)
-        self.others = [self._party(_start_number(k, a), say=False) for k in range(1, count + 1)]
+        others = (_start_number(k, a) for k in range(1, count + 1))
+        self.other_parties = [self._party(other, say=False) for other in others]
         self.starts[self.attempt] = {name: np.asarray(array) for name, array in a.items()}
 
     def _party(self, a: Mapping[str, np.ndarray], *, say: bool) -> ClientParty:
         """The clients' blocks at one start, and their rows; warnings are for the first start alone."""
-        assert self.scaling is not None
-        start, spec = Start.from_array(a["scales"]), self.spec
-        seed = None if self.attempt == 0 else self.plan.seed + self.attempt
-        blocks, rows = [], []
-        for index, client in enumerate(self._ordered()):
-            X, Y = self.scaling.inputs(client.X), self.scaling.outputs(client.Y)
-            Z = local_budget.starting_inputs(
-                self.plan, spec, self.scaling, client.name, X, start, say=say
-            )
+        scaling, plan, spec = self._scale(a), self.plan, self.spec
+        assert self.rows is not None
+        start = Start.from_array(a["scales"])
+        seed = None if self.attempt == 0 else plan.seed + self.attempt
+        blocks = []
+        for index, client in enumerate(self.scaled):
+            Z = local_budget.starting_inputs(plan, spec, scaling, client, start, say=say)
             own_seed = None if seed is None else seed * 1_000_003 + index
-            own = local_budget.allow_for_residual(self.plan, spec, self.scaling, start, Z, X)
-            block = initial_values.client_block(spec, own, Y, Z, self.scaling.extent, own_seed)
+            own = local_budget.allow_for_residual(plan, spec, scaling, start, Z, client.X)
+            block = initial_values.client_block(spec, own, client.Y, Z, scaling.extent, own_seed)
             if client.name in self.layers:
                 noise = cycle_rows.noise_of(self.layers[client.name], spec.noise)
                 block = eqx.tree_at(lambda b: b.noise, block, noise)
             blocks.append(block)
-            rows.append(self._rows(client))
-        rows = cycle_rows.equal_shapes(rows) if self.layers else equal_patterns(rows)
-        return inference_of(self.plan, "learn" in a).clients(
-            spec,
-            kernels_like(self.spec, self.scaling),
-            stack_trees(pad_inputs(blocks)),
-            stack_trees(rows),
+        return inference_of(plan, "learn" in a).clients(
+            spec, kernels_like(spec, scaling), stack_trees(pad_inputs(blocks)), self.rows
+        )
+
+    def _rows_of(self, client: ClientRows) -> Rows:
+        full = self.plan.spec.noise == "full"
+        if client.name not in self.layers:
+            return white_rows(client, full_noise=full, length=self.padded_rows)
+        assert client.cycles is not None
+        layer = self.layers[client.name]
+        return cycle_rows.cycle_rows(
+            client.X, client.cycles, layer, separate=full, client=client.name
         )
 
     def _choose(self, a: Mapping[str, np.ndarray]) -> None:
         """Keeps the parties at the start that the server has chosen, and forgets the others."""
-        if self.others:
+        if self.other_parties:
             number = int(a.get("chosen", 0))
-            self.parties[self.attempt] = [self.parties[self.attempt], *self.others][number]
+            self.parties[self.attempt] = [self.parties[self.attempt], *self.other_parties][number]
             self.starts[self.attempt] = _start_number(number, self.starts[self.attempt])
-        self.others = []
+        self.other_parties = []
 
     def _warn_of_strays(self, a: Mapping[str, np.ndarray]) -> None:
         """Names clients whose rows stretch the domain; the rows themselves stay unsaid."""
@@ -196,12 +215,6 @@ class Cohort:
                     PFedHGPWarning,
                     stacklevel=2,
                 )
-
-    def _ordered(self) -> tuple[ClientRows, ...]:
-        """The clients; with state-space local layers, their rows in order of time."""
-        if not self.plan.spec.state_space:
-            return self.clients
-        return tuple(in_order(client) for client in self.clients)
 
     # checkpoints ------------------------------------------------------------------------------
 
@@ -232,8 +245,7 @@ class Cohort:
         if self.attempt not in self.parties:
             raise MessageError("a round was asked for before the start")
         self._choose(request.arrays)
-        assert self.scaling is not None
-        local_budget.grow(self.plan, self.scaling, self.parties[self.attempt], self.clients)
+        local_budget.grow(self.plan, self.parties[self.attempt], self.scaled)
         return self._train(request)
 
     def _on_finish(self, request: Message) -> list[dict[str, np.ndarray]]:
@@ -252,18 +264,6 @@ class Cohort:
     def _train(self, request: Message) -> list[dict[str, np.ndarray]]:
         return self.parties[self.attempt].answer(request.arrays, request.kind, self.names)
 
-    def _rows(self, client: ClientRows) -> Rows:
-        if client.name in self.layers:
-            return cycle_rows.cycle_rows(
-                *self._scaled_cycles(client),
-                self.layers[client.name],
-                separate=self.plan.spec.noise == "full",
-                client=client.name,
-            )
-        assert self.scaling is not None
-        full = self.plan.spec.noise == "full"
-        return white_rows(client, self.scaling, full_noise=full, length=self.padded_rows)
-
 
 def _start_number(k: int, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """A start request as if its start `k` were the only one."""
@@ -271,23 +271,22 @@ def _start_number(k: int, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndar
     return {**common, **State(arrays).part(f"other {k}")}
 
 
-def make_cohorts(
+def group_clients(
     plan: Plan, clients: Sequence[ClientRows], *, batch: bool, largest: int = 64
-) -> list[Cohort]:
-    """Clients grouped by size: in a cohort the longest has at most about 1.4 times the shortest's rows."""
+) -> list[ClientGroup]:
+    """Clients grouped by size: in a group the longest has at most about 1.4 times the shortest's rows."""
     if not batch:
-        return [Cohort(plan, [client]) for client in clients]
-    groups: dict[int, list[ClientRows]] = {}
+        return [ClientGroup(plan, [client]) for client in clients]
+    by_size: dict[int, list[ClientRows]] = {}
     for client in clients:
-        groups.setdefault(_row_bucket(len(client.X)), []).append(client)
-    cohorts = []
-    for group in groups.values():
-        longest = max(len(c.X) for c in group)
-        outputs = group[0].Y.shape[-1]
-        pieces = -(-len(group) // min(largest, _most_together(plan, longest, outputs)))
-        for part in np.array_split(np.arange(len(group)), pieces):
-            cohorts.append(Cohort(plan, [group[i] for i in part], longest))
-    return cohorts
+        by_size.setdefault(_row_bucket(len(client.X)), []).append(client)
+    groups = []
+    for alike in by_size.values():
+        longest = max(len(c.X) for c in alike)
+        most = min(largest, _most_together(plan, longest, alike[0].Y.shape[-1]))
+        for part in np.array_split(np.arange(len(alike)), -(-len(alike) // most)):
+            groups.append(ClientGroup(plan, [alike[i] for i in part], longest))
+    return groups
 
 
 def _most_together(plan: Plan, longest: int, outputs: int) -> int:

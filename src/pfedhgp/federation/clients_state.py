@@ -15,45 +15,45 @@ from pfedhgp.federation.messages import Message
 from pfedhgp.inference.state import State, below
 
 if TYPE_CHECKING:
-    from pfedhgp.federation.clients import Cohort
+    from pfedhgp.federation.clients import ClientGroup
 
 
-def state_of(cohort: Cohort) -> State:
+def state_of(group: ClientGroup) -> State:
     """The clients' part of a checkpoint: their blocks and last statistics, never rows."""
     arrays: dict[str, np.ndarray] = {}
     plain: dict[str, Any] = {
-        "rows": digest_of(cohort.clients),
-        "attempt": cohort.attempt,
+        "rows": digest_of(group.clients),
+        "attempt": group.attempt,
         "trainers": {},
     }
-    plain["heard"] = list(cohort.heard)
-    for kind, heard in cohort.heard.items():
+    plain["heard"] = list(group.heard)
+    for kind, heard in group.heard.items():
         arrays |= below(f"heard {kind}", heard)
-    for attempt, party in cohort.parties.items():
+    for attempt, party in group.parties.items():
         own = party.state()
-        arrays |= below(f"start {attempt}", cohort.starts[attempt])
+        arrays |= below(f"start {attempt}", group.starts[attempt])
         arrays |= below(f"trainer {attempt}", own.arrays)
         plain["trainers"][str(attempt)] = dict(own.plain)
-    for k, other in enumerate(cohort.others):
+    for k, other in enumerate(group.other_parties):
         arrays |= below(f"other {k}", other.state().arrays)
     return State(arrays, plain)
 
 
-def restore(cohort: Cohort, state: State) -> None:
+def restore(group: ClientGroup, state: State) -> None:
     """Puts `state` back; refuses where the rows are not those that it was made with."""
-    if state.plain["rows"] != digest_of(cohort.clients):
+    if state.plain["rows"] != digest_of(group.clients):
         raise InputError(
-            f"the rows of client {cohort.names[0]!r} (or of one grouped with it) are not those that "
+            f"the rows of client {group.names[0]!r} (or of one grouped with it) are not those that "
             "the run began with: start it again"
         )
     for kind in state.plain["heard"]:  # what followed from a request follows from it again
-        cohort.answer(Message(kind, 0, "server", state.part(f"heard {kind}")))
+        group.answer(Message(kind, 0, "server", state.part(f"heard {kind}")))
     for name, plain in state.plain["trainers"].items():
-        cohort.prepare(state.part(f"start {name}"))
-        cohort.parties[int(name)].restore(State(state.part(f"trainer {name}"), plain))
-    for k, other in enumerate(cohort.others):
+        group.prepare(state.part(f"start {name}"))
+        group.parties[int(name)].restore(State(state.part(f"trainer {name}"), plain))
+    for k, other in enumerate(group.other_parties):
         other.restore(State(state.part(f"other {k}"), {}))
-    cohort.attempt = int(state.plain["attempt"])
+    group.attempt = int(state.plain["attempt"])
 
 
 def digest_of(clients: Sequence[ClientRows]) -> str:

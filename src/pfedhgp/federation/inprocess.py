@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from pfedhgp.federation.clients import Cohort
+from pfedhgp.federation.clients import ClientGroup
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.server import Server
 
@@ -17,14 +17,14 @@ class Exchange(NamedTuple):
     """A request, and all clients' replies to it."""
 
     server: Server
-    cohorts: Sequence[Cohort]
+    groups: Sequence[ClientGroup]
     request: Message
     replies: Sequence[Message]
 
 
 def run(
     server: Server,
-    cohorts: Sequence[Cohort],
+    groups: Sequence[ClientGroup],
     *,
     callbacks: Sequence[Callback] = (),
     record: Callable[[Message, str], None] | None = None,
@@ -33,16 +33,16 @@ def run(
     """Carries messages until the server is done. A callback that returns True ends training early.
 
     A callback may have more functions. `phase` gets the kind of each request before it goes out, `step` how
-    many of the cohorts have answered, and `replied` the whole `Exchange` before the server takes it. `keep`
+    many of the groups have answered, and `replied` the whole `Exchange` before the server takes it. `keep`
     is called between exchanges, when all parties' states belong together.
     """
     while (request := server.request()) is not None:
         _tell(callbacks, "phase", request.kind)
         replies: Iterable[Message]
-        replies = answers(request, cohorts, record, partial(_tell, callbacks, "step"))
+        replies = answers(request, groups, record, partial(_tell, callbacks, "step"))
         if any(hasattr(callback, "replied") for callback in callbacks):
             replies = list(replies)
-            _tell(callbacks, "replied", Exchange(server, cohorts, request, replies))
+            _tell(callbacks, "replied", Exchange(server, groups, request, replies))
         entry = server.gather(replies)
         if entry is not None and any([callback(entry) is True for callback in callbacks]):
             server.stop()
@@ -59,17 +59,17 @@ def _tell(callbacks: Sequence[Callback], name: str, *what: Any) -> None:
 
 def answers(
     request: Message,
-    cohorts: Sequence[Cohort],
+    groups: Sequence[ClientGroup],
     record: Callable[[Message, str], None] | None,
     answered: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[Message]:
     """All clients' replies to a request, one at a time."""
-    for done, cohort in enumerate(cohorts):
-        answered(done, len(cohorts))
+    for done, group in enumerate(groups):
+        answered(done, len(groups))
         if record is not None:
-            for name in cohort.names:
+            for name in group.names:
                 record(request, name)
-        for reply in cohort.answer(request):
+        for reply in group.answer(request):
             if record is not None:
                 record(reply, "server")
             yield reply

@@ -24,18 +24,18 @@ def starting_inputs(
     plan: Plan,
     spec: Spec,
     scaling: Scaling,
-    name: str,
-    X: np.ndarray,
+    client: ClientRows,
     start: Start,
     *,
     say: bool,
 ) -> np.ndarray:
-    """Of one client, whose scaled inputs are `X`; with `say`, a warning where fewer than asked for."""
+    """Of one client, whose rows are scaled; with `say`, a warning if there are fewer than asked for."""
+    X = client.X
     if spec.local_latents == 0 or spec.state_space:
         return X[:0]
     tolerance = budget.tolerance(start.noise_variance, start.local_variance, len(X) * spec.outputs)
     return local_inputs(
-        name,
+        client.name,
         local_kernels(spec, scaling, start),
         X,
         plan.local_inducing,
@@ -63,8 +63,8 @@ def local_kernels(spec: Spec, scaling: Scaling, start: Start) -> Kernel:
     )
 
 
-def grow(plan: Plan, scaling: Scaling, party: ClientParty, clients: Sequence[ClientRows]) -> None:
-    """Gives more inducing inputs to clients whose local residual costs more than NATS."""
+def grow(plan: Plan, party: ClientParty, clients: Sequence[ClientRows]) -> None:
+    """Gives more inducing inputs to clients whose local residual costs more than NATS; rows are scaled."""
     nats = party.local_nats
     if plan.local_inducing != "auto" or nats is None or not np.any(nats > budget.NATS):
         return
@@ -76,7 +76,7 @@ def grow(plan: Plan, scaling: Scaling, party: ClientParty, clients: Sequence[Cli
             inputs.append(None)
             continue
         kernels = unstack(party.blocks.kernels, i)
-        found = budget.greedy_rows(kernels, scaling.inputs(client.X), 0.0, cap)
+        found = budget.greedy_rows(kernels, client.X, 0.0, cap)
         inputs.append(found if len(found) > count[i] else None)
     if any(Z is not None for Z in inputs):
         party.replace_inputs(inputs)

@@ -12,7 +12,7 @@ import numpy as np
 from pfedhgp.base.choices import SHARED_WHITE
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError, PFedHGPWarning
-from pfedhgp.federation.clients import Cohort
+from pfedhgp.federation.clients import ClientGroup
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
 from pfedhgp.gp.kernels import KERNELS, Kernel, Sum, split_scale
@@ -159,7 +159,7 @@ def _warn_of_unused(settings: ModelSettings, inference: Inference) -> None:
 def fitted_model(
     plan: Plan,
     server: Server,
-    cohorts: Sequence[Cohort],
+    groups: Sequence[ClientGroup],
     rows: Sequence[ClientRows],
     *,
     input_names: tuple[str, ...],
@@ -173,15 +173,15 @@ def fitted_model(
     assert best.population is not None
     own_jitter = {
         name: float(value)
-        for cohort in cohorts
-        for name, value in zip(cohort.names, cohort.parties[best.attempt].jitter, strict=True)
+        for group in groups
+        for name, value in zip(group.names, group.parties[best.attempt].jitter, strict=True)
     }
-    found = {name: p for cohort in cohorts for name, p in cohort.posteriors.items()}
+    found = {name: p for group in groups for name, p in group.posteriors.items()}
     shared_layer = None if best.prepared.cycles is None else best.prepared.cycles.layer
     own_layers = {
         name: layer
-        for cohort in cohorts
-        for name, layer in cohort.layers.items()
+        for group in groups
+        for name, layer in group.layers.items()
         if plan.cycles is not None and plan.cycles.sharing != "shared"
     }
     return FittedModel(

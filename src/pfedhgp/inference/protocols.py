@@ -1,6 +1,6 @@
 """What an inference is to the federation: settings that make the server's party and the clients'.
 
-Every inference has the same calls, so that server, cohorts and engines do not know which one they carry.
+Every inference has the same calls, so that server, groups and engines do not know which one they carry.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A client's rows and replicates without a cycle layer, as the solvers take them: scaled, padded, masked."""
+"""A client's rows and replicates without a cycle layer, as the solvers take them: padded and masked."""
 
 from __future__ import annotations
 
@@ -8,24 +8,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from pfedhgp.data.rows import ClientRows
-from pfedhgp.data.scaling import Scaling
 from pfedhgp.model.blocks import Rows
 
 
-def white_rows(
-    client: ClientRows, scaling: Scaling, *, full_noise: bool, length: int | None = None
-) -> Rows:
-    """The client's rows, in scaled units, with rows that count for nothing up to `length`."""
-    X, Y = scaling.inputs(client.X), scaling.outputs(client.Y)
+def white_rows(client: ClientRows, *, full_noise: bool, length: int | None = None) -> Rows:
+    """The rows of a client in scaled units, with rows that count for nothing up to `length`."""
+    X, Y = client.X, client.Y
     seen, outputs = np.isfinite(Y), Y.shape[1]
     counts = seen.astype(np.float64) if client.counts is None else client.counts
     extra = (length or len(X)) - len(X)
     if client.scatter is None or client.scatter_seen is None:
         scatter, cells = np.zeros((1, outputs, outputs)), np.ones((1, outputs))
     else:
-        spread = np.broadcast_to(scaling.spread, (outputs,))
-        scatter = client.scatter / spread[:, None] / spread[None, :]
-        cells = client.scatter_seen
+        scatter, cells = client.scatter, client.scatter_seen
     if not full_noise:  # a diagonal Σ⁻¹ is the same for all patterns
         scatter, cells = scatter.sum(axis=0, keepdims=True), np.ones((1, outputs))
     return Rows(

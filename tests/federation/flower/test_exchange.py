@@ -14,7 +14,7 @@ from pfedhgp.cli.server import line_of
 from pfedhgp.errors import InputError
 from pfedhgp.federation import inprocess
 from pfedhgp.federation.checkpoint import Checkpoint
-from pfedhgp.federation.clients import make_cohorts
+from pfedhgp.federation.clients import group_clients
 from pfedhgp.federation.envelope import CODES, Envelope
 from pfedhgp.federation.flower import audit
 from pfedhgp.federation.flower.exchange import Engine, Patience, QuorumError
@@ -88,7 +88,7 @@ def test_sites_and_server_find_what_one_process_finds(tmp_path, tables):
     assert run(engine) == {}
     expected = Server(terms.plan())
     with numerics():
-        inprocess.run(expected, make_cohorts(terms.plan(), ROWS, batch=False))
+        inprocess.run(expected, group_clients(terms.plan(), ROWS, batch=False))
     assert_same(engine.server, expected, 0.0)
     assert_same(engine.server, replay(terms.plan(), ROWS, engine.roster.log), 0.0)
     assert set(delivered) == set(NAMES)

@@ -51,7 +51,7 @@ def test_four_sites_over_tls_find_what_one_process_finds(deployment, run):
     assert_global_blocks_agree(here.run, expected.server)
     assert_every_round_agrees(here, expected)
     assert sum(entry["kind"] == "round" for entry in here.participation()) == 5
-    _check_offline_prediction(here, run, expected.cohorts)
+    _check_offline_prediction(here, run, expected.groups)
     _check_audit_logs(here, run)
     _check_canaries(here)
     _check_connections(here)
@@ -83,17 +83,17 @@ def _strangers(here):
     ]
 
 
-def _check_offline_prediction(here, run, cohorts):
+def _check_offline_prediction(here, run, groups):
     """The server is gone; the site's model has its own block alone, and predicts as in one process."""
     points = np.linspace(0.0, 5.0, 7)
     pl.DataFrame({"x": points}).write_csv(here.folder / "where.csv")
     for i, row in enumerate(here.rows):
         own = files.load(here.home(i) / "model")
         assert list(own.clients) == [row.name]
-        (cohort,) = (c for c in cohorts if c.names == (row.name,))
+        (group,) = (c for c in groups if c.names == (row.name,))
         pairs = zip(
             jax.tree.leaves(own.clients[row.name]),
-            jax.tree.leaves(cohort.posteriors[row.name]),
+            jax.tree.leaves(group.posteriors[row.name]),
             strict=True,
         )
         for one, two in pairs:

@@ -12,7 +12,7 @@ import reference as ref
 from pfedhgp import FederatedGP
 from pfedhgp.data.tables import clients_from
 from pfedhgp.errors import InputError
-from pfedhgp.federation.clients import Cohort
+from pfedhgp.federation.clients import ClientGroup
 from support import cycles as cy
 from support import twins
 from support.press import GRID, SETTINGS, press
@@ -208,10 +208,10 @@ def test_wrong_tables_are_named():
         FederatedGP(cycles="free").fit(frame, **columns, cycle="c")
 
 
-def test_a_cohort_keeps_no_more_for_more_cycles(monkeypatch):
+def test_a_group_keeps_no_more_for_more_cycles(monkeypatch):
     """What training sees of a client has the same shapes for 4 and for 40 cycles."""
     kept = []
-    original = Cohort._on_finish
+    original = ClientGroup._on_finish
 
     def spy(self, request):
         kept.append(
@@ -219,7 +219,7 @@ def test_a_cohort_keeps_no_more_for_more_cycles(monkeypatch):
         )
         return original(self, request)
 
-    monkeypatch.setattr(Cohort, "_on_finish", spy)
+    monkeypatch.setattr(ClientGroup, "_on_finish", spy)
     for count in (4, 40):
         FederatedGP(cycles="stationary", **SETTINGS).fit(press((count, count)))
     assert kept[0] == kept[1]

@@ -24,7 +24,7 @@ CYCLES = 4
 def merged_rows(merged: ClientRows, *, full: bool) -> Rows:
     Q = merged.Y.shape[1]
     plain = Scaling(*np.array([[0.0], [1.0]]), np.zeros(Q), np.ones(Q))
-    return white_rows(merged, plain, full_noise=full)
+    return white_rows(plain.rows(merged), full_noise=full)
 
 
 def repeated(problem: twins.Problem, rng: np.random.Generator, *, full: bool) -> tuple[Rows, Rows]:
@@ -43,7 +43,7 @@ def test_exact_replicates_equal_their_rows_in_value_and_gradient(noise):
     problem = twins.make_problem(noise=noise, Q=2, R=2, seed=4)
     one_by_one, merged = repeated(problem, np.random.default_rng(1), full=noise == "full")
     assert len(merged.X) < 0.7 * len(one_by_one.X)
-    if noise == "full":  # padded with patterns that no replicate has, as in a cohort
+    if noise == "full":  # padded with patterns that no replicate has, as in a group
         wider = Rows(merged.X, merged.Y, merged.mask, jnp.zeros((5, 2, 2)), None, jnp.ones((5, 2)))
         merged, _ = equal_patterns([merged, wider])
         assert len(merged.scatter) == 5

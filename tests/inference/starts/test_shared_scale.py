@@ -7,7 +7,7 @@ import pytest
 
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import MessageError
-from pfedhgp.federation.clients import make_cohorts
+from pfedhgp.federation.clients import group_clients
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
 from pfedhgp.gp.kernels import RBF
@@ -124,10 +124,10 @@ def opened(clients, *, rows=240):
     )
     plan = Plan(spec, Structured(), inducing=8, local_inducing=6)
     named = [ClientRows(f"{i}", x[:rows, None], Y[:rows]) for i, (x, Y) in enumerate(clients)]
-    server, cohorts, sent = Server(plan), make_cohorts(plan, named, batch=True), set()
+    server, groups, sent = Server(plan), group_clients(plan, named, batch=True), set()
     while server.phase in ("census", "extent"):
         request = server.request()
-        replies = [reply for cohort in cohorts for reply in cohort.answer(request)]
+        replies = [reply for group in groups for reply in group.answer(request)]
         sent = set(replies[0].arrays)
         server.gather(replies)
     server.request()

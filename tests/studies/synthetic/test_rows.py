@@ -8,7 +8,7 @@ import pytest
 
 from pfedhgp import FederatedGP
 from pfedhgp.data.rows import ClientRows
-from pfedhgp.federation.clients import Cohort
+from pfedhgp.federation.clients import ClientGroup
 from pfedhgp.federation.server import Server
 from pfedhgp.settings.checked import checked
 from pfedhgp.studies.synthetic import algorithm1
@@ -30,7 +30,7 @@ def test_pfedgp_predicts_with_the_average_of_the_kernels_that_were_sent():
     truth = simulate("A", 0, clients=3, outputs=2, n=12, n_test=5)
     sent = []
     model = personal(3)
-    original = Cohort.answer
+    original = ClientGroup.answer
 
     def listening(self, request):
         replies = original(self, request)
@@ -39,7 +39,7 @@ def test_pfedgp_predicts_with_the_average_of_the_kernels_that_were_sent():
         return replies
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Cohort, "answer", listening)
+        patch.setattr(ClientGroup, "answer", listening)
         model.fit(clients_of(truth))
     assert len(sent) == 3
     average = np.mean(sent[1], axis=0)
@@ -62,8 +62,8 @@ def test_algorithm_1_starts_where_the_paper_does():
     assert (plan.inference.rounds, plan.inference.local_steps) == (20, 80)
     options = plan.inference.options(plan.spec)
     assert (options.local_rate, options.server_rate) == (0.1, 0.1)
-    server, cohort = Server(plan), Cohort(plan, rows_of(truth))
-    server.gather(cohort.answer(server.request()))
+    server, group = Server(plan), ClientGroup(plan, rows_of(truth))
+    server.gather(group.answer(server.request()))
     request = server.request()
     block = server.current.openings[0].party.block
     np.testing.assert_allclose(np.ravel(block.kernels.lengthscale), 2.0)
@@ -79,7 +79,7 @@ def test_algorithm_1_starts_where_the_paper_does():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(algorithm1.AsPrinted, "clients", catching)
         with pytest.raises(InterruptedError):
-            cohort.answer(request)
+            group.answer(request)
     party = caught["party"]
     np.testing.assert_allclose(np.ravel(party.blocks.kernels.lengthscale), 0.35)
     np.testing.assert_allclose(party.blocks.inputs[1, :, 0], np.linspace(0, 10, 25))
@@ -106,7 +106,7 @@ def _plan_of(model, rows):
 def _plan_and_block():
     rows = rows_of(simulate("A", 0, clients=2, n=30, n_test=5))
     plan = _plan_of(algorithm1.Algorithm1(**algorithm1.settings(rounds=1, seed=0)), rows)
-    server, cohort = Server(plan), Cohort(plan, rows)
-    server.gather(cohort.answer(server.request()))
+    server, group = Server(plan), ClientGroup(plan, rows)
+    server.gather(group.answer(server.request()))
     server.request()
     return plan, server.current.openings[0].party.block

@@ -11,7 +11,7 @@ import numpy as np
 
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.scaling import Scaling
-from pfedhgp.federation.clients import Cohort
+from pfedhgp.federation.clients import ClientGroup
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.opening import kernels_like
 from pfedhgp.federation.plan import Plan
@@ -28,7 +28,7 @@ from pfedhgp.model.spec import Spec
 def site_model(
     plan: Plan,
     rows: ClientRows,
-    cohort: Cohort,
+    group: ClientGroup,
     delivered: Message,
     *,
     trained: bool,
@@ -38,7 +38,7 @@ def site_model(
     """From the delivery and the site's own state. A site that did not train fits its own block now."""
     finish = {k: v for k, v in delivered.arrays.items() if not k.startswith("population.")}
     attempt = int(finish["attempt"])
-    start, scaling = cohort.starts[attempt], cohort.scaling
+    start, scaling = group.starts[attempt], group.scaling
     assert scaling is not None
     powers = {
         name.removeprefix("population."): jnp.asarray(array)
@@ -46,12 +46,10 @@ def site_model(
         if name.startswith("population.")
     }
     moments = (jnp.asarray(finish[name]) for name in ("mean", "covariance"))
-    shared = GlobalPosterior(
-        block_from_arrays(finish, kernels_like(cohort.spec, scaling)), *moments
-    )
-    spec, jitter = cohort.spec, float(finish["jitter"])
+    shared = GlobalPosterior(block_from_arrays(finish, kernels_like(group.spec, scaling)), *moments)
+    spec, jitter = group.spec, float(finish["jitter"])
     model = _model(plan, spec, shared, Population(**powers), scaling, jitter, names)
-    own_layers = cohort.layers if plan.cycles and plan.cycles.sharing != "shared" else {}
+    own_layers = group.layers if plan.cycles and plan.cycles.sharing != "shared" else {}
     model = replace(
         model,
         settings=dict(settings),
@@ -59,8 +57,8 @@ def site_model(
         client_layers=dict(own_layers),
     )
     if trained:
-        cohort.answer(Message("finish", delivered.round, "server", finish))
-        posterior, own_jitter = cohort.posteriors[rows.name], cohort.parties[attempt].jitter[0]
+        group.answer(Message("finish", delivered.round, "server", finish))
+        posterior, own_jitter = group.posteriors[rows.name], group.parties[attempt].jitter[0]
     else:
         solver = Structured(averaging=getattr(plan.inference, "averaging", None))
         posterior, own_jitter = adopt(model, rows, noise=plan.spec.noise, settings=solver)

@@ -24,7 +24,7 @@ from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError, MessageError, ModelFileError, NumericsError
 from pfedhgp.federation import message_checks
 from pfedhgp.federation.agreement import Agreement, difference
-from pfedhgp.federation.clients import Cohort
+from pfedhgp.federation.clients import ClientGroup
 from pfedhgp.federation.envelope import CODES, Envelope, Refused
 from pfedhgp.federation.flower.audit import AuditLog
 from pfedhgp.federation.flower.delivered_model import site_model
@@ -51,7 +51,7 @@ class OpenRun:
 
     store: RunStore
     agreed: PlanAndRows
-    cohort: Cohort
+    group: ClientGroup
     last: AnsweredExchange | None
 
 
@@ -59,14 +59,14 @@ class OpenRun:
 class Site:
     """`answer` is all that it does.
 
-    `read` makes plan and rows from an agreement, or refuses it. `save_model` gets the cohort after the
+    `read` makes plan and rows from an agreement, or refuses it. `save_model` gets the group after the
     delivery, and writes the model that the site predicts with.
     """
 
     home: Path
     name: str
     read: Callable[[str], PlanAndRows]
-    save_model: Callable[[PlanAndRows, Cohort, Envelope], None]
+    save_model: Callable[[PlanAndRows, ClientGroup, Envelope], None]
 
     def __post_init__(self) -> None:
         self._check_owner()
@@ -123,12 +123,12 @@ class Site:
                 raise Refused("stale")
             return last.reply
         self._match_history(here, request)
-        replies = self._cohort_for(here, request).answer(request.message())
+        replies = self._group_for(here, request).answer(request.message())
         arrays = dict(replies[0].arrays) if replies else {}
         if not all(np.all(np.isfinite(a)) for a in arrays.values()):
             raise Refused("numerics")
         about = (request.exchange, request.kind, request.round, request.block)
-        here.last = AnsweredExchange(*about, here.cohort.state(), arrays)
+        here.last = AnsweredExchange(*about, here.group.state(), arrays)
         here.store.save(here.last)
         return arrays
 
@@ -137,15 +137,15 @@ class Site:
         if request.exchange < (here.last.exchange if here.last else 0):
             raise Refused("stale")
         self._match_history(here, request)
-        self.save_model(here.agreed, self._cohort_for(here, request), request)
+        self.save_model(here.agreed, self._group_for(here, request), request)
         self._runs.pop(request.run)
 
-    def _cohort_for(self, here: OpenRun, request: Envelope) -> Cohort:
-        here.cohort.catch_up(request.missed())
+    def _group_for(self, here: OpenRun, request: Envelope) -> ClientGroup:
+        here.group.catch_up(request.missed())
         if request.lapsed:
             attempt = request.arrays.get("attempt")
-            here.cohort.forget_last_reply(here.cohort.attempt if attempt is None else int(attempt))
-        return here.cohort
+            here.group.forget_last_reply(here.group.attempt if attempt is None else int(attempt))
+        return here.group
 
     def _match_history(self, here: OpenRun, request: Envelope) -> None:
         """Goes back to the exchange that the server counted last: undoes a step that was not counted."""
@@ -162,7 +162,7 @@ class Site:
         else:
             here.store.drop_newest()
         here.last = here.store.newest()
-        here.cohort = self._restored(here)
+        here.group = self._restored(here)
 
     # ------------------------------------------------------------------------------------- state
 
@@ -179,22 +179,22 @@ class Site:
             if known is None:
                 self._claim_home()
                 store.save_agreement(request.agreement)
-            here = OpenRun(store, agreed, Cohort(agreed.plan, [agreed.rows]), store.newest())
-            here.cohort = self._restored(here)
+            here = OpenRun(store, agreed, ClientGroup(agreed.plan, [agreed.rows]), store.newest())
+            here.group = self._restored(here)
             self._runs = {request.run: here}  # an earlier run is over, or is read from disk again
         return self._runs[request.run]
 
-    def _restored(self, here: OpenRun) -> Cohort:
-        """The cohort as it was after the last exchange."""
-        cohort = Cohort(here.agreed.plan, [here.agreed.rows])
+    def _restored(self, here: OpenRun) -> ClientGroup:
+        """The group as it was after the last exchange."""
+        group = ClientGroup(here.agreed.plan, [here.agreed.rows])
         if here.last is not None:
             try:
-                cohort.restore(here.last.state)
+                group.restore(here.last.state)
             except ModelFileError:
                 raise
             except InputError:
                 raise Refused("rows-changed") from None
-        return cohort
+        return group
 
     def _check_owner(self) -> None:
         """From its first run on, a home belongs to one site."""
@@ -265,7 +265,7 @@ def site_from_files(
         rows = agreement.rows(data, name, delimiter=delimiter, least_rows=least_rows)
         return PlanAndRows(plan, rows)
 
-    def save_model(agreed: PlanAndRows, cohort: Cohort, request: Envelope) -> None:
+    def save_model(agreed: PlanAndRows, group: ClientGroup, request: Envelope) -> None:
         agreement = Agreement.from_json(request.agreement)
         try:
             summary = json.loads(request.summary)
@@ -276,7 +276,7 @@ def site_from_files(
         model = site_model(
             agreed.plan,
             agreed.rows,
-            cohort,
+            group,
             request.message(),
             trained=not late,
             names=(agreement.columns.input_names, agreement.columns.outputs),

@@ -40,26 +40,25 @@ def adopt(
     """
     settings = settings or Structured()
     spec = _spec_of(model, noise)
-    client = in_order(client) if spec.state_space else client
+    client = model.scaling.rows(in_order(client) if spec.state_space else client)
     start = Start.from_json(model.settings["starting_scales"])
-    X, Y = model.scaling.inputs(client.X), model.scaling.outputs(client.Y)
-    extent = model.scaling.extent
+    X, extent = client.X, model.scaling.extent
     kernels = starting_kernels(
         spec.local_kernel, scale=start.local, count=spec.local_latents, extent=extent
     )
-    spare = budget.tolerance(start.noise_variance, start.local_variance, Y.size)
+    spare = budget.tolerance(start.noise_variance, start.local_variance, client.Y.size)
     Z = X[:0]
     if spec.local_latents and not spec.state_space:
         Z = local_inputs(
             client.name, kernels, X, local_inducing, tolerance=spare, largest=LARGEST_LOCAL
         )
-    block = initial_values.client_block(spec, start, Y, Z, model.scaling.extent, None)
+    block = initial_values.client_block(spec, start, client.Y, Z, extent, None)
     if model.cycle_layer is None or client.cycles is None:
-        rows = white_rows(client, model.scaling, full_noise=noise == "full")
+        rows = white_rows(client, full_noise=noise == "full")
         block = eqx.tree_at(lambda b: b.noise, block, block.noise.at(_typical_noise(model)))
     else:
-        cycles, layer = model.scaling.outputs(client.cycles), model.cycle_layer
-        rows = cycle_rows(X, cycles, layer, separate=noise == "full", client=client.name)
+        layer = model.cycle_layer
+        rows = cycle_rows(X, client.cycles, layer, separate=noise == "full", client=client.name)
         block = eqx.tree_at(lambda b: b.noise, block, noise_of(layer, noise))
     party = StructuredClients(
         settings, spec, model.shared.block.kernels, stack_trees([block]), stack_trees([rows])

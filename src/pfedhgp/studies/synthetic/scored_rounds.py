@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from pfedhgp.federation import inprocess, planning
-from pfedhgp.federation.clients import Cohort
+from pfedhgp.federation.clients import ClientGroup
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.server import Server
 from pfedhgp.federation.training import Rounds
@@ -44,7 +44,7 @@ class RoundScores:
     def __call__(self, record: dict[str, Any]) -> None:
         if self._stopped is not None and "ended" not in record:
             server, exchange = self._stopped
-            extra, fitted = _ended(server, exchange.cohorts, exchange.replies)
+            extra, fitted = _ended(server, exchange.groups, exchange.replies)
             self.points.append((server.exchanges, self._sent + extra, self.score(fitted)))
         self._stopped = None
 
@@ -66,13 +66,13 @@ def _plug_in(party: ClientParty) -> ClientParty:
 
 
 def _ended(
-    server: Server, cohorts: Sequence[Cohort], replies: Sequence[Message]
+    server: Server, groups: Sequence[ClientGroup], replies: Sequence[Message]
 ) -> tuple[int, FittedModel]:
     """Ends training on copies with these replies; returns the bytes of the ending and the model."""
     server.gather(replies)
-    copies = [copy.copy(cohort) for cohort in cohorts]
-    for cohort in copies:
-        cohort.parties = {k: _plug_in(copy.copy(party)) for k, party in cohort.parties.items()}
+    copies = [copy.copy(group) for group in groups]
+    for group in copies:
+        group.parties = {k: _plug_in(copy.copy(party)) for k, party in group.parties.items()}
     extra = 0
 
     def count(message: Message, receiver: str) -> None:
@@ -80,7 +80,7 @@ def _ended(
         extra += message.nbytes
 
     inprocess.run(server, copies, record=count)
-    rows = [client for cohort in copies for client in cohort.clients]
+    rows = [client for group in copies for client in group.clients]
     d, outputs = rows[0].X.shape[1], rows[0].Y.shape[1]
     fitted = planning.fitted_model(
         server.plan,
