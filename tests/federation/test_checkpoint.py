@@ -205,7 +205,7 @@ def test_no_attribute_of_a_party_is_forgotten(name):
         (
             groups[0],
             groups[0].state(),
-            {"parties", "starts", "scaling", "layers", "_halves", "others"},
+            {"parties", "starts", "scaling", "scaled", "layers", "_halves", "other_parties"},
         ),
         *((part, server.state(), parts_of_the_run) for part in (server, run, server.current)),
         *((part, server.state(), {"sums", "counted"}) for part in (run.counted, known)),
