@@ -1,4 +1,4 @@
-"""Files and folders that are there whole or not at all: written beside, made durable, then renamed."""
+"""Writes files and folders completely or not at all: beside the target first, then renamed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def write_new_folder(target: Path, files: Iterable[tuple[str, bytes]]) -> None:
 def exchange(fresh: Path, target: Path, spare: Path) -> Path:
     """`fresh` takes `target`'s place in one step, and what was there has the path that is returned.
 
-    Linux can (renameat2); elsewhere, and on file systems that cannot, the old one goes to `spare` first.
+    Linux can do this (renameat2). Elsewhere the old one is moved to `spare` first.
     """
     if _swapped(fresh, target):
         return fresh
@@ -80,7 +80,7 @@ def exchange(fresh: Path, target: Path, spare: Path) -> Path:
 
 
 def _swapped(one: Path, two: Path) -> bool:
-    """Whether two paths have changed places; False where this system cannot."""
+    """Whether two paths have changed places; False if this system cannot do it."""
     if not sys.platform.startswith("linux"):
         return False
     try:
@@ -106,7 +106,7 @@ def sync(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes a folder's entries durable, where the system can."""
+    """Makes a folder's entries durable, if the system can."""
     if os.name != "posix":
         return
     handle = os.open(folder, os.O_RDONLY)

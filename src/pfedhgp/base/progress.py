@@ -26,7 +26,7 @@ AVERAGING = "averaging over clients' parameters: one more search, curvatures, co
 BEAT = 15.0
 """Seconds of silence after which a phase says that it is still at work."""
 ROOM = 140
-"""Columns of a terminal in which all of what comes after rounds can stand beside the bar."""
+"""Columns that a terminal needs to show everything that comes after the rounds."""
 
 
 class Progress:
@@ -61,7 +61,7 @@ class Progress:
             self._show(text)
 
     def step(self, done: int, total: int) -> None:
-        """How far the phase that was last told is; preparing has several, and says nothing of each."""
+        """How far the current phase is; preparing consists of several, and does not show each."""
         if self._last not in (None, PREPARING) and total > 1:
             self._step(done, total)
 

@@ -36,7 +36,7 @@ class ClientRows:
     X: np.ndarray
     Y: np.ndarray
     counts: np.ndarray | None = None
-    """How many observations each cell of Y is the mean of (replicates); None: one where observed."""
+    """How many observations each cell of Y is the mean of (replicates); None: one each."""
     scatter: np.ndarray | None = None
     """Σ over replicates of (y − ȳ)(y − ȳ)ᵀ, summed over rows: (G, Q, Q), one for each pattern of cells."""
     cycles: np.ndarray | None = None

@@ -30,7 +30,7 @@ class Scaling:
 
     @property
     def extent(self) -> np.ndarray:
-        """upper − lower, with 1 where an input does not vary."""
+        """upper − lower; 1 for an input that does not vary."""
         width = self.upper - self.lower
         return np.where(width > 0, width, 1.0)
 

@@ -37,7 +37,7 @@ INDEX, SERVER, MESSAGES = "index.json", "server.safetensors", "messages.jsonl"
 
 
 class Party(Protocol):
-    """Who has a part beside the server's: a group."""
+    """Whatever has a part besides the server: a group of clients, or a federation's roster."""
 
     @property
     def names(self) -> tuple[str, ...]: ...

@@ -1,4 +1,4 @@
-"""Clients: they hold rows, answer requests, and keep what is theirs. A client alone is a group of one."""
+"""Clients hold rows, answer requests and keep their own parameters. A client alone is a group of one."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior
 from pfedhgp.model.spec import Spec, open_periods, with_periods
 
 FORGOTTEN = ("census", "extent", "start", "round", "finish")
-"""Requests that need not be answered again when a run is resumed: `starts` has those that matter."""
+"""Requests that a resumed run does not answer again; `starts` keeps what matters of them."""
 LONG = 20_000
-"""Rows from which a client is a batch of its own."""
+"""A client with more rows is a group of its own."""
 TOGETHER = 2**25
-"""Numbers (rows × outputs × global weights) that a batch of clients holds at most, 256 MiB of them."""
+"""The most numbers (rows × outputs × global weights) that a group holds: 256 MiB of them."""
 
 
 class ClientGroup:
@@ -58,7 +58,7 @@ class ClientGroup:
         self.spec: Spec = plan.spec
         self.parties: dict[int, ClientParty] = {}
         self.other_parties: list[ClientParty] = []
-        """At the other starts of the last start request, until the server has chosen."""
+        """Those at the other starts of the last start request, until the server has chosen one."""
         self.starts: dict[int, dict[str, np.ndarray]] = {}
         self.heard: dict[str, dict[str, np.ndarray]] = {}
         self.attempt = 0
@@ -67,19 +67,15 @@ class ClientGroup:
         self._halves: dict[str, Halves] = {}
 
     def answer(self, request: Message) -> list[Message]:
-        """One reply a client; none to `finish`."""
+        """One reply from each client; `finish` may have none."""
         handler = getattr(self, f"_on_{request.kind}")
         replies: list[dict[str, np.ndarray]] = handler(request)
         if request.kind not in FORGOTTEN:
             self.heard[request.kind] = {name: np.asarray(a) for name, a in request.arrays.items()}
-        return (
-            [
-                Message(request.kind, request.round, name, arrays, request.block)
-                for name, arrays in zip(self.names, replies, strict=True)
-            ]
-            if replies
-            else []
-        )
+        return [
+            Message(request.kind, request.round, name, arrays, request.block)
+            for name, arrays in zip(self.names if replies else (), replies, strict=True)
+        ]
 
     def _on_census(self, request: Message) -> list[dict[str, np.ndarray]]:
         replies = []
@@ -107,7 +103,7 @@ class ClientGroup:
         return replies
 
     def _by_lag(self, unit: np.ndarray, Y: np.ndarray) -> dict[str, np.ndarray]:
-        """Sums that say how fast outputs vary; of waves only where a kernel leaves its period open."""
+        """Sums that say how fast outputs vary; sums of waves only if a kernel leaves its period open."""
         sums = census.variogram(unit, Y, self.plan.seed)
         return sums | {"waves": by_input(unit, Y)} if open_periods(self.plan.spec) else sums
 
@@ -142,7 +138,7 @@ class ClientGroup:
         return replies
 
     def prepare(self, a: Mapping[str, np.ndarray]) -> None:
-        """Parties at their starting values, for the scaling and the scales of a start request."""
+        """Makes the parties at the starting values that a start request gives."""
         self._scale(a)
         if "periods" in a:
             self.spec = with_periods(self.plan.spec, np.asarray(a["periods"]))
@@ -164,7 +160,7 @@ class ClientGroup:
         self.starts[self.attempt] = {name: np.asarray(array) for name, array in a.items()}
 
     def _party(self, a: Mapping[str, np.ndarray], *, say: bool) -> ClientParty:
-        """The clients' blocks at one start, and their rows; warnings are for the first start alone."""
+        """The clients at one start; only the first start warns (`say`)."""
         scaling, plan, spec = self._scale(a), self.plan, self.spec
         assert self.rows is not None
         start = Start.from_array(a["scales"])
@@ -202,7 +198,7 @@ class ClientGroup:
         self.other_parties = []
 
     def _warn_of_strays(self, a: Mapping[str, np.ndarray]) -> None:
-        """Names clients whose rows stretch the domain; the rows themselves stay unsaid."""
+        """Names clients whose rows stretch the domain, without naming the rows."""
         if "crowd" not in a:
             return
         lower, upper = a["crowd"]
@@ -223,13 +219,13 @@ class ClientGroup:
         return clients_state.state_of(self)
 
     def restore(self, state: State) -> None:
-        """Puts `state` back; refuses where the rows are not those that it was made with."""
+        """Puts `state` back; refuses it if the rows have changed since."""
         clients_state.restore(self, state)
 
     # clients that were away -----------------------------------------------------------------------
 
     def catch_up(self, missed: Sequence[Message]) -> None:
-        """Takes in requests that set things up (`cycles`, `start`) and were missed; nothing is sent."""
+        """Takes the requests that were missed and set things up (`cycles`, `start`); sends nothing."""
         for request in missed:
             if request.kind == "start":
                 self.prepare(request.arrays)
@@ -274,7 +270,7 @@ def _start_number(k: int, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndar
 def group_clients(
     plan: Plan, clients: Sequence[ClientRows], *, batch: bool, largest: int = 64
 ) -> list[ClientGroup]:
-    """Clients grouped by size: in a group the longest has at most about 1.4 times the shortest's rows."""
+    """Groups clients by size: the largest of a group has at most about 1.4 times the rows of the smallest."""
     if not batch:
         return [ClientGroup(plan, [client]) for client in clients]
     by_size: dict[int, list[ClientRows]] = {}
@@ -290,7 +286,7 @@ def group_clients(
 
 
 def _most_together(plan: Plan, longest: int, outputs: int) -> int:
-    """Clients that one batch holds: what it works on is about n Q R M numbers a client, in several copies."""
+    """The most clients of a group: each needs about n Q R M numbers, in several copies."""
     if longest > LONG:
         return 1
     inputs = plan.inducing if isinstance(plan.inducing, int) else 1

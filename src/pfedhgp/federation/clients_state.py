@@ -40,7 +40,7 @@ def state_of(group: ClientGroup) -> State:
 
 
 def restore(group: ClientGroup, state: State) -> None:
-    """Puts `state` back; refuses where the rows are not those that it was made with."""
+    """Puts `state` back; refuses it if the rows have changed since."""
     if state.plain["rows"] != digest_of(group.clients):
         raise InputError(
             f"the rows of client {group.names[0]!r} (or of one grouped with it) are not those that "

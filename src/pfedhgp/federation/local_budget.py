@@ -29,7 +29,7 @@ def starting_inputs(
     *,
     say: bool,
 ) -> np.ndarray:
-    """Of one client, whose rows are scaled; with `say`, a warning if there are fewer than asked for."""
+    """One client's, from its scaled rows; with `say`, warns if there are fewer than asked for."""
     X = client.X
     if spec.local_latents == 0 or spec.state_space:
         return X[:0]
@@ -64,7 +64,7 @@ def local_kernels(spec: Spec, scaling: Scaling, start: Start) -> Kernel:
 
 
 def grow(plan: Plan, party: ClientParty, clients: Sequence[ClientRows]) -> None:
-    """Gives more inducing inputs to clients whose local residual costs more than NATS; rows are scaled."""
+    """Gives more inducing inputs to clients (scaled rows) whose local residual costs more than NATS."""
     nats = party.local_nats
     if plan.local_inducing != "auto" or nats is None or not np.any(nats > budget.NATS):
         return
@@ -83,7 +83,7 @@ def grow(plan: Plan, party: ClientParty, clients: Sequence[ClientRows]) -> None:
 
 
 def warn_of_cap(plan: Plan, spec: Spec, party: ClientParty, names: Sequence[str]) -> None:
-    """Says so where automatic local inducing inputs ended at their largest number, and are too few."""
+    """Warns if automatic local inducing inputs ended at their largest number, and are too few."""
     largest, nats = plan.largest_local_inducing, party.local_nats
     if plan.local_inducing != "auto" or nats is None or not spec.local_latents:
         return

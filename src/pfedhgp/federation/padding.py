@@ -1,6 +1,8 @@
-"""Equal shapes for clients that compute together: inducing inputs that are there and do not count."""
+"""Equal shapes for clients that compute together, by inducing inputs that do not count."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import jax.numpy as jnp
 
@@ -18,13 +20,9 @@ def pad_inputs(blocks: list[ClientBlock]) -> list[ClientBlock]:
 def pad_block(block: ClientBlock, size: int) -> ClientBlock:
     """Adds inactive inducing inputs up to `size`."""
     extra = size - len(block.active)
-    return ClientBlock(
-        block.kernels,
-        jnp.pad(block.inputs, ((0, extra), (0, 0)), mode="edge")
-        if len(block.inputs)
-        else jnp.pad(block.inputs, ((0, extra), (0, 0))),
-        jnp.pad(block.active, (0, extra)),
-        block.deviation,
-        block.loadings,
-        block.noise,
+    mode = "edge" if len(block.inputs) else "constant"
+    return replace(
+        block,
+        inputs=jnp.pad(block.inputs, ((0, extra), (0, 0)), mode=mode),
+        active=jnp.pad(block.active, (0, extra)),
     )

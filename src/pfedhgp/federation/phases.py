@@ -9,7 +9,6 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from pfedhgp.data.scaling import Scaling
-from pfedhgp.federation.opening import Frame
 from pfedhgp.federation.plan import LARGEST_INDUCING, Plan
 from pfedhgp.inference.arrays import block_to_arrays
 from pfedhgp.inference.cycles.exchange import CycleServer
@@ -49,8 +48,8 @@ class Counted:
     clients: int
 
     @property
-    def rows(self) -> float:
-        return float(self.sums["rows"][0])
+    def rows(self) -> int:
+        return int(self.sums["rows"][0])
 
     @property
     def rows_a_client(self) -> float:
@@ -60,6 +59,10 @@ class Counted:
     def cells(self) -> np.ndarray:
         """Observed cells of each output."""
         return np.diagonal(self.sums["y_pairs"])
+
+    @property
+    def cells_a_client(self) -> float:
+        return float(self.cells.sum()) / self.clients
 
     @property
     def x_centre(self) -> np.ndarray:
@@ -89,17 +92,16 @@ class Prepared:
     cycles: CycleServer | None = None
 
     @property
-    def frame(self) -> Frame:
-        """What a start is laid out for."""
+    def moment(self) -> np.ndarray:
+        """E[yyᵀ] of the scaled outputs."""
         sums, spread = self.counted.sums, self.scaling.spread
         pairs = np.maximum(sums["y_pairs"], 1.0)
-        return Frame(
-            extent=self.scaling.extent,
-            moment=sums["y_cross"] / pairs / (spread[:, None] * spread[None, :]),
-            cells=float(self.counted.cells.sum()) / self.counted.clients,
-            most=self.most_inducing,
-            rows=int(self.counted.rows),
-        )
+        return np.asarray(sums["y_cross"] / pairs / (spread[:, None] * spread[None, :]))
+
+    @property
+    def cells(self) -> int:
+        """Cells of all rows, observed or not: a rate may follow their number."""
+        return self.counted.rows * self.spec.outputs
 
     @property
     def most_inducing(self) -> int:

@@ -121,8 +121,7 @@ def _prepared(plan: Plan, counted: Counted, state: State) -> Prepared:
 def _rounds(run: RunState, prepared: Prepared, state: State) -> Rounds:
     plain, spec = state.plain, prepared.spec
     started = _block(state, "started", prepared)
-    cells = int(prepared.counted.rows) * spec.outputs
-    party = inference_of(prepared.plan, run.learn, cells).server(spec, started)
+    party = inference_of(prepared.plan, run.learn, prepared.cells).server(spec, started)
     party.restore(State(state.part("trainer"), plain["trainer"]))
     return Rounds(run, prepared, party, started, plain["chosen"], plain["turn"])
 

@@ -58,19 +58,14 @@ class Starts:
 
     def _opened(self) -> list[Opening]:
         """The starts to compare, but for those whose statistics would be too long to send."""
-        run, plan, spec, frame = (
-            self.run,
-            self.prepared.plan,
-            self.prepared.spec,
-            self.prepared.frame,
-        )
+        run, plan, spec = self.run, self.prepared.plan, self.prepared.spec
         wanted = self._wanted_starts()
         if run.attempt == 0:
-            warn_of_fewer(plan, spec, frame)
+            warn_of_fewer(self.prepared)
             if getattr(plan.inference, "learn_inducing", False) == "auto":
-                run.learn = too_few(plan, spec, frame, wanted[0])
+                run.learn = too_few(self.prepared, wanted[0])
         seed = None if run.attempt == 0 else plan.seed + run.attempt
-        found = [opened(plan, spec, frame, start, seed=seed, learn=run.learn) for start in wanted]
+        found = [opened(self.prepared, start, seed=seed, learn=run.learn) for start in wanted]
         most = candidates.LARGEST_MESSAGE // max(spec.latents * spec.outputs, 1)
         return found[:1] + [each for each in found[1:] if len(each.block.inputs) <= most]
 

@@ -12,7 +12,7 @@ from pfedhgp.model.blocks import Rows
 
 
 def white_rows(client: ClientRows, *, full_noise: bool, length: int | None = None) -> Rows:
-    """The rows of a client in scaled units, with rows that count for nothing up to `length`."""
+    """A client's scaled rows, padded to `length` with rows that do not count."""
     X, Y = client.X, client.Y
     seen, outputs = np.isfinite(Y), Y.shape[1]
     counts = seen.astype(np.float64) if client.counts is None else client.counts

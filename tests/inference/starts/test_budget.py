@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import BudgetWarning
-from pfedhgp.federation.opening import Frame, too_few
+from pfedhgp.federation.opening import too_few
 from pfedhgp.federation.phases import Counted, Prepared
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.training import more_inputs, warn_of_cap
@@ -92,10 +93,10 @@ def test_global_inputs_stop_at_the_cap_that_was_given_and_at_the_rows():
 @pytest.mark.parametrize(("shared", "local", "short"), [(25, 25, True), (40, 40, False)])
 def test_given_budgets_that_are_much_too_small_are_known(shared, local, short):
     """The study's scales: a local lengthscale of a fortieth of the domain, 50 rows."""
-    plan = in_training(12, lost=0.0, inducing=shared, local_inducing=local)[0].plan
-    frame = Frame(extent=np.ones(1), moment=np.eye(1), cells=50.0, most=256, rows=300)
+    prepared, _ = in_training(12, lost=0.0, inducing=shared, local_inducing=local)
+    counted = Counted({"rows": np.array([300.0]), "y_pairs": np.array([[300.0]])}, clients=6)
     start = Start(0.2, 0.025, 0.6, 0.35, 1e-4)
-    assert too_few(plan, plan.spec, frame, start) is short
+    assert too_few(replace(prepared, counted=counted), start) is short
 
 
 def test_a_global_cap_that_is_too_low_is_said():
