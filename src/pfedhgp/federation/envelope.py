@@ -1,4 +1,4 @@
-"""What goes between server and site: one of our messages, and which run and exchange it belongs to."""
+"""What travels between server and site: a message, with the run and the exchange that it belongs to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pfedhgp.federation.messages import SCHEMA, Message, bytes_of
 from pfedhgp.federation.schema import DELIVER, EXCHANGES
 
 MISSED = "missed"
-"""missed/start/<array>: a request that a late site has not had, and is set up by; it does not answer it."""
+"""missed/start/<array>: an earlier request that a late site needs for its setup, and does not answer."""
 
 HASH = re.compile(r"|[0-9a-f]{64}")
 """SHA-256, or nothing."""
@@ -23,18 +23,18 @@ HASH = re.compile(r"|[0-9a-f]{64}")
 CODES = {
     "schema": "the two sides run different versions of pfedhgp",
     "malformed": "the message is not one of ours: a kind, name, shape, type, round or hash is wrong",
-    "oversized": "the message is more than four times the size that it should have",
+    "oversized": "the message is more than four times as large as expected",
     "not-finite": "a number in the message is NaN or infinite",
     "out-of-range": "a count, a flag or a variance in the message has a value that it cannot have",
     "stale": "the message belongs to an exchange that is over",
-    "duplicate": "the reply was there already",
+    "duplicate": "the site has replied to this request already",
     "other-request": "the reply belongs to another run, request or site",
     "forked": "server and site remember different exchanges: start the run again",
-    "forgotten": "the site has lost what it knew of the run, or its last steps, and begins again",
-    "name": "the site calls itself by another name than the server's sites.toml has for its key",
-    "config": "the site does not take part on these terms (columns, model)",
+    "forgotten": "the site has lost its state of the run, or its last steps, and begins again",
+    "name": "the site's name is not the one that the server's sites.toml has for its key",
+    "config": "the site does not accept the server's settings (columns, model)",
     "data": "the site's rows do not fit the columns, or are too few",
-    "rows-changed": "the site's rows are not those that the run began with",
+    "rows-changed": "the site's rows have changed since the run began",
     "numerics": "a factorisation failed, or a sum was not finite, at the site",
     "internal": "the site failed; its own log says where",
     "no-answer": "no answer in time",
@@ -43,9 +43,9 @@ CODES = {
 
 
 class Refused(MessageError):
-    """A message that is not taken; only the code ever leaves the machine.
+    """A message that is refused. Only the code leaves the machine.
 
-    `why` is for the terminal of the machine itself: columns and settings by name, never a value of a row.
+    `why` is for this machine's own log: names of columns and settings, never a value of a row.
     """
 
     def __init__(self, code: str, why: str = "") -> None:
@@ -56,7 +56,7 @@ class Refused(MessageError):
 
 @dataclass(frozen=True)
 class Envelope:
-    """Either way. A reply repeats the request's run, exchange, kind, round and block."""
+    """A request or a reply. A reply repeats the request's run, exchange, kind, round and block."""
 
     run: str
     exchange: int
@@ -67,7 +67,7 @@ class Envelope:
     block: str = ""
     schema: int = SCHEMA
     receiver: str = ""
-    """In a request: the site that it is for, where the server knows it by its key."""
+    """In a request: the site that it is for, if the server knows sites by their keys."""
     counted: int = 0
     """In a request: the last exchange in which the receiver's reply was counted."""
     lapsed: bool = False
@@ -75,13 +75,13 @@ class Envelope:
     agreement: str = ""
     """In a request: columns and model, as JSON."""
     summary: str = ""
-    """With the delivery: what the server says of the training, as JSON."""
+    """In the delivery: what the server says about the training, as JSON."""
     code: str = ""
-    """In a reply: why there is none."""
+    """In a reply: why the site refused, or nothing."""
     audit: str = ""
     """In a reply: the last hash of the site's audit log."""
     seconds: float = 0.0
-    """In a reply: what the site's own work took."""
+    """In a reply: how long the site worked."""
 
     def message(self) -> Message:
         """The message without what a federation adds to it."""
@@ -90,7 +90,7 @@ class Envelope:
         return Message(kind, self.round, self.sender, own, self.block, self.schema)
 
     def missed(self) -> list[Message]:
-        """The requests that the site has not had, in the order in which they matter."""
+        """The requests that the site has not received, in the order of their use."""
         found = []
         for kind in ("cycles", "start"):
             prefix = f"{MISSED}/{kind}/"

@@ -111,11 +111,11 @@ def test_every_hash_that_the_server_kept_must_be_there(home, tmp_path_factory, r
     kept = {1: hashes[1], 2: hashes[3], 3: hashes[5], 4: last}
     entries = [{"exchange": n, "audit": {"north": digest}} for n, digest in kept.items()]
     (server / "participation.jsonl").write_text("".join(json.dumps(e) + "\n" for e in entries))
-    assert "not the RUN of a server that knows" in run("audit", home, "--against", server).complaint
+    assert "not the RUN of a server of this site" in run("audit", home, "--against", server).complaint
     (home / "site.json").write_text('{"name": "north"}')
     result = run("audit", home, "--against", server)
     assert result.code == 1
-    assert "line 5: the line of exchange 3, which the server has the hash of" in result.out
+    assert "line 5: the line of exchange 3, whose hash the server has" in result.out
     (server / "participation.jsonl").write_text(json.dumps(entries[0]) + "\n")
     assert run("audit", home, "--against", server).code == 0
 
@@ -155,7 +155,10 @@ def test_the_logs_of_a_federate_runs_sites_are_checked_too(tmp_path, run):
     logs["south"].write_text(before.replace('"kind": "census"', '"kind": "extent"'))
     changed = run("audit", tmp_path)
     assert changed.code == 1
-    assert f"{logs['south']}: line 1: its hash does not follow" in changed.out
+    assert (
+        f"{logs['south']}: line 1: its hash does not fit its content and the line before"
+        in changed.out
+    )
     told = json.loads(run("audit", tmp_path, "--json").out)
     assert {s["log"]: s["bad_line"] for s in told["sites"]} == {
         str(logs["south"]): 1,

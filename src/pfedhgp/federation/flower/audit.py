@@ -1,11 +1,11 @@
-"""What left this machine: one line of JSON a message, each with the hash of the line before it.
+"""What left this machine: a line of JSON for each message, chained by hashes.
 
     hash_n = SHA-256(hash_{n−1} ‖ the line without its hash, keys sorted)
 
-A line that is changed, taken out or put in breaks the chain from there on. Lines cut off at the end leave the
-chain whole: `audit.head` beside the log has the count and the last hash, and every reply takes the last hash
-to the server, which keeps it. Whoever opens a log whose end is not where its head says writes a line that
-says so, of direction `break`: from then on the log is a broken one, whatever follows.
+A line that is changed, removed or inserted breaks the chain from there on. Removing the last lines does not:
+so `audit.head` beside the log has the count and the last hash, and every reply carries the last hash to the
+server, which keeps it. If the end of a log does not fit its head when the log is opened, a line of direction
+`break` says so, and the log counts as broken from then on.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DIRECTIONS = ("sent", "received", "refused", "note", BREAK)
 
 @dataclass(frozen=True)
 class Finding:
-    """How many lines are good, and the first bad one where there is one."""
+    """How many lines are good, and the first bad one if there is one."""
 
     lines: int
     head: str
@@ -50,20 +50,20 @@ class AuditLog:
         self.path, self.head_path = folder / LOG, folder / HEAD
         folder.mkdir(parents=True, exist_ok=True)
         self.count, self.head = 0, START
-        torn = _drop_torn_line(self.path)
+        partial = _drop_partial_line(self.path)
         missing = ""
         if self.path.exists() or self.head_path.exists():
-            chain = _follow(self.path)
+            chain = _read_chain(self.path)
             if chain.problem:
                 line = chain.count + 1
                 raise InputError(
                     f"{self.path}: line {line}: {chain.problem}: choose another folder"
                 )
             self.count, self.head = chain.count, chain.head
-            missing = _after_the_end(self.head_path, chain)
+            missing = _problem_at_end(self.head_path, chain)
         if missing:
             self.append(BREAK, code=f"before this line, at the start of the program: {missing}")
-        if torn:
+        if partial:
             self.append("note", code="a line that was half written when the machine stopped")
 
     def append(
@@ -103,24 +103,24 @@ class AuditLog:
 
 
 def link(previous: str, entry: Mapping[str, Any]) -> str:
-    """The hash of a line, given that of the one before."""
+    """The hash of a line, from the hash of the line before."""
     text = json.dumps({k: v for k, v in entry.items() if k != "hash"}, sort_keys=True)
     return hashlib.sha256(f"{previous}{text}".encode("ascii")).hexdigest()
 
 
 def check(folder: Path, *, known: Sequence[tuple[int, str]] = ()) -> Finding:
-    """Follows the chain to its end; `known` are exchanges and hashes that must be in it, in their order."""
+    """Reads the whole chain. `known` are exchanges and hashes that it must contain, in this order."""
     path = folder / LOG
     if not path.is_file():
         raise InputError(f"{folder}: no {LOG} here: name a site's home or a server's RUN")
-    chain = _follow(path)
+    chain = _read_chain(path)
     found = [(chain.count + 1, chain.problem)] if chain.problem else list(chain.breaks)
-    if not found and (missing := _after_the_end(folder / HEAD, chain)):
+    if not found and (missing := _problem_at_end(folder / HEAD, chain)):
         found.append((chain.count + 1, missing))
     before = 0
     for exchange, digest in known:
         if digest not in chain.lines:
-            text = f"the line of exchange {exchange}, which the server has the hash of, is missing"
+            text = f"the line of exchange {exchange}, whose hash the server has, is missing"
             found.append((before + 1, text))
             break
         before = chain.lines[digest]
@@ -130,7 +130,7 @@ def check(folder: Path, *, known: Sequence[tuple[int, str]] = ()) -> Finding:
 
 @dataclass
 class _Chain:
-    """The good lines of a log: how many, the hash of each and of the last, and what `problem` comes next."""
+    """The good lines of a log: their number and hashes, and the `problem` of the line after them."""
 
     count: int = 0
     head: str = START
@@ -142,8 +142,8 @@ class _Chain:
     problem: str = ""
 
 
-def _follow(path: Path) -> _Chain:
-    """Line by line, until one does not follow from those before."""
+def _read_chain(path: Path) -> _Chain:
+    """Reads line by line, up to the first that does not fit the lines before it."""
     chain = _Chain()
     for line in path.read_bytes().splitlines() if path.exists() else ():
         try:
@@ -151,12 +151,10 @@ def _follow(path: Path) -> _Chain:
             if entry["n"] != chain.count + 1:
                 chain.problem = f"it says that it is line {entry['n']}"
             elif entry["hash"] != link(chain.head, entry):
-                chain.problem = "its hash does not follow from the line before and its own content"
+                chain.problem = "its hash does not fit its content and the line before"
             elif entry["direction"] == "sent":
-                chain.sent, chain.bytes_sent = (
-                    chain.sent + 1,
-                    chain.bytes_sent + int(entry["bytes"]),
-                )
+                chain.bytes_sent += int(entry["bytes"])
+                chain.sent += 1
             elif entry["direction"] == BREAK:
                 chain.breaks.append((chain.count + 1, str(entry["code"])))
         except (ValueError, KeyError, TypeError):
@@ -168,8 +166,8 @@ def _follow(path: Path) -> _Chain:
     return chain
 
 
-def _after_the_end(path: Path, chain: _Chain) -> str:
-    """What is wrong with the end of a log whose lines are good."""
+def _problem_at_end(path: Path, chain: _Chain) -> str:
+    """What is wrong at the end of a log whose lines are good, or nothing."""
     try:
         number, digest = path.read_text(encoding="ascii").split()
         last = int(number)
@@ -180,14 +178,14 @@ def _after_the_end(path: Path, chain: _Chain) -> str:
     if last > chain.count:
         lines = f"{last - chain.count} lines are" if last > chain.count + 1 else "a line is"
         return f"{lines} missing at the end"
-    # The head is written after the line: it may lag by the one line that the machine stopped at.
+    # The head is written after the line: if the machine stopped in between, it is one line behind.
     if (last, digest) in ((chain.count, chain.head), (chain.count - 1, chain.before)):
         return ""
-    return f"{path.name} is not that of this log"
+    return f"{path.name} belongs to another log"
 
 
-def _drop_torn_line(path: Path) -> bool:
-    """Takes away what a stop in mid-write left behind the last whole line; that message never left."""
+def _drop_partial_line(path: Path) -> bool:
+    """Removes a line that was only half written; its message never left."""
     if not path.exists():
         return False
     content = path.read_bytes()
