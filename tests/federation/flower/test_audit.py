@@ -111,7 +111,9 @@ def test_every_hash_that_the_server_kept_must_be_there(home, tmp_path_factory, r
     kept = {1: hashes[1], 2: hashes[3], 3: hashes[5], 4: last}
     entries = [{"exchange": n, "audit": {"north": digest}} for n, digest in kept.items()]
     (server / "participation.jsonl").write_text("".join(json.dumps(e) + "\n" for e in entries))
-    assert "not the RUN of a server of this site" in run("audit", home, "--against", server).complaint
+    assert (
+        "not the RUN of a server of this site" in run("audit", home, "--against", server).complaint
+    )
     (home / "site.json").write_text('{"name": "north"}')
     result = run("audit", home, "--against", server)
     assert result.code == 1
