@@ -212,7 +212,7 @@ def test_zones_in_words_follow_what_was_found():
     assert "the town was made with 3" in said
     assert "Fox Hill, High Moor, Reservoir: hills\n" in said
     assert "These are the town's own zones (agreement, ARI, 1.00)." in said
-    assert said.endswith("reproduces them with R² 0.56 on average, 0.61 at most.")
+    assert said.endswith("can reconstruct them from it with R² 0.56 on average, 0.61 at most.")
     wrong = KeptZones(zones_of(names, [2, *true[1:]]), truth=truth)
     said = "\n".join(demo.zones_in_words(wrong))
     assert "Cathedral, Fox Hill, High Moor, Reservoir: centre and hills" in said

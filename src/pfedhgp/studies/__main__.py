@@ -1,7 +1,7 @@
 """`python -m pfedhgp.studies`: the numerical study without the command line's packages.
 
-For a machine with a GPU and nothing but jax, numpy, scipy, equinox and optax. The same options as `pfedhgp
-reproduce synthetic`; where matplotlib is missing there are tables and no figures.
+For a machine with a GPU and only jax, numpy, scipy, equinox and optax. The options are those of `pfedhgp
+reproduce synthetic`; without matplotlib there are tables but no figures.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pfedhgp.studies.synthetic.study import Study, run_study
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the study; 2 where the user's input is wrong, 130 after Ctrl-C, 143 after SIGTERM."""
+    """Runs the study; returns 2 if the input is wrong, 130 after Ctrl-C, 143 after SIGTERM."""
     try:
         with terminable(), naming({"runs", *(field.name for field in fields(Study))}):
             return _main(arguments)
@@ -86,7 +86,7 @@ def _main(arguments: list[str] | None) -> int:
 
 
 def _some(known: Sequence[str]) -> str:
-    return f"some of {', '.join(known)}, with commas (default: all)"
+    return f"some of {', '.join(known)}, separated by commas (default: all)"
 
 
 def _names(given: str) -> list[str]:

@@ -125,7 +125,7 @@ def test_bad_data_is_one_line_and_code_2(
         "hours": "no rows of hour 9 in 2014; the file has hours 2, 14",
         "short": "six weeks or less: too short for imputation",
         "negative": "line 3: PM2.5 is negative",
-        "twice": "'Shunyi' is there twice",
+        "twice": "two files for station 'Shunyi'",
     }
     assert words[change] in lines[0]
     assert not out.exists()

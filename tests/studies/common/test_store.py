@@ -64,12 +64,12 @@ def test_a_line_that_is_no_run_is_named(tmp_path):
     Store(tmp_path, {}, key=KEY).add(record("full", 0))
     path = tmp_path / "runs.jsonl"
     whole = path.read_text()
-    with pytest.raises(InputError, match="line 1: no run of this study, it has no 'metrics'"):
+    with pytest.raises(InputError, match="line 1: not a run of this study: it has no 'metrics'"):
         Store(tmp_path, {}, key=KEY, needs=("metrics",))
     for line in ('{"model": "full"}', "[1, 2]", "3"):
         path.write_text(f"{whole}{line}\n")
         with pytest.raises(
-            InputError, match=r"line 2: no run of this study, it has no '(run|model)'"
+            InputError, match=r"line 2: not a run of this study: it has no '(run|model)'"
         ):
             Store(tmp_path, {}, key=KEY)
 

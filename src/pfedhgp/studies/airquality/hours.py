@@ -36,7 +36,7 @@ Predicted = dict[str, tuple[np.ndarray, np.ndarray]]
 
 @dataclass(frozen=True)
 class AllHours:
-    """Settings of the study; no `year` is all years of the files."""
+    """Settings of the study; without `year` all years of the files."""
 
     year: int | None = None
     raw: bool = False

@@ -86,12 +86,14 @@ def load_stations(
     """
     unknown = [name for name in columns if name not in NUMBERS]
     if unknown:
-        raise InputError(f"no column {unknown[0]!r} in the air-quality data: {', '.join(NUMBERS)}")
+        raise InputError(
+            f"no column {unknown[0]!r} in the air-quality data; it has {', '.join(NUMBERS)}"
+        )
     texts: dict[str, tuple[str, bytes]] = {}
     for name, found in _files(Path(source)):
         if name in texts:
             raise InputError(
-                f"{source}: station {name!r} is there twice, in {texts[name][0]} and {found[0]}: keep one"
+                f"{source}: two files for station {name!r}, {texts[name][0]} and {found[0]}: keep one"
             )
         texts[name] = found
     missing = [name for name in stations if name not in texts]

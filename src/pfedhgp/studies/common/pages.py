@@ -24,7 +24,7 @@ STYLE = (
 
 
 def can_draw() -> bool:
-    """Whether matplotlib is there: a bare machine with a GPU writes tables alone."""
+    """Whether matplotlib is installed: a bare machine with a GPU writes only tables."""
     try:
         import matplotlib  # noqa: F401
     except ModuleNotFoundError:
@@ -41,7 +41,7 @@ def make_folder(folder: Path) -> None:
 
 
 def with_makers(config: Mapping[str, Any], used: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The settings, with who computed the records: `device` is theirs, whatever was asked for now."""
+    """The settings, with the origin of the records; `device` is that of the records."""
     made = provenance.sets(used)
     return {**config, "device": provenance.devices(made), "made": made}
 

@@ -1,7 +1,7 @@
-"""Who computed a result: each run's record keeps device, machine, versions and date of its own training.
+"""Where a result comes from: each run's record has the device, machine, versions and date of its training.
 
-A study may be resumed elsewhere, on another day or device, and its report may be written on a third machine;
-so nothing is asked of who writes the report.
+A study may be resumed on another day or device, and its report may be written on a third machine, so the
+machine that writes the report does not matter.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 from pfedhgp.version import __version__
 
 MADE = "made"
-"""A record's key for all that is here."""
+"""The key of a record under which all this is stored."""
 UNKNOWN, MIXED = "not recorded", "mixed"
 VERSIONS = ("pfedhgp", "python", "jax", "numpy", "scipy")
 Record = Mapping[str, Any]
 
 
 def machine() -> dict[str, Any]:
-    """The day, versions and machine of this process, for who compares timings."""
+    """The day, versions and machine of this process, to compare timings."""
     from pfedhgp.studies.common.schedule import cores
 
     found: dict[str, Any] = {
@@ -53,7 +53,7 @@ def code() -> str:
 
 
 def made_here(device: str) -> dict[str, Any]:
-    """What is stored with a run that is trained in this process."""
+    """What is stored with a run of this process."""
     return {"device": device, "accelerator": _accelerator(device), **machine()}
 
 
@@ -73,7 +73,7 @@ def _accelerator(device: str) -> str | None:
 
 
 def _processor() -> str | None:
-    """The processor's own name, where the system says it."""
+    """The name of the processor, if the system knows it."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -83,7 +83,7 @@ def _processor() -> str | None:
 
 
 def common(records: Iterable[Record]) -> dict[str, Any] | None:
-    """What the records share, for a row that is put together from them; None where they differ."""
+    """What the records have in common, for a row that combines them; None if they differ."""
     found = [record.get(MADE) for record in records]
     return found[0] if found and all(one == found[0] for one in found) else None
 
@@ -109,7 +109,7 @@ def devices(found: Iterable[Mapping[str, Any]]) -> str:
 
 
 def lines(found: list[dict[str, Any]]) -> list[str]:
-    """One line for each distinct set; that they are several is said first."""
+    """One line for each distinct set, after a line that says if there are several."""
     told = [f"{one['runs']:,} records: {_line(one)}" for one in found]
     if len(found) < 2:
         return told

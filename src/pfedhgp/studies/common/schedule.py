@@ -1,4 +1,4 @@
-"""Who computes what when: on a CPU run by run in a few threads, on a GPU all runs of a model together."""
+"""The order of work: on a CPU run by run in a few threads, on a GPU all runs of a model together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Task = TypeVar("Task", bound=Hashable)
 Work = Callable[[Task], None]
 
 COMPILING: dict[str, str] = {"phase": "compiling …"}
-"""What a study tells its `progress` before the first task ends, which may take a minute."""
+"""What `progress` gets before the first task ends, which may take a minute."""
 
 
 def run_tasks(
@@ -45,7 +45,7 @@ def run_tasks(
 
 
 def cores() -> int:
-    """Those that this process may use: fewer than the machine's in a container or under `taskset`."""
+    """Cores that this process may use: fewer than the machine has in a container or under `taskset`."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -61,7 +61,7 @@ def check_least(settings: Any, least: Mapping[str, int], *, runs: int) -> None:
 
 
 def check_device(device: str) -> None:
-    """Refuses a GPU that is not there, before anything is written."""
+    """Raises an error if a GPU is wanted and there is none, before anything is written."""
     if device == "gpu":
         # A study has several processes, of which none may take most of the memory when it starts.
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")

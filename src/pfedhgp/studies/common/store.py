@@ -1,4 +1,4 @@
-"""Results that stream to disk: one JSON line a run, read back when a study is resumed."""
+"""Results on disk: one JSON line per run, written as it ends and read when a study is resumed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ RUNS, CONFIG = "runs.jsonl", "config.json"
 
 
 class Store:
-    """A study's folder. Opening one that holds another study's results is refused, and changes nothing.
+    """A study's folder. A folder with results of another study is refused, and not changed.
 
-    Several processes may add to one folder; those that join while others write leave a half-written last
-    line alone (`mend=False`). A record has the names of its `key`, and those that the study `needs` besides.
+    Several processes may write to one folder; those that join while others write do not touch a half-written
+    last line (`mend=False`). A record has the names of its `key` and those that the study `needs`.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Store:
         return tuple(record[name] for name in self.key)
 
     def _read(self) -> list[dict[str, Any]]:
-        """All whole lines; a line that an interruption cut short is dropped from the file."""
+        """All complete lines; an incomplete last line is removed from the file."""
         path = self.folder / RUNS
         if not path.exists():
             return []
@@ -65,13 +65,13 @@ class Store:
                 record = json.loads(line)
             except json.JSONDecodeError:
                 raise InputError(
-                    f"{path}, line {number}: not JSON; remove that line, and its run is done again"
+                    f"{path}, line {number}: not JSON; remove that line to repeat its run"
                 ) from None
             there = record if isinstance(record, dict) else {}
             if missing := [name for name in self.needs if name not in there]:
                 raise InputError(
-                    f"{path}, line {number}: no run of this study, it has no {missing[0]!r}; "
-                    "remove that line, and its run is done again, or choose another --out"
+                    f"{path}, line {number}: not a run of this study: it has no {missing[0]!r}; "
+                    "remove that line to repeat its run, or choose another --out"
                 )
             records.append(record)
         return records
@@ -100,12 +100,12 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text())
     except (OSError, json.JSONDecodeError):
-        raise InputError(f"{path} is not a study's settings; choose another --out") from None
+        raise InputError(f"{path} is not the settings of a study; choose another --out") from None
     return found if isinstance(found, dict) else {}
 
 
 def _study_of(config: Mapping[str, Any]) -> str | None:
-    """The study's name; those that do not write it are known by a setting that they alone have."""
+    """The study's name, or if it is not written, the study that alone has one of the settings."""
     marks = {"curve_runs": "synthetic", "subtlety": "tonnage"}
     return config.get("study") or next((marks[name] for name in marks if name in config), None)
 
