@@ -19,6 +19,8 @@ from pfedhgp.inference.messages import CYCLE_SUMS, STATISTICS
 from pfedhgp.inference.structured.bound import Statistics
 from pfedhgp.inference.structured.settings import Structured
 from pfedhgp.model.posterior import Population
+from pfedhgp.zones.comparison import Compared, Talk
+from pfedhgp.zones.sketches import OwnFunction
 from support.documents import ROOT
 from support.recorded_runs import plan
 
@@ -110,6 +112,34 @@ def test_a_shape_is_products_of_symbols():
     assert Field("a", "", "").sent_shape(sizes) == ()
     assert Field("a", "2 RQM", "").sent_shape(sizes) == (2, 30)
     assert Field("a", "P RM RM", "", triangle="symmetric").sent_shape(sizes) == (7, 55)
+
+
+def test_sketches_for_zones_are_as_the_schema_says():
+    """A client with few rows publishes its coverage, and all send a second sketch next to its rows."""
+    rng = np.random.default_rng(0)
+    names, cells, size = ("a", "b", "c"), 12, 5
+    near = np.stack([np.r_[0, : cells - 1], np.r_[1:cells, cells - 1]], axis=1)
+    variance = {"a": np.full((cells, 1), 0.1), "b": np.full((cells, 1), 0.1)}
+    variance["c"] = np.where(np.arange(cells) < 2, 0.1, 0.99)[:, None]
+    own = {
+        name: OwnFunction(rng.normal(size=(cells, 1)), variance[name], np.ones((cells, 1)), near)
+        for name in names
+    }
+    talk = Talk(names)
+    Compared(own, names, size=size, seed=3, grid="g", talk=talk)
+    few = {"G": cells, "S": int(own["c"].peaks.sum())}
+    assert 0 < few["S"] < size
+    exchanges = [("zones", 3, {"G": cells, "S": size}), ("zones: coverage", 1, few)]
+    exchanges.append(("zones: few rows", 3, few))
+    expected = []
+    for name, replies, sizes in exchanges:
+        request, reply = (
+            {field.name: list(field.sent_shape(sizes)) for field in content}
+            for content in (EXCHANGES[name].request, EXCHANGES[name].reply)
+        )
+        expected += ([request] if request else []) + replies * [reply]
+    assert [line["arrays"] for line in talk.log] == expected
+    assert {line["kind"] for line in talk.log} == {"zones"}
 
 
 def test_log_lines_have_names_shapes_and_bytes():
