@@ -19,7 +19,7 @@ from pfedhgp.inference.messages import CYCLE_SUMS, STATISTICS
 from pfedhgp.inference.structured.bound import Statistics
 from pfedhgp.inference.structured.settings import Structured
 from pfedhgp.model.posterior import Population
-from pfedhgp.zones.comparison import Compared, Talk
+from pfedhgp.zones import comparison
 from pfedhgp.zones.sketches import OwnFunction
 from support.documents import ROOT
 from support.recorded_runs import plan
@@ -125,8 +125,8 @@ def test_sketches_for_zones_are_as_the_schema_says():
         name: OwnFunction(rng.normal(size=(cells, 1)), variance[name], np.ones((cells, 1)), near)
         for name in names
     }
-    talk = Talk(names)
-    Compared(own, names, size=size, seed=3, grid="g", talk=talk)
+    said = comparison.Exchange(names)
+    comparison.Comparison(own, names, size=size, seed=3, grid="g", exchange=said)
     few = {"G": cells, "S": int(own["c"].peaks.sum())}
     assert 0 < few["S"] < size
     exchanges = [("zones", 3, {"G": cells, "S": size}), ("zones: coverage", 1, few)]
@@ -138,8 +138,8 @@ def test_sketches_for_zones_are_as_the_schema_says():
             for content in (EXCHANGES[name].request, EXCHANGES[name].reply)
         )
         expected += ([request] if request else []) + replies * [reply]
-    assert [line["arrays"] for line in talk.log] == expected
-    assert {line["kind"] for line in talk.log} == {"zones"}
+    assert [line["arrays"] for line in said.log] == expected
+    assert {line["kind"] for line in said.log} == {"zones"}
 
 
 def test_log_lines_have_names_shapes_and_bytes():
