@@ -19,11 +19,6 @@ LEAF = 64
 """Triangles larger than this are inverted by halves."""
 
 
-def cholesky(K: Float[Array, "*b m m"], jitter: Array | float) -> Float[Array, "*b m m"]:
-    """L with L Lᵀ = K + jitter · mean(diag K) · I; NaN if that is not positive definite."""
-    return factorise(add_jitter(K, jitter))
-
-
 def add_jitter(K: Float[Array, "*b m m"], jitter: Array | float) -> Float[Array, "*b m m"]:
     """K + jitter · mean(diag K) · I"""
     if K.shape[-1] == 0:

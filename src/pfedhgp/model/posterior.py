@@ -128,8 +128,3 @@ class Population(eqx.Module):
     clients: Float[Array, ""]
     division: Float[Array, "Q Q"]
     """Of what the global layer may owe to the deviations (see `undetermined`); zero without loadings"""
-
-
-def zero_like_weights(K: int, RM: int) -> tuple[Array, Array, Array]:
-    """(offset, G, covariance) of a client that has seen nothing: its prior."""
-    return jnp.zeros(K), jnp.zeros((K, RM)), jnp.eye(K)

@@ -88,11 +88,15 @@ class ClientModel(eqx.Module):
             self.structure, self.shared, self.basis, self.client, self.jitter, residual_draws
         )
 
+    def grams(self, design: Design | None = None) -> Grams:
+        """Λ and η over all weights."""
+        design = self.design() if design is None else design
+        return accumulate(self.rows, design, chunk=self.chunk)
+
     def summary(self, design: Design | None = None) -> ClientSummary:
         """(c, h, J) of the client."""
         latents, size = self.basis.factor.shape[:2]
-        design = self.design() if design is None else design
-        return summary(accumulate(self.rows, design, chunk=self.chunk), latents * size)
+        return summary(self.grams(design), latents * size)
 
 
 def design_of(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import equinox as eqx
@@ -17,14 +19,13 @@ from pfedhgp.base.batching import batchable
 from pfedhgp.gp.kernels import Kernel, Periodic, leaves_of
 from pfedhgp.gp.noise import Noise
 from pfedhgp.inference import lbfgs
-from pfedhgp.inference.grams import accumulate, residual_of
+from pfedhgp.inference.grams import residual_of
 from pfedhgp.inference.structured import long_series
 from pfedhgp.inference.structured.bound import (
     ClientModel,
     GlobalEvidence,
     Statistics,
     cavity_bound,
-    design_of,
 )
 from pfedhgp.inference.structured.statistics import statistics
 from pfedhgp.inference.structured.surrogate import Surrogate
@@ -171,30 +172,38 @@ def others_of(structure: Structure, broadcast: Broadcast, own: Surrogate) -> Glo
     return GlobalEvidence(broadcast.J - J_own, broadcast.h - h_own)
 
 
+def model_of(
+    options: StepOptions, broadcast: Broadcast, client: ClientBlock, rows: Rows, jitter: Array
+) -> ClientModel:
+    """The client beside the broadcast block."""
+    shared, of_shared = broadcast.block, broadcast.jitter
+    basis = shared.basis(of_shared)
+    return ClientModel(
+        options.structure, shared, basis, client, rows, jitter, of_shared, options.chunk
+    )
+
+
 def send(
     options: StepOptions,
-    broadcast: Broadcast,
-    client: ClientBlock,
-    rows: Rows,
+    model: ClientModel,
     others: GlobalEvidence,
-    jitter: Array,
+    derivatives: Array | None,
     residual_draws: Array | None = None,
 ) -> tuple[Statistics, Array]:
     """The sums at the client's current block, and the nats that its local inducing inputs cost."""
-    shared, structure = broadcast.block, options.structure
-    basis = shared.basis(broadcast.jitter)
     sums = statistics(
-        ClientModel(
-            structure, shared, basis, client, rows, jitter, broadcast.jitter, options.chunk
-        ),
+        model,
         others,
         learn_inputs=options.learn_inputs,
-        derivatives=broadcast.derivatives,
+        derivatives=derivatives,
         residual_draws=residual_draws,
     )
     if not options.learn_shared:
         sums = without_derivatives(sums)
-    layers = (shared.loadings, deviation_loadings(structure, shared, client))
+    layers = (
+        model.shared.loadings,
+        deviation_loadings(model.structure, model.shared, model.client),
+    )
     of_shared = sum(residual_of(sums.shared_residual, B) for B in layers)
     return sums, 0.5 * (sums.residual - of_shared)
 
@@ -223,15 +232,13 @@ def step(
 
     With no evaluations it is the exchange before the first round: sums at the starting values.
     """
-    shared = broadcast.block
-    basis = shared.basis(broadcast.jitter)
+    model = model_of(options, broadcast, client, rows, jitter)
 
     def bound(block: ClientBlock) -> Array:
-        design = design_of(options.structure, shared, basis, block, jitter)
-        return cavity_bound(accumulate(rows, design, chunk=options.chunk), *others)
+        return cavity_bound(replace(model, client=block).grams(), *others)
 
     better, found = search(options, broadcast, bound, client, anchor, rows, floor)
-    sums, nats = send(options, broadcast, better, rows, others, jitter)
+    sums, nats = send(options, replace(model, client=better), others, broadcast.derivatives)
     return better, sums, Info(-found.first_value, -found.value, found.accepted, nats)
 
 
@@ -276,17 +283,7 @@ def batched_step(
     floor: Float[Array, "n d"] | None = None,
 ) -> tuple[ClientBlock, Statistics, Info]:
     """`step` for a batch of clients of equal shapes."""
-
-    def one(
-        others: GlobalEvidence,
-        client: ClientBlock,
-        anchor: ClientBlock,
-        rows: Rows,
-        jitter: Array,
-        floor: Array | None,
-    ) -> tuple[ClientBlock, Statistics, Info]:
-        return step(options, broadcast, others, client, anchor, rows, jitter, floor)
-
+    one = partial(step, options, broadcast)
     return jax.vmap(one)(others, clients, anchors, rows, jitter, floor)
 
 
@@ -329,10 +326,12 @@ def batched_step_at_q(
 
     better, found = jax.vmap(one)(columns, clients, anchors, rows, floor)
     others = GlobalEvidence(broadcast.J, broadcast.h)  # for derivatives, which are not asked for
-    sums, nats = jax.lax.map(
-        lambda own: send(options, broadcast, own[0], own[1], others, *own[2:]),
-        (better, rows, jitter, residual_draws),
-    )
+
+    def sum_up(own: tuple) -> tuple[Statistics, Array]:
+        model = model_of(options, broadcast, *own[:3])
+        return send(options, model, others, broadcast.derivatives, own[3])
+
+    sums, nats = jax.lax.map(sum_up, (better, rows, jitter, residual_draws))
     return better, sums, Info(-found.first_value, -found.value, found.accepted, nats)
 
 
@@ -351,27 +350,26 @@ def batched_opening(
     rows best. Noise that is too small makes any start look bad, and starts could not be compared.
     """
     nothing = GlobalEvidence(jnp.zeros_like(broadcast.J), jnp.zeros_like(broadcast.h))
-    broadcast = eqx.tree_at(lambda b: b.derivatives, broadcast, None)
-    basis = broadcast.block.basis(broadcast.jitter)
 
     def one(
         client: ClientBlock, rows: Rows, jitter: Array, left: Array | None
     ) -> tuple[Noise, Statistics, Array]:
-        def at(log_factor: Array) -> ClientBlock:
-            return eqx.tree_at(lambda b: b.noise, client, client.noise.louder(log_factor))
-
-        def bound(log_factor: Array) -> Array:
-            design = design_of(
-                options.structure, broadcast.block, basis, at(log_factor), jitter, some
-            )
-            return cavity_bound(accumulate(part, design, chunk=options.chunk), *nothing)
-
+        model = model_of(options, broadcast, client, rows, jitter)
         part = some_rows(rows, MANY_ROWS) if left is None else first_rows(rows, OPENING_ROWS)
         some = None if left is None else left[:OPENING_ROWS]
+
+        def at(log_factor: Array) -> ClientModel:
+            noise = client.noise.louder(log_factor)
+            return replace(model, client=eqx.tree_at(lambda b: b.noise, client, noise))
+
+        def bound(log_factor: Array) -> Array:
+            seen = replace(at(log_factor), rows=part)
+            return cavity_bound(seen.grams(seen.design(some)), *nothing)
+
         if rows.cycles is None:
             levels = jnp.asarray(LOUDER)
-            client = at(levels[jnp.nanargmax(jax.lax.map(bound, levels))])
-        return client.noise, *send(options, broadcast, client, rows, nothing, jitter, left)
+            model = at(levels[jnp.nanargmax(jax.lax.map(bound, levels))])
+        return model.client.noise, *send(options, model, nothing, None, left)
 
     if residual_draws is not None:  # one after the other: sums are what takes memory
         return jax.lax.map(lambda own: one(*own), (clients, rows, jitter, residual_draws))
