@@ -1,15 +1,22 @@
-"""The layout of the package: imports point one way."""
+"""The layout of the package: imports point one way, and modules and functions stay small."""
 
 from __future__ import annotations
 
+import ast
+import importlib
+import inspect
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from pfedhgp.cli.commands import COMMANDS
+
 ROOT = Path(__file__).resolve().parents[1]
+MOST_LINES, MOST_FUNCTION_LINES, MOST_PARAMETERS = 400, 80, 10
 
 
 def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
@@ -53,3 +60,57 @@ def test_an_import_against_the_order_is_refused(source, module, line):
     done = lint_imports(source)
     assert done.returncode != 0
     assert "pfedhgp." + module.removesuffix(".py").replace("/", ".") in done.stdout
+
+
+def functions() -> Iterator[tuple[str, Path, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Every function of the package: where it is, its file and its syntax tree."""
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield f"{path.relative_to(ROOT)}:{node.lineno} {node.name}", path, node
+
+
+def commands() -> set[tuple[str, str]]:
+    """(file, name) of the functions that are commands: their parameters are a user's options."""
+    found = set()
+    for name in COMMANDS:
+        module = importlib.import_module(f"pfedhgp.cli.{name}")
+        own = [c.callback for c in module.app.registered_commands] if name == "reproduce" else []
+        for function in own or [inspect.unwrap(getattr(module, name))]:
+            found.add((inspect.getfile(function), function.__name__))
+    return found
+
+
+def test_modules_are_small():
+    sizes = {
+        str(path.relative_to(ROOT)): len(path.read_text("utf-8").splitlines())
+        for path in (ROOT / "src").rglob("*.py")
+    }
+    assert {name: size for name, size in sizes.items() if size > MOST_LINES} == {}
+
+
+def test_functions_are_short():
+    """Of a command, its body: the options before it are as many as users need."""
+    known, long = commands(), {}
+    for name, path, node in functions():
+        first = node.lineno
+        if (str(path), node.name) in known:
+            documented = ast.get_docstring(node) is not None
+            first = node.body[1 if documented else 0].lineno
+        if (size := node.end_lineno - first + 1) > MOST_FUNCTION_LINES:
+            long[name] = size
+    assert long == {}
+
+
+def test_functions_have_few_parameters():
+    """But for commands and for constructors of public classes."""
+    known, wide = commands(), {}
+    for name, path, node in functions():
+        if node.name == "__init__" or (str(path), node.name) in known:
+            continue
+        a = node.args
+        names = [each.arg for each in (*a.posonlyargs, *a.args, *a.kwonlyargs)]
+        count = len(names) - (names[:1] in (["self"], ["cls"])) + bool(a.vararg) + bool(a.kwarg)
+        if count > MOST_PARAMETERS:
+            wide[name] = count
+    assert wide == {}

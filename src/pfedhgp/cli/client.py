@@ -71,33 +71,18 @@ def client(
 
     require_flower()
     from pfedhgp.data.readers import find_files
-    from pfedhgp.errors import InputError
-    from pfedhgp.federation.flower.certificates import check_names, check_private_key
+    from pfedhgp.federation.flower.certificates import check_names
     from pfedhgp.federation.flower.processes import (
         FlowerError,
         locked,
         private_folder,
-        require_loopback,
         split_address,
     )
 
     check_names([name])
     host, port = split_address(address, "--server")
     files = find_files(data)
-    if insecure:
-        require_loopback(host, "--server")
-        if ca is not None or key is not None:
-            raise InputError("--insecure cannot be combined with --ca and --key: choose one")
-    else:
-        for given, option in ((ca, "--ca"), (key, "--key")):
-            if given is None:
-                raise InputError(
-                    f"{option} is missing: connections are encrypted and authenticated (trials: --insecure)"
-                )
-            if not given.is_file():
-                raise InputError(f"{given}: no such file")
-        assert key is not None
-        check_private_key(key)
+    _check_keys(ca, key, host, insecure=insecure)
     expected = None
     with warnings_as_lines():
         if config is not None:
@@ -145,3 +130,25 @@ def client(
             say(f"pfedhgp: error: {error}")
             raise typer.Exit(1) from None
     say(f"model   {home / MODEL}", quiet=quiet)
+
+
+def _check_keys(ca: Path | None, key: Path | None, host: str, *, insecure: bool) -> None:
+    """Refuses a connection without certificate and key, unless it stays on this machine."""
+    from pfedhgp.errors import InputError
+    from pfedhgp.federation.flower.certificates import check_private_key
+    from pfedhgp.federation.flower.processes import require_loopback
+
+    if insecure:
+        require_loopback(host, "--server")
+        if ca is not None or key is not None:
+            raise InputError("--insecure cannot be combined with --ca and --key: choose one")
+        return
+    for given, option in ((ca, "--ca"), (key, "--key")):
+        if given is None:
+            raise InputError(
+                f"{option} is missing: connections are encrypted and authenticated (trials: --insecure)"
+            )
+        if not given.is_file():
+            raise InputError(f"{given}: no such file")
+    assert key is not None
+    check_private_key(key)
