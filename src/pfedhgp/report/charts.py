@@ -231,8 +231,8 @@ def heatmap(
                 axes.text(j + 0.48, i + 0.49, text, ha="center", va="center", fontsize=9.5)
         axes.set_xlim(0, matrix.shape[1])
         axes.set_ylim(len(matrix), 0)
-        turn: dict[str, Any] = {"rotation": 30, "ha": "right"} if slanted else {}
-        axes.set_xticks(np.arange(matrix.shape[1]) + 0.48, column_names, **turn)
+        slant: dict[str, Any] = {"rotation": 30, "ha": "right"} if slanted else {}
+        axes.set_xticks(np.arange(matrix.shape[1]) + 0.48, column_names, **slant)
         axes.set_yticks(np.arange(len(matrix)) + 0.47, row_names)
         axes.grid(visible=False)
         axes.tick_params(length=0)

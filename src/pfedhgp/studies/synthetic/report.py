@@ -24,7 +24,7 @@ def write_synthetic(
 ) -> dict[str, Any]:
     """Writes everything into the store's folder; returns what results.json holds.
 
-    That is all that the folder has, whatever was asked for last: a part of a study does not hide the rest.
+    Results contain everything in the folder: running a part of a study later does not hide the rest.
     """
     found = list(store.records.values())
     scenarios = _known(SCENARIOS, scenarios, {record["scenario"] for record in found})
@@ -50,9 +50,9 @@ def write_synthetic(
     return results
 
 
-def _known(order: Sequence[str], asked: Sequence[str], there: set[str]) -> list[str]:
-    """What was asked for and what else is there, in the table's order."""
-    return [name for name in order if name in there or name in asked]
+def _known(order: Sequence[str], wanted: Sequence[str], there: set[str]) -> list[str]:
+    """What is wanted and what else is there, in the order of the table."""
+    return [name for name in order if name in there or name in wanted]
 
 
 def draw(results: dict[str, Any], runs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
