@@ -17,7 +17,7 @@ COMMANDS = {
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_missing_extra_is_one_line(name, run, monkeypatch):
     monkeypatch.setitem(sys.modules, "flwr", None)  # as if it were not there
-    monkeypatch.setattr("pfedhgp.cli.extra.find_spec", lambda name: None)
+    monkeypatch.setattr("pfedhgp.cli.commands.find_spec", lambda name: None)
     complaint = run(name, *COMMANDS[name]).complaint
     assert complaint.endswith(
         "needs Flower: python3 -m pip install '.[flower]' in a checkout of pfedhgp"

@@ -214,7 +214,7 @@ import resource, sys
 import polars as pl
 import typer
 from pfedhgp.cli import main as cli
-from pfedhgp.cli.tables import write_table
+from pfedhgp.cli.targets import write_table
 
 app = typer.Typer()
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from pfedhgp.diagnosis import decision
+from pfedhgp.diagnosis.class_gaussian import ClassGaussian
 from pfedhgp.diagnosis.decision import NONE, Calibration, calibrate, diagnose, margin, scores, why
-from pfedhgp.diagnosis.evidence import ClassGaussian, Evidence, evidence_under
+from pfedhgp.diagnosis.evidence import Evidence, evidence_under
 from pfedhgp.errors import InputError
 
 CLASSES = ("a", "b")

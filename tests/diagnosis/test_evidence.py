@@ -9,7 +9,9 @@ import pytest
 
 import reference as ref
 from pfedhgp import FederatedGP
-from pfedhgp.diagnosis.evidence import ClassGaussian, class_gaussian_of, evidence, low_rank
+from pfedhgp.diagnosis.class_gaussian import ClassGaussian
+from pfedhgp.diagnosis.evidence import evidence
+from pfedhgp.diagnosis.gaussians_of_model import class_gaussian_of, low_rank
 from pfedhgp.errors import InputError
 from pfedhgp.gp.kernels import RBF
 from pfedhgp.model.at_inputs import AtInputs

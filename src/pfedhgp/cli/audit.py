@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pfedhgp.cli.options import AsJson
+from pfedhgp.cli.terminal import result
+from pfedhgp.errors import InputError
 
 if TYPE_CHECKING:
     from pfedhgp.federation.flower.audit import Finding
@@ -35,7 +37,6 @@ def audit(
 
     If a line was altered, it names the first one and ends with exit code 1.
     """
-    from pfedhgp.cli.terminal import result
     from pfedhgp.federation.flower.audit import LOG, check
     from pfedhgp.federation.flower.state import SITES, homes_of
 
@@ -90,7 +91,6 @@ def _of_site(home: Path, known: list[tuple[int, str]]) -> Finding | None:
 
 def _hashes(run: Path) -> dict[str, list[tuple[int, str]]]:
     """The hashes of the sites' logs that the server kept, by the name of the site's folder."""
-    from pfedhgp.errors import InputError
     from pfedhgp.federation.flower.state import site_hash
 
     path = run / PARTICIPATION
@@ -106,7 +106,6 @@ def _hashes(run: Path) -> dict[str, list[tuple[int, str]]]:
 
 def _known(home: Path, run: Path) -> list[tuple[int, str]]:
     """The hashes of this site's log that the server kept, by exchange."""
-    from pfedhgp.errors import InputError
     from pfedhgp.federation.flower.state import site_hash
 
     try:

@@ -7,6 +7,10 @@ from typing import Annotated
 
 import typer
 
+from pfedhgp.cli.commands import require_flower
+from pfedhgp.cli.terminal import say
+from pfedhgp.errors import InputError
+
 
 def certs(
     out: Annotated[
@@ -43,12 +47,8 @@ def certs(
 
     For a trial. For real use each site makes its own key (--key-only).
     """
-    from pfedhgp.cli.extra import require_flower
-    from pfedhgp.cli.terminal import say
-
     require_flower()
     from pfedhgp.data.table import short
-    from pfedhgp.errors import InputError
     from pfedhgp.federation.flower import certificates
 
     if renew:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pfedhgp.cli.options import AsJson, Delimiter, Overwrite, Quiet, RunFolder
+from pfedhgp.base.compilation_cache import use_compilation_cache
+from pfedhgp.cli.options import AsJson, Delimiter, Overwrite, Quiet, RunFolder, TableFile
+from pfedhgp.cli.targets import check_file, check_table, write_table
+from pfedhgp.cli.terminal import result, say, warnings_as_lines
+from pfedhgp.errors import InputError, PFedHGPWarning
 
 if TYPE_CHECKING:
     import polars as pl
@@ -24,12 +29,7 @@ def classify(
     data: Annotated[
         Path, typer.Argument(metavar="DATA", help="Cycles: a long table, or an .npz or .mat file.")
     ],
-    out: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE", help="A .csv, .csv.gz, .parquet or .feather file, or - for stdout."
-        ),
-    ],
+    out: TableFile,
     cycle: Annotated[
         str | None, typer.Option(help="Column that numbers the cycles of a table.")
     ] = None,
@@ -76,13 +76,8 @@ def classify(
 
     RUN stores counts and the closest calls for its report, but no samples.
     """
-    from pfedhgp.base.compilation_cache import use_compilation_cache
     from pfedhgp.cli.cycle_batches import read_batches
     from pfedhgp.cli.saved import columns_of, open_run
-    from pfedhgp.cli.tables import check_table, write_table
-    from pfedhgp.cli.targets import check_file
-    from pfedhgp.cli.terminal import result, say, warnings_as_lines
-    from pfedhgp.errors import InputError
 
     with warnings_as_lines() as told:
         check_table(out, overwrite=overwrite, as_json=as_json)
@@ -154,10 +149,7 @@ def _store_for_report(
     scored: Mapping[str, Any] | None,
 ) -> None:
     """Stores counts and reasons in RUN; warns if the folder cannot be written."""
-    import warnings
-
     from pfedhgp.diagnosis import files as classified
-    from pfedhgp.errors import PFedHGPWarning
 
     places = [(batch, c) for batch in batches for c in range(len(batch.names))]
 
@@ -201,8 +193,6 @@ def _calibrated(model: FederatedGP, batches: Sequence[Batch], share: float) -> C
 
 
 def _false_alarms(given: float | None, held_out: Path | None) -> float:
-    from pfedhgp.errors import InputError
-
     if given is None:
         from pfedhgp.diagnosis.decision import FALSE_ALARMS
 
@@ -217,8 +207,6 @@ def _false_alarms(given: float | None, held_out: Path | None) -> float:
 
 
 def _priors(given: Sequence[str] | None, classes: Sequence[str]) -> dict[str, float] | None:
-    from pfedhgp.errors import InputError
-
     if not given:
         return None
     found = {}

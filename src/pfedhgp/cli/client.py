@@ -7,7 +7,12 @@ from typing import Annotated
 
 import typer
 
-from pfedhgp.cli.options import Delimiter, Quiet
+from pfedhgp.base.compilation_cache import use_compilation_cache
+from pfedhgp.base.signals import heed
+from pfedhgp.cli.commands import require_flower
+from pfedhgp.cli.options import Delimiter, Insecure, Quiet
+from pfedhgp.cli.terminal import say, warnings_as_lines
+from pfedhgp.errors import InputError
 
 
 def client(
@@ -50,10 +55,7 @@ def client(
     stay: Annotated[
         bool, typer.Option("--stay", help="Wait for the next run after the model is delivered.")
     ] = False,
-    insecure: Annotated[
-        bool,
-        typer.Option("--insecure", help="No TLS and no key, only to 127.0.0.1: for trials."),
-    ] = False,
+    insecure: Insecure = False,
     quiet: Quiet = False,
 ) -> None:
     """Take part in a federation with rows that stay here.
@@ -64,11 +66,6 @@ def client(
 
     After a stop or a crash, run the same command again to continue.
     """
-    from pfedhgp.base.compilation_cache import use_compilation_cache
-    from pfedhgp.base.signals import heed
-    from pfedhgp.cli.extra import require_flower
-    from pfedhgp.cli.terminal import say, warnings_as_lines
-
     require_flower()
     from pfedhgp.data.readers import find_files
     from pfedhgp.federation.flower.certificates import check_names
@@ -134,7 +131,6 @@ def client(
 
 def _check_keys(ca: Path | None, key: Path | None, host: str, *, insecure: bool) -> None:
     """Refuses a connection without certificate and key, unless it stays on this machine."""
-    from pfedhgp.errors import InputError
     from pfedhgp.federation.flower.certificates import check_private_key
     from pfedhgp.federation.flower.processes import require_loopback
 

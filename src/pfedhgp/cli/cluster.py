@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -9,8 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pfedhgp.base import atomic_files
+from pfedhgp.base.compilation_cache import use_compilation_cache
+from pfedhgp.base.option_names import naming
 from pfedhgp.cli.options import AsJson, Quiet, RunFolder
-from pfedhgp.cli.terminal import say
+from pfedhgp.cli.targets import writing_to
+from pfedhgp.cli.terminal import result, say, warnings_as_lines
+from pfedhgp.errors import InputError
 
 if TYPE_CHECKING:
     from pfedhgp.data.columns import Columns
@@ -74,11 +80,7 @@ def cluster(
 
     Without --out the groups are also added to RUN/report.html, if there is one.
     """
-    from pfedhgp.base.compilation_cache import use_compilation_cache
-    from pfedhgp.base.option_names import naming
     from pfedhgp.cli.saved import clients_of, columns_of, open_run
-    from pfedhgp.cli.terminal import result, warnings_as_lines
-    from pfedhgp.errors import InputError
 
     with warnings_as_lines():
         spec = open_run(run)
@@ -174,8 +176,6 @@ def write(kept: KeptZones, folder: Path, model: str) -> None:
 
     `model` is the SHA-256 of the spec that was clustered.
     """
-    from pfedhgp.base import atomic_files
-    from pfedhgp.cli.targets import writing_to
     from pfedhgp.report import zone_figures, zone_section
     from pfedhgp.report.theme import standalone
     from pfedhgp.zones import files
@@ -197,9 +197,6 @@ def write(kept: KeptZones, folder: Path, model: str) -> None:
 
 def add_to_log(path: Path, zones: Zones) -> None:
     """Adds what was sent to a message log."""
-    from pfedhgp.base import atomic_files
-    from pfedhgp.cli.targets import writing_to
-
     with writing_to(path):
         before = path.read_bytes() if path.exists() else b""
         sent = "".join(json.dumps(entry) + "\n" for entry in zones.messages)
@@ -208,8 +205,6 @@ def add_to_log(path: Path, zones: Zones) -> None:
 
 def read_log(path: Path) -> list[dict[str, Any]]:
     """The messages of earlier calls."""
-    from pfedhgp.errors import InputError
-
     if not path.exists():
         return []
     try:
@@ -225,7 +220,6 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
 def add_to_report(path: Path, kept: KeptZones) -> Path | None:
     """Adds the groups to an existing report; the rest of it, with any rows, stays as it is."""
-    from pfedhgp.base import atomic_files
     from pfedhgp.report import zone_section
 
     if not path.is_file():
@@ -243,7 +237,6 @@ def fitted_rows(
 ) -> InputsAndOutputs:
     """{client: (X, Y)} of the rows of the fit: Cov(y, s) = K_xg Ω holds for no others."""
     from pfedhgp.cli.resplit import parts_of, warn_of
-    from pfedhgp.errors import InputError
 
     parts = parts_of(given, columns, model)
     warn_of(parts.strangers, "not in the model, and left out")
@@ -257,10 +250,6 @@ def fitted_rows(
 
 def read_places(path: Path, clients: Collection[str]) -> dict[str, tuple[float, float]]:
     """{client: (latitude, longitude)} from a CSV file with these three columns and a row for every client."""
-    import csv
-
-    from pfedhgp.errors import InputError
-
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             table = list(csv.DictReader(file))

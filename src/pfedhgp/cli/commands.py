@@ -8,12 +8,15 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import click
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from pfedhgp.errors import InputError
 
 COMMANDS = {
     "demo": "Fit twelve made-up air-quality stations, compare with simple baselines, find zones, "
@@ -140,3 +143,11 @@ class Commands(TyperGroup):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
+
+
+def require_flower() -> None:
+    """Raises an error if Flower, which commands of a federation need, is not installed."""
+    if find_spec("flwr") is None:
+        raise InputError(
+            "this command needs Flower: python3 -m pip install '.[flower]' in a checkout of pfedhgp"
+        )

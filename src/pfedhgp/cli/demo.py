@@ -14,9 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pfedhgp.base import atomic_files
+from pfedhgp.base.compilation_cache import use_compilation_cache
 from pfedhgp.base.signals import Heeding, heed
 from pfedhgp.cli.options import AsJson, Quiet
-from pfedhgp.cli.terminal import say
+from pfedhgp.cli.targets import check_parent, writing_to
+from pfedhgp.cli.terminal import result, say, warnings_as_lines
+from pfedhgp.errors import InputError
+from pfedhgp.model.run_folder import RunFolder, check_target
 
 if TYPE_CHECKING:
     from pfedhgp.data.demo_town import Split
@@ -69,16 +74,11 @@ def demo(
 
     The folder gets report.html, stations.csv (the readings) and RUN (the model, without readings).
     """
-    from pfedhgp.base.compilation_cache import use_compilation_cache
-    from pfedhgp.cli.terminal import result, warnings_as_lines
-
     started = time.monotonic()
     check_folder(out, overwrite=overwrite)
     compile_fast()
     use_compilation_cache()  # before JAX is imported, or XLA talks
     from pfedhgp import report
-    from pfedhgp.base import atomic_files
-    from pfedhgp.cli.targets import writing_to
     from pfedhgp.data import demo_town as town
 
     size = Size(rounds=2, inducing=12, local_inducing=6) if tiny else Size()
@@ -181,10 +181,6 @@ def ledger_of(rows: Sequence[ClientRows], split: Split) -> dict[str, dict[str, A
 
 def check_folder(out: Path, *, overwrite: bool) -> None:
     """Without --overwrite only an unchanged demo is replaced."""
-    from pfedhgp.cli.targets import check_parent
-    from pfedhgp.errors import InputError
-    from pfedhgp.model.run_folder import RunFolder, check_target
-
     check_parent(out)
     if os.path.lexists(out) and not out.is_dir():
         raise InputError(f"{out} is a file: choose a folder with --out")

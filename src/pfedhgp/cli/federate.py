@@ -6,13 +6,22 @@ has its own rows and nothing else. RUN is what `fit` writes; RUN/sites/<hash>/ i
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
+import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pfedhgp.cli.fit import run_command
-from pfedhgp.cli.fit_options import fit_options
+from pfedhgp.base.atomic_files import write_bytes
+from pfedhgp.cli.commands import require_flower
+from pfedhgp.cli.fit import fit_options, run_command
+from pfedhgp.cli.terminal import say
+from pfedhgp.errors import InputError, PFedHGPWarning
+from pfedhgp.settings.config import SETTINGS, to_toml
 
 if TYPE_CHECKING:
     from pfedhgp.cli.fit_from_files import Job
@@ -34,10 +43,7 @@ def federate(**options: Any) -> None:
 
     RUN/sites/ has each site's home: its audit log and its own model.
     """
-    from pfedhgp.cli.extra import require_flower
-
     require_flower()
-    from pfedhgp.cli.terminal import say
     from pfedhgp.federation.flower.processes import FlowerError
 
     _check_device(options["device"])
@@ -49,8 +55,6 @@ def federate(**options: Any) -> None:
 
 
 def _check_device(device: str | None) -> None:
-    from pfedhgp.errors import InputError
-
     if device == "gpu":
         raise InputError(
             "--device gpu: server and sites of `federate` compute on the CPU: leave it out"
@@ -59,13 +63,7 @@ def _check_device(device: str | None) -> None:
 
 def train(job: Job, show: Any) -> FederatedGP:
     """Writes each client's rows where only its site reads them, and runs the federation."""
-    import shutil
-    import tempfile
-    import warnings
-
-    from pfedhgp.base.atomic_files import write_bytes
     from pfedhgp.cli.child import COMMAND
-    from pfedhgp.errors import PFedHGPWarning
     from pfedhgp.federation.flower.certificates import make_certificates
     from pfedhgp.federation.flower.processes import LocalFederation, LocalSite
     from pfedhgp.federation.flower.state import SITES, site_hash
@@ -104,9 +102,6 @@ def train(job: Job, show: Any) -> FederatedGP:
 
 def _remove_left_over(note: Path) -> None:
     """The rows that a killed `federate` could not take away."""
-    import shutil
-    import tempfile
-
     if not note.is_file():
         return
     left = Path(note.read_bytes().decode("utf-8", "surrogateescape"))
@@ -116,10 +111,6 @@ def _remove_left_over(note: Path) -> None:
 
 def _settings(config: Config, data: Ingested) -> str:
     """The server's settings: columns as they were found, nothing of files."""
-    from dataclasses import replace
-
-    from pfedhgp.settings.config import SETTINGS, to_toml
-
     columns, domain = data.columns, config.domain
     if domain is not None:
         kept = [name not in data.dropped for name in config.inputs]
@@ -139,8 +130,6 @@ def _settings(config: Config, data: Ingested) -> str:
 
 
 def _write_rows(path: Path, client: Observations, data: Ingested) -> None:
-    import os
-
     import numpy as np
     import polars as pl
 
@@ -161,12 +150,8 @@ def _write_rows(path: Path, client: Observations, data: Ingested) -> None:
 
 def _assembled(job: Job, run: Path, members: list[Any]) -> FederatedGP:
     """What the sites and the server found, as one model: for a trial, everything is on one machine."""
-    import warnings
-    from dataclasses import replace
-
     from pfedhgp.cli.fit_from_files import estimator, words_of
     from pfedhgp.data.table import short
-    from pfedhgp.errors import PFedHGPWarning
     from pfedhgp.federation.flower.site import MODEL
     from pfedhgp.model import files
 

@@ -2,16 +2,88 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
-from pfedhgp.cli.fit_options import fit_options
+import typer
+
+from pfedhgp.base.atomic_files import write_bytes
+from pfedhgp.cli.options import AsJson, Overwrite, Quiet
+from pfedhgp.cli.targets import check_file, writing_to
+from pfedhgp.cli.terminal import result, say, warnings_as_lines
+from pfedhgp.errors import InputError
+from pfedhgp.settings import config as configs
+from pfedhgp.settings.config import SETTINGS, Config, in_options, to_toml
+from pfedhgp.settings.setting import Setting
 
 if TYPE_CHECKING:
     from pfedhgp.cli.fit_from_files import Train
-    from pfedhgp.settings.config import Config
+
+RUN = "Run"
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def fit_options(command: Command) -> Command:
+    """The command with all these options, which it gets by name; None is not given."""
+    own = inspect.signature(_of_the_command, eval_str=True).parameters.values()
+    parameters = [*(_parameter(each) for each in SETTINGS if each.options), *map(_in_panel, own)]
+    signature: Any = command
+    signature.__signature__ = inspect.Signature(parameters)
+    signature.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command
+
+
+def _of_the_command(
+    *,
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Settings in TOML. The command line wins over them."),
+    ] = None,
+    write_config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write all settings to FILE and stop.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run that stopped in RUN.")
+    ] = False,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """What is no setting of the model or of the data."""
+
+
+def _in_panel(own: inspect.Parameter) -> inspect.Parameter:
+    """The option under the heading of those that are about the run."""
+    kind, declared = get_args(own.annotation)
+    declared = copy.copy(declared)
+    declared.rich_help_panel = RUN
+    return own.replace(annotation=Annotated[kind, declared])
+
+
+def _parameter(each: Setting) -> inspect.Parameter:
+    text = f"{each.help} {each.words}".rstrip()
+    declared: Any
+    if not each.options[0].startswith("--"):
+        declared = typer.Argument(metavar=each.options[0], help=text)
+    else:
+        declared = typer.Option(
+            "/".join(each.options),
+            help=text,
+            metavar=each.metavar,
+            show_default=each.shown_default or False,
+            rich_help_panel=each.panel or each.section.title(),
+        )
+    return inspect.Parameter(
+        each.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[each.kind.option | None, declared],
+    )
 
 
 @fit_options
@@ -31,8 +103,6 @@ def run_command(options: dict[str, Any], train: Train | None = None) -> None:
     """What `fit` and `federate` do with their options; `train` as in `fit_from_files`."""
     from pfedhgp.cli.fit_from_files import fit_from_files
     from pfedhgp.cli.fit_summary import print_summary
-    from pfedhgp.cli.terminal import result, say, warnings_as_lines
-    from pfedhgp.settings.config import in_options
 
     quiet, target = options["quiet"], options["write_config"]
     config = config_of(options)
@@ -57,8 +127,6 @@ def run_command(options: dict[str, Any], train: Train | None = None) -> None:
 def config_of(options: dict[str, Any]) -> Config:
     """All settings: those of a stopped run, over them those of --config, over both those of the options."""
     from pfedhgp.cli.stopped_run import StoppedRun
-    from pfedhgp.errors import InputError
-    from pfedhgp.settings import config as configs
 
     given, file = configs.option_values(options), options["config"]
     found: dict[str, Any] = {}
@@ -70,15 +138,12 @@ def config_of(options: dict[str, Any]) -> Config:
         if where is None:
             raise InputError("--resume needs --out: the folder of the run that stopped")
         found = {**vars(StoppedRun.of(Path(where)).read().config), **found}
-    return configs.Config(**{**found, **given})
+    return Config(**{**found, **given})
 
 
 def write_settings(path: Path, config: Config, *, overwrite: bool) -> None:
     """Writes all settings to a TOML file; paths in it are relative to it."""
-    from pfedhgp.base.atomic_files import write_bytes
-    from pfedhgp.cli.targets import check_file, writing_to
     from pfedhgp.data.ingest import datetimes_in
-    from pfedhgp.settings.config import to_toml
 
     check_file(path, overwrite=overwrite)
     folder = path.resolve().parent

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pfedhgp.base import progress
 from pfedhgp.base.compilation_cache import use_compilation_cache
 from pfedhgp.base.signals import Heeding, Terminated, heed
 from pfedhgp.cli import diagnosing
@@ -229,7 +230,6 @@ def words_of(job: Job) -> dict[str, Any]:
 
 def _progress(config: Config, *, scores: bool, quiet: bool) -> AbstractContextManager[Any]:
     """What is shown on the way, from preparing to the report."""
-    from pfedhgp.base import progress
     from pfedhgp.inference.registry import inference_named
 
     how = inference_named(config.inference, rounds=config.rounds, learn_inducing=None)

@@ -14,6 +14,30 @@ Delimiter = Annotated[
     str | None,
     typer.Option("--delimiter", help=BY_KEY["data", "delimiter"].help),
 ]
+TableFile = Annotated[
+    str,
+    typer.Option(
+        "--out",
+        metavar="FILE",
+        help="A .csv, .csv.gz, .parquet or .feather file, or - for stdout.",
+    ),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace --out if it exists.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but warnings.")]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="No TLS and no keys, only on 127.0.0.1: for trials.")
+]
+
+# Of `reproduce`: every study has a folder of results, which it goes on with.
+StudyFolder = Annotated[
+    Path, typer.Option("--out", help="Folder for results. An unfinished study in it is resumed.")
+]
+FirstSeed = Annotated[
+    int, typer.Option("--seed", help="Seed of the first run; run r uses this plus r.")
+]
+Rounds = Annotated[
+    int | None, typer.Option("--rounds", help="Training rounds. Default: each method's own.")
+]
+Device = Annotated[str, typer.Option("--device", help="cpu or gpu.")]
+ResultsJson = Annotated[bool, typer.Option("--json", help="Print results.json instead of text.")]

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pfedhgp.cli.options import AsJson, Delimiter, Overwrite, Quiet, RunFolder
+from pfedhgp.base.compilation_cache import use_compilation_cache
+from pfedhgp.cli.options import AsJson, Delimiter, Overwrite, Quiet, RunFolder, TableFile
+from pfedhgp.cli.targets import check_table, write_table
+from pfedhgp.cli.terminal import counted, result, say, warnings_as_lines
+from pfedhgp.errors import ExtrapolationWarning, InputError, PFedHGPWarning
 
 if TYPE_CHECKING:
     import polars as pl
@@ -31,12 +36,7 @@ def predict(
             metavar="DATA...", help="Where to predict: tables with the model's input columns."
         ),
     ],
-    out: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE", help="A .csv, .csv.gz, .parquet or .feather file, or - for stdout."
-        ),
-    ],
+    out: TableFile,
     level: Annotated[
         float, typer.Option(help="Level of the interval from lower to upper, with noise.")
     ] = 0.95,
@@ -61,12 +61,8 @@ def predict(
 
     An unknown client gets the population's prediction; known is then false.
     """
-    from pfedhgp.base.compilation_cache import use_compilation_cache
     from pfedhgp.cli.saved import clients_of, columns_of, dropped_of, model_of, open_run
-    from pfedhgp.cli.tables import check_table, write_table
-    from pfedhgp.cli.terminal import counted, result, say, warnings_as_lines
     from pfedhgp.data.text_tables import delimiter_of
-    from pfedhgp.errors import InputError
 
     with warnings_as_lines() as told:
         if not 0.0 < level < 1.0:
@@ -112,10 +108,7 @@ def read_inputs(
     dropped: Sequence[str] = (),
 ) -> list[Observations]:
     """The rows to predict at, by client; outputs and the inputs `dropped` are not read."""
-    from dataclasses import replace
-
     from pfedhgp.data.readers import observations_of, read_tables, wanted_names
-    from pfedhgp.errors import InputError, PFedHGPWarning
 
     needed = replace(columns, outputs=(), cycle=None)
     if client is not None:
@@ -148,8 +141,6 @@ def read_inputs(
 
 def _joined(parts: list[Observations]) -> list[Observations]:
     """One client's rows from several files."""
-    from dataclasses import replace
-
     import numpy as np
 
     orders = [part.order for part in parts if part.order is not None]
@@ -159,7 +150,6 @@ def _joined(parts: list[Observations]) -> list[Observations]:
 
 def _warn_of(unknown: list[str]) -> None:
     from pfedhgp.data.table import listed
-    from pfedhgp.errors import PFedHGPWarning
 
     if unknown:
         count = "client" if len(unknown) == 1 else f"{len(unknown)} clients"
@@ -202,8 +192,6 @@ def long_table(
 def _of_client(model: FederatedGP, rows: Observations, level: float) -> Mapping[str, Any]:
     """Each of OURS after `output`, and FLAG, as one array, with the outputs of a row side by side."""
     import numpy as np
-
-    from pfedhgp.errors import ExtrapolationWarning, PFedHGPWarning
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", PFedHGPWarning)

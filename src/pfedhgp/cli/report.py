@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pfedhgp.base.atomic_files import replacing
+from pfedhgp.base.compilation_cache import use_compilation_cache
 from pfedhgp.cli.options import AsJson, Delimiter, Overwrite, Quiet, RunFolder
+from pfedhgp.cli.targets import check_file, writing_to
+from pfedhgp.cli.terminal import result, warnings_as_lines
+from pfedhgp.errors import InputError, PFedHGPWarning
 
 if TYPE_CHECKING:
     from pfedhgp.data.rows import ClientRows
@@ -41,10 +46,7 @@ def report(
 
     An existing report is replaced only with --overwrite.
     """
-    from pfedhgp.base.compilation_cache import use_compilation_cache
     from pfedhgp.cli.saved import columns_of, open_run
-    from pfedhgp.cli.targets import check_file
-    from pfedhgp.cli.terminal import result, warnings_as_lines
     from pfedhgp.data.text_tables import delimiter_of
 
     with warnings_as_lines() as told:
@@ -90,7 +92,6 @@ def report(
 
 def _zones(run: Path, model: str) -> KeptZones | None:
     """The zones that `pfedhgp cluster` stored in RUN; warns if they cannot be shown."""
-    from pfedhgp.errors import InputError, PFedHGPWarning
     from pfedhgp.zones import files as zone_files
 
     try:
@@ -103,7 +104,6 @@ def _zones(run: Path, model: str) -> KeptZones | None:
 def _classified(run: Path, model: str) -> dict[str, Any] | None:
     """The result that `pfedhgp classify` stored in RUN; warns if it cannot be shown."""
     from pfedhgp.diagnosis import files as classified
-    from pfedhgp.errors import InputError, PFedHGPWarning
 
     try:
         return classified.read(run, model)
@@ -126,8 +126,6 @@ def write_report(
 
     Rows of the fit, rows that were held out and rows of which neither is known look different.
     """
-    from pfedhgp.base.atomic_files import replacing
-    from pfedhgp.cli.targets import writing_to
     from pfedhgp.report import write
 
     with writing_to(path), replacing(path) as beside:

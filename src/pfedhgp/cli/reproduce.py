@@ -16,6 +16,8 @@ import typer
 from pfedhgp.base.option_names import naming
 from pfedhgp.base.signals import resumable
 from pfedhgp.cli.commands import SETTINGS, PlainCommand, PlainGroup
+from pfedhgp.cli.options import Device, FirstSeed, ResultsJson, Rounds, StudyFolder
+from pfedhgp.errors import InputError
 
 app = typer.Typer(
     name="reproduce",
@@ -28,16 +30,14 @@ app = typer.Typer(
     help="Run the paper's experiments and write their results.",
 )
 
-OUT = typer.Option("--out", help="Folder for results. An unfinished study in it is resumed.")
 ARGUMENTS = {"runs", "seed", "rounds", "clients", "rows", "grid", "quick"}
 ARGUMENTS |= {"data", "share", "subtlety", "small", "year", "sketches"}
 """Arguments of studies that are options here, and may be named in an error."""
-AS_JSON = typer.Option("--json", help="Print results.json instead of text.")
 
 
 @app.command(cls=PlainCommand)
 def synthetic(
-    out: Annotated[Path, OUT],
+    out: StudyFolder,
     scenarios: Annotated[
         str, typer.Option(help="Some of A, B, C, D, separated by commas.")
     ] = "A,B,C,D",
@@ -50,15 +50,13 @@ def synthetic(
         ),
     ] = "full,full-kernels,no-deviation,no-local,global-only,local-only,pfedgp,algorithm1,oracle",
     runs: Annotated[int, typer.Option(help="Number of independent runs.")] = 30,
-    seed: Annotated[int, typer.Option(help="Seed of the first run; run r uses this plus r.")] = 0,
-    rounds: Annotated[
-        int | None, typer.Option(help="Training rounds. Default: each method's own.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="cpu or gpu.")] = "cpu",
+    seed: FirstSeed = 0,
+    rounds: Rounds = None,
+    device: Device = "cpu",
     clients: Annotated[int, typer.Option(help="Number of clients (6 in the paper).")] = 6,
     rows: Annotated[int, typer.Option(help="Rows per client (50 in the paper).")] = 50,
     grid: Annotated[int, typer.Option(help="Number of test inputs (150 in the paper).")] = 150,
-    as_json: Annotated[bool, AS_JSON] = False,
+    as_json: ResultsJson = False,
 ) -> None:
     """The numerical study: every model on scenarios A to D, with the Bayes oracle and the printed table."""
     from pfedhgp.studies.synthetic import report
@@ -83,17 +81,15 @@ def synthetic(
 
 @app.command(cls=PlainCommand)
 def stability(
-    out: Annotated[Path, OUT],
+    out: StudyFolder,
     runs: Annotated[int, typer.Option(help="Independent runs of each point.")] = 10,
-    seed: Annotated[int, typer.Option(help="Seed of the first run; run r uses this plus r.")] = 0,
-    rounds: Annotated[
-        int | None, typer.Option(help="Training rounds. Default: the solver's own.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="cpu or gpu.")] = "cpu",
+    seed: FirstSeed = 0,
+    rounds: Rounds = None,
+    device: Device = "cpu",
     rows: Annotated[int, typer.Option(help="Rows per client, on average.")] = 50,
     grid: Annotated[int, typer.Option(help="Number of test inputs.")] = 100,
     quick: Annotated[bool, typer.Option(help="Only the ends of each range.")] = False,
-    as_json: Annotated[bool, AS_JSON] = False,
+    as_json: ResultsJson = False,
 ) -> None:
     """When global and deviation can be told apart: by clients, balance and heterogeneity."""
     from pfedhgp.studies.stability.report import write_stability
@@ -115,13 +111,13 @@ def stability(
 
 @app.command(cls=PlainCommand)
 def tonnage(
-    out: Annotated[Path, OUT],
+    out: StudyFolder,
     data: Annotated[
         str,
         typer.Option(help="FILE (.mat, .npz), simulated, hydraulic:valve or hydraulic:cooler."),
     ] = "simulated",
     runs: Annotated[int, typer.Option(help="Number of splits (and of simulated presses).")] = 5,
-    seed: Annotated[int, typer.Option(help="Seed of the first run; run r uses this plus r.")] = 0,
+    seed: FirstSeed = 0,
     models: Annotated[
         str | None,
         typer.Option(
@@ -140,7 +136,7 @@ def tonnage(
     ] = False,
     full: Annotated[bool, typer.Option("--full", help="--none, and curves of accuracy.")] = False,
     small: Annotated[bool, typer.Option("--small", help="A small simulated press.")] = False,
-    as_json: Annotated[bool, AS_JSON] = False,
+    as_json: ResultsJson = False,
 ) -> None:
     """Fault diagnosis: whole cycles go to the class under which they are most probable."""
     from pfedhgp.studies.tonnage.report import write_tonnage
@@ -187,10 +183,9 @@ def airquality(
     full: Annotated[
         bool, typer.Option("--full", help="Imputation on three splits, and --sparse 4.")
     ] = False,
-    as_json: Annotated[bool, AS_JSON] = False,
+    as_json: ResultsJson = False,
 ) -> None:
     """Twelve Beijing stations: three zones without pooling rows, and imputation of missing days."""
-    from pfedhgp.errors import InputError
 
     def tell(line: str) -> None:
         if not as_json:
@@ -244,8 +239,6 @@ def _names(given: str) -> list[str]:
 
 
 def _hours(given: str) -> tuple[int, ...]:
-    from pfedhgp.errors import InputError
-
     try:
         found = tuple(int(hour) for hour in _names(given))
     except ValueError:
@@ -256,8 +249,6 @@ def _hours(given: str) -> tuple[int, ...]:
 
 
 def _check_device(device: str) -> None:
-    from pfedhgp.errors import InputError
-
     if device not in ("cpu", "gpu"):
         raise InputError(f"--device must be cpu or gpu, got {device!r}")
 

@@ -7,7 +7,13 @@ from typing import Annotated
 
 import typer
 
-from pfedhgp.cli.options import AsJson, Quiet
+from pfedhgp.base.compilation_cache import use_compilation_cache
+from pfedhgp.base.signals import Heeding
+from pfedhgp.cli.commands import require_flower
+from pfedhgp.cli.options import AsJson, Insecure, Quiet
+from pfedhgp.cli.terminal import counted as plural
+from pfedhgp.cli.terminal import result, say, warnings_as_lines
+from pfedhgp.errors import InputError
 
 
 def server(
@@ -40,10 +46,7 @@ def server(
         int | None,
         typer.Option(help="Training stops with fewer sites. Default: half of them."),
     ] = None,
-    insecure: Annotated[
-        bool,
-        typer.Option("--insecure", help="No TLS and no keys, only on 127.0.0.1: for trials."),
-    ] = False,
+    insecure: Insecure = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace RUN, or the unfinished run in it.")
     ] = False,
@@ -58,11 +61,6 @@ def server(
 
     After a stop or a crash, run the same command again to continue.
     """
-    from pfedhgp.base.compilation_cache import use_compilation_cache
-    from pfedhgp.base.signals import Heeding
-    from pfedhgp.cli.extra import require_flower
-    from pfedhgp.cli.terminal import result, say, warnings_as_lines
-
     require_flower()
     from pfedhgp.federation.flower.processes import FlowerError, require_loopback, split_address
 
@@ -116,8 +114,6 @@ def server(
 
 def _certificates(given: Path | None, sites: Path) -> Path:
     """The folder with the server's certificate: as given, or that of sites.toml."""
-    from pfedhgp.errors import InputError
-
     folder = sites.parent if given is None else given
     for name in ("ca.crt", "server.crt", "server.key"):
         if not (folder / name).is_file():
@@ -132,7 +128,6 @@ def _certificates(given: Path | None, sites: Path) -> Path:
 
 def line_of(entry: dict[str, object]) -> str:
     """One exchange as text for the terminal."""
-    from pfedhgp.cli.terminal import counted as plural
     from pfedhgp.data.table import short
     from pfedhgp.federation.envelope import CODES
 

@@ -22,8 +22,6 @@ from scipy.linalg import cho_solve, solve_triangular
 
 from pfedhgp.inference.cycles.missing_patterns import groups_of, row_precision
 
-__all__ = ["ClassGaussian", "towards_others"]
-
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 Parts = list[tuple[float, FloatArray]]

@@ -24,10 +24,9 @@ import numpy.typing as npt
 from scipy.special import logsumexp
 
 from pfedhgp.base.numerics import with_numerics
-from pfedhgp.diagnosis.evidence import ClassGaussian, Evidence
+from pfedhgp.diagnosis.class_gaussian import ClassGaussian
+from pfedhgp.diagnosis.evidence import Evidence
 from pfedhgp.errors import InputError
-
-__all__ = ["NONE", "Calibration", "Diagnosis", "Why", "calibrate", "diagnose", "scores", "why"]
 
 FloatArray = npt.NDArray[np.float64]
 NONE = "none of these"

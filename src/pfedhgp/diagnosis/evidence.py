@@ -18,19 +18,9 @@ import numpy.typing as npt
 
 from pfedhgp.base.numerics import with_numerics
 from pfedhgp.diagnosis.class_gaussian import ClassGaussian, towards_others
-from pfedhgp.diagnosis.gaussians_of_model import ClassGaussians, class_gaussian_of, low_rank
+from pfedhgp.diagnosis.gaussians_of_model import ClassGaussians
 from pfedhgp.errors import InputError
 from pfedhgp.model.fitted import FittedModel
-
-__all__ = [
-    "ClassGaussian",
-    "Evidence",
-    "class_gaussian_of",
-    "concatenated",
-    "evidence",
-    "evidence_under",
-    "low_rank",
-]
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -17,8 +17,6 @@ from pfedhgp.base import atomic_files
 from pfedhgp.diagnosis.decision import NONE, Diagnosis, Why
 from pfedhgp.errors import InputError
 
-__all__ = ["FILE", "close_calls", "read", "report_content", "write"]
-
 FILE = "classified.json"
 FORMAT, VERSION = "pfedhgp-classified", 1
 CALLS = 3

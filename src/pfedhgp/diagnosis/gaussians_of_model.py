@@ -25,8 +25,6 @@ from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.predictor import psd_factor
 from pfedhgp.model.undetermined import OF_DEVIATION, OF_LOCAL
 
-__all__ = ["ClassGaussians", "class_gaussian_of", "low_rank"]
-
 FloatArray = npt.NDArray[np.float64]
 LEFT_OUT = 1e-7
 """How much of the smooth part may be left out, in nats: in units of the noise, summed over samples."""

@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from pfedhgp.base.choices import FORMS, SHARINGS
 from pfedhgp.base.numerics import with_numerics
+from pfedhgp.diagnosis.class_gaussian import ClassGaussian
 from pfedhgp.diagnosis.decision import Calibration, calibrate, margin, numbered
-from pfedhgp.diagnosis.evidence import ClassGaussian, Evidence, concatenated, evidence_under
+from pfedhgp.diagnosis.evidence import Evidence, concatenated, evidence_under
 from pfedhgp.errors import InputError, PFedHGPWarning
 from pfedhgp.inference.cycles.forms import MARGIN, Halves, estimate, mixed
 from pfedhgp.inference.cycles.scatter import halves_of

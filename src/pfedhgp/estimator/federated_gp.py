@@ -23,7 +23,6 @@ from pfedhgp.federation.clients import ClientGroup, group_clients
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
-from pfedhgp.gp.kernels import KERNELS
 from pfedhgp.model import prediction
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.spec import noise_form
@@ -34,8 +33,6 @@ from pfedhgp.settings.table import MODEL_SETTINGS, ModelSettings
 if TYPE_CHECKING:
     from pfedhgp.diagnosis.decision import Calibration, Diagnosis, Why
     from pfedhgp.zones.result import Zones
-
-__all__ = ["KERNELS", "FederatedGP"]
 
 
 class FederatedGP(ModelSettings):
@@ -237,7 +234,8 @@ class FederatedGP(ModelSettings):
     ) -> Why:
         """What of one cycle (Q, n) speaks for `chosen` rather than `other`, by channel and along the axis."""
         from pfedhgp.diagnosis import decision
-        from pfedhgp.diagnosis.evidence import check_classes, class_gaussian_of
+        from pfedhgp.diagnosis.evidence import check_classes
+        from pfedhgp.diagnosis.gaussians_of_model import class_gaussian_of
 
         model = self._fitted()
         one, two = check_classes(model, (chosen, other))

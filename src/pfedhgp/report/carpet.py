@@ -18,8 +18,6 @@ from pfedhgp.report.theme import COLOURS, NARROW, boxes, drawing, new_figure, to
 from pfedhgp.report.views import Slice
 from pfedhgp.report.words import shown
 
-__all__ = ["COLUMNS", "SHADES", "carpet", "columns_of", "own_parts"]
-
 SHADES = 10
 """Of each sign; the lightest is drawn as nothing."""
 STRONGEST = 0.9

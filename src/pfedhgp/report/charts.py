@@ -13,15 +13,6 @@ from pfedhgp.report.shares import PARTS
 from pfedhgp.report.theme import COLOURS, NARROW, drawing, new_figure, plain_legend, to_svg
 from pfedhgp.report.words import number, shown
 
-__all__ = [
-    "baselines",
-    "convergence",
-    "coverage_curve",
-    "heatmap",
-    "pit_histogram",
-    "variance_shares",
-]
-
 STRONGEST = 0.5
 """Opacity of a heat map's strongest cell: the numbers on it stay readable, on light pages and on dark."""
 

@@ -11,8 +11,6 @@ from pfedhgp.report import facts, figures, scores
 from pfedhgp.report.gathered import Gathered, both
 from pfedhgp.report.theme import NARROW
 
-__all__ = ["section", "table"]
-
 MOST_PANELS = 8
 """Figures a client: one for each output and input, up to this."""
 

@@ -12,8 +12,6 @@ from itertools import pairwise
 
 import numpy as np
 
-__all__ = ["SEEN", "compact", "fewer_points", "shorter_names"]
-
 SEEN = 0.15
 """Pixels by which a line may move: below what a screen of three times the density can show."""
 SHORT = 40

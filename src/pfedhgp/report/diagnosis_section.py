@@ -15,8 +15,6 @@ from pfedhgp.report import words
 from pfedhgp.report.gathered import both
 from pfedhgp.report.theme import COLOURS, NARROW, drawing, new_figure, plain_legend, to_svg
 
-__all__ = ["section", "why_chart"]
-
 SHOWN = 4
 """Channels that get a line of their own: those that said most."""
 LINES = ("global", "deviation", "local", "held")

@@ -14,16 +14,6 @@ from pfedhgp.model.blocks import deviation_loadings
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.report.words import InputAxis, axes_of, number, percent
 
-__all__ = [
-    "Traffic",
-    "describe",
-    "layer_sizes",
-    "layers_of",
-    "local_kernel",
-    "shared_kernels",
-    "traffic",
-]
-
 NAMES = {
     "RBF": "RBF",
     "Matern12": "Matérn 1/2",

@@ -16,8 +16,6 @@ from pfedhgp.report.theme import COLOURS, NARROW, drawing, new_figure, plain_leg
 from pfedhgp.report.views import Slice
 from pfedhgp.report.words import InputAxis, shown
 
-__all__ = ["band", "client_panels", "overview", "set_x_axis", "wide_enough"]
-
 LAYERS = ("global", "deviation", "local")
 
 

@@ -18,8 +18,6 @@ from pfedhgp.report.views import ClientView, choose, finest_scale, grid_size, vi
 if TYPE_CHECKING:
     from pfedhgp.estimator import FederatedGP
 
-__all__ = ["ClientTables", "Gathered", "both", "gather"]
-
 ClientTables = Sequence[ClientRows] | None
 
 CLEAR_SCALES = 18.0

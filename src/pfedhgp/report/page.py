@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pfedhgp.estimator import FederatedGP
     from pfedhgp.zones.files import KeptZones
 
-__all__ = ["render", "write"]
-
 _TABLE = re.compile(r"<table>.*?</table>", flags=re.DOTALL)
 _ROW = re.compile(r"<tr>.*?</tr>", flags=re.DOTALL)
 

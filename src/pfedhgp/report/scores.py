@@ -13,16 +13,6 @@ from pfedhgp.report import charts
 if TYPE_CHECKING:
     from pfedhgp.report.gathered import Gathered
 
-__all__ = [
-    "baselines",
-    "calibration",
-    "lines",
-    "of_client",
-    "of_output",
-    "relative_errors",
-    "sharpness",
-]
-
 OVER = {"pooled": "rows", "client_mean": "clients"}
 """What the averages of `pfedhgp.estimator.evaluation` are over."""
 

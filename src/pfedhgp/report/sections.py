@@ -13,8 +13,6 @@ from pfedhgp.report import carpet, charts, facts, figures, scores, words
 from pfedhgp.report.gathered import Gathered, both
 from pfedhgp.report.shares import PARTS, evidence, shares, signs_of_uncertainty
 
-__all__ = ["convergence", "fitted", "layer_shares", "outputs_together", "overview", "tiles"]
-
 FEW_LINES = 5
 """So many clients' lines can be told apart in one figure."""
 

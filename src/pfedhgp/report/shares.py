@@ -17,8 +17,6 @@ import numpy as np
 from pfedhgp.model.prediction import Prediction
 from pfedhgp.report.recovery_rule import effective_clients, expected_recovery, split_is_stable
 
-__all__ = ["PARTS", "Evidence", "evidence", "shares", "signs_of_uncertainty"]
-
 PARTS = ("global", "deviation", "local", "noise")
 FEW_CLIENTS, UNBALANCED, ALIKE, UNCERTAIN, RECOVERED = 4, 10.0, 0.02, 1.0, 0.9
 

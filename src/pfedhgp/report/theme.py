@@ -23,19 +23,6 @@ from matplotlib.ticker import ScalarFormatter
 
 from pfedhgp.report.compact import compact
 
-__all__ = [
-    "COLOURS",
-    "NARROW",
-    "ROLES",
-    "WIDE",
-    "boxes",
-    "drawing",
-    "new_figure",
-    "plain_legend",
-    "standalone",
-    "to_svg",
-]
-
 ROLES = (
     "ink",
     "muted",

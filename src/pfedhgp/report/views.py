@@ -17,8 +17,6 @@ from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.prediction import Prediction, predict
 from pfedhgp.report.words import InputAxis, axes_of
 
-__all__ = ["ClientView", "Slice", "choose", "finest_scale", "grid_size", "view_client"]
-
 LARGEST, FEWEST_POINTS, MOST_POINTS = 12, 160, 512
 NEAR = 0.1
 """A slice shows the rows whose other inputs are within this share of the domain."""

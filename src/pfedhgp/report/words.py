@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from pfedhgp.model.fitted import FittedModel
 
-__all__ = ["InputAxis", "axes_of", "byte_size", "duration", "number", "percent", "shown"]
-
 DASH = "–"
 
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from pfedhgp.zones.files import Places
     from pfedhgp.zones.result import Zones
 
-__all__ = ["LEVELS", "colour", "heat_map", "levels", "order", "reveal_curve", "site_map", "tree"]
-
 LEVELS = 10
 """Shades of the heat map."""
 STEP = 20

@@ -17,8 +17,6 @@ from pfedhgp.report import words, zone_figures
 from pfedhgp.report.gathered import both
 from pfedhgp.zones.files import KeptZones
 
-__all__ = ["MOST_DRAWN", "inserted", "page", "section"]
-
 MOST_DRAWN = 80
 """Clients in a tree and a heat map: of more, neither would be read."""
 MARKED = re.compile(r"(<!-- zones -->)(.*?)(<!-- end of zones -->)", flags=re.DOTALL)

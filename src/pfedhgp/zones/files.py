@@ -13,8 +13,6 @@ from pfedhgp.errors import InputError
 from pfedhgp.model.run_folder import parse_json
 from pfedhgp.zones.result import Zones
 
-__all__ = ["FILE", "FOLDER", "KeptZones", "read", "write"]
-
 FOLDER, FILE = "zones", "zones.json"
 Places = Mapping[str, tuple[float, float]]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from pfedhgp.studies.common.drawing import pyplot, to_svg
 from pfedhgp.studies.common.pages import with_makers, write_results
 from pfedhgp.studies.common.store import Store
 from pfedhgp.studies.stability.study import Stability, runs_of, summarise
@@ -109,8 +110,6 @@ def _text(record: dict[str, Any]) -> str:
 
 def figure(records: list[dict[str, Any]], study: Stability) -> str:
     """Correlation (with the rule) and CRPS over each of the three ranges."""
-    from pfedhgp.studies.common.drawing import pyplot, to_svg
-
     plt = pyplot()
     cells = {(r["scenario"], r["model"], r["metric"]): r for r in records}
     picture, panels = plt.subplots(

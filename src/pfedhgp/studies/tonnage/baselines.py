@@ -8,6 +8,7 @@ are smooth, and means keep what every sample says of them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
@@ -84,8 +85,6 @@ LABELS_ONLY = frozenset({"1-nn"})
 
 
 def _rocket(train: FloatArray, new: FloatArray) -> tuple[FloatArray, FloatArray]:
-    from itertools import combinations
-
     rng = np.random.default_rng(0)
     n = train.shape[2]
     dilations = [d for d in (1, 2, 4, 8, 16) if d * (KERNEL - 1) < n]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pfedhgp.data.cycle_files import CycleSet
+from pfedhgp.studies.common.drawing import pyplot, to_svg
 from pfedhgp.studies.common.pages import Table, write_results
 from pfedhgp.studies.common.provenance import machine
 from pfedhgp.studies.common.store import Store
@@ -154,8 +155,6 @@ def _none(found: list[dict[str, Any]]) -> Table:
 
 def waveforms(data: CycleSet) -> str:
     """Class means with bands of one sd, channel by channel (at most six)."""
-    from pfedhgp.studies.common.drawing import pyplot, to_svg
-
     plt = pyplot()
     shown = min(6, data.cycles.shape[1])
     figure, panels = plt.subplots(
@@ -184,8 +183,6 @@ def waveforms(data: CycleSet) -> str:
 
 def why_picture(example: Mapping[str, Any]) -> str:
     """Log-likelihood differences along the axis, channel by channel (the six strongest), and their sum."""
-    from pfedhgp.studies.common.drawing import pyplot, to_svg
-
     plt = pyplot()
     nats = np.asarray(example["nats"])
     shown = np.argsort(-np.abs(nats).sum(axis=1))[:6]
@@ -211,8 +208,6 @@ def why_picture(example: Mapping[str, Any]) -> str:
 
 def curve(points: list[dict[str, Any]], part: str) -> str:
     """Accuracy over the share of training data, or over subtlety."""
-    from pfedhgp.studies.common.drawing import pyplot, to_svg
-
     plt = pyplot()
     figure, panel = plt.subplots(figsize=(7, 4), constrained_layout=True)
     for model in dict.fromkeys(p["model"] for p in points):
