@@ -260,7 +260,7 @@ def observations_of(tables: Sequence[Table], columns: Columns) -> list[Observati
         for part in _clients_in(table, columns, start):
             parts.setdefault(part.name, []).append(part)
         start += len(table)
-    return [_joined(name, pieces) for name, pieces in parts.items()]
+    return [joined(name, pieces) for name, pieces in parts.items()]
 
 
 def _clients_in(table: Table, columns: Columns, start: int) -> list[Observations]:
@@ -297,9 +297,10 @@ def _by_name(names: list[str], whole: Observations) -> list[Observations]:
     return found
 
 
-def _joined(name: str, pieces: list[Observations]) -> Observations:
+def joined(name: str, pieces: Sequence[Observations]) -> Observations:
+    """One client's rows from several pieces, under this name."""
     if len(pieces) == 1:
-        return pieces[0]
+        return replace(pieces[0], name=name)
     cycles = [piece.cycle for piece in pieces if piece.cycle is not None]
     orders = [piece.order for piece in pieces if piece.order is not None]
     return Observations(

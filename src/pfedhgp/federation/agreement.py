@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from pfedhgp.data.domain import outside, pairs_of
 from pfedhgp.data.readers import (
     Observations,
     client_rows,
+    joined,
     observations_of,
     read_tables,
     wanted_names,
@@ -126,14 +127,14 @@ class Agreement:
             tables = read_tables(files, wanted=named, delimiter=delimiter_of(delimiter))
             for table in tables:
                 _check_columns(table, columns)
-                parts += [replace(part, name=name) for part in observations_of([table], columns)]
+                parts += observations_of([table], columns)
         except RepeatedColumn as error:
             if error.column in wanted_names(columns):
                 raise Refused("data", str(error)) from None
             raise Refused("data", "two columns of the header have the same name") from None
         except InputError as error:  # it names files, rows and columns, and no value
             raise Refused("data", str(error)) from None
-        whole = joined(parts)
+        whole = joined(name, parts)
         seen = int(np.isfinite(whole.Y).any(axis=1).sum())
         if seen < least_rows:
             raise Refused("data", f"{seen} rows with an observed output: fewer than {least_rows}")
@@ -195,14 +196,3 @@ def _named(tree: dict[str, Any], above: str = "") -> dict[str, Any]:
             _named(value, f"{above}{key}.") if isinstance(value, dict) else {above + key: value}
         )
     return found
-
-
-def joined(parts: Sequence[Observations]) -> Observations:
-    """One client's rows from several files."""
-    cycles = [part.cycle for part in parts if part.cycle is not None]
-    return Observations(
-        parts[0].name,
-        np.concatenate([part.X for part in parts]),
-        np.concatenate([part.Y for part in parts]),
-        np.concatenate(cycles) if cycles else None,
-    )
