@@ -17,8 +17,8 @@ from pfedhgp.federation.clients import group_clients
 from pfedhgp.federation.planning import make_plan
 from pfedhgp.federation.server import Server
 from pfedhgp.gp import kernels
+from pfedhgp.inference.arrays import State
 from pfedhgp.inference.registry import INFERENCES
-from pfedhgp.inference.state import State
 from pfedhgp.settings.checked import checked
 
 RNG = np.random.default_rng(3)

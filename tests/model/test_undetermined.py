@@ -12,7 +12,7 @@ import pytest
 
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.federation.training import of_those_who_saw
-from pfedhgp.inference.function_sizes import population_of
+from pfedhgp.inference.own_weights import population_of
 from pfedhgp.model.blocks import Structure
 from pfedhgp.model.files import load, save
 from pfedhgp.model.prediction import predict

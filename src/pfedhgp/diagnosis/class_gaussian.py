@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import cho_solve, solve_triangular
 
-from pfedhgp.inference.cycles.missing_patterns import groups_of, row_precision
+from pfedhgp.inference.cycles.incomplete import groups_of, row_precision
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]

@@ -28,7 +28,7 @@ import safetensors.numpy
 from pfedhgp.base.atomic_files import write_new_folder
 from pfedhgp.errors import InputError, ModelFileError
 from pfedhgp.federation.server import Server
-from pfedhgp.inference.state import State
+from pfedhgp.inference.arrays import State
 from pfedhgp.model.codec import plain_json
 from pfedhgp.model.run_folder import naming, parse_json
 

@@ -17,17 +17,15 @@ from pfedhgp.federation.messages import Message
 from pfedhgp.federation.opening import inference_of, kernels_like
 from pfedhgp.federation.padding import pad_inputs
 from pfedhgp.federation.plan import Plan
-from pfedhgp.inference.arrays import block_from_arrays, stack_trees
+from pfedhgp.inference.arrays import State, below, block_from_arrays, stack_trees
 from pfedhgp.inference.cycles import exchange
-from pfedhgp.inference.cycles import rows as cycle_rows
 from pfedhgp.inference.cycles.forms import Halves
 from pfedhgp.inference.jitter import WEIGHTS, expect_finite
 from pfedhgp.inference.protocols import ClientParty
-from pfedhgp.inference.scaled_rows import equal_patterns, white_rows
+from pfedhgp.inference.rows import cycle_rows, equal_shapes, noise_of, white_rows
 from pfedhgp.inference.starts import census, initial_values, shared_scale
 from pfedhgp.inference.starts.candidates import Start
 from pfedhgp.inference.starts.periodogram import by_input
-from pfedhgp.inference.state import State, below
 from pfedhgp.model.blocks import Rows
 from pfedhgp.model.cycle_layer import CycleLayer
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior
@@ -150,8 +148,7 @@ class ClientGroup:
             }
         if self.rows is None:
             rows = [self._rows_of(client) for client in self.scaled]
-            rows = cycle_rows.equal_shapes(rows) if self.layers else equal_patterns(rows)
-            self.rows = stack_trees(rows)
+            self.rows = stack_trees(equal_shapes(rows))
         self.attempt = int(a["attempt"])
         count = sum(name.startswith("other ") and name.endswith(".scales") for name in a)
         self.parties[self.attempt] = self._party(a, say=self.attempt == 0)
@@ -172,7 +169,7 @@ class ClientGroup:
             own = local_budget.allow_for_residual(plan, spec, scaling, start, Z, client.X)
             block = initial_values.client_block(spec, own, client.Y, Z, scaling.extent, own_seed)
             if client.name in self.layers:
-                noise = cycle_rows.noise_of(self.layers[client.name], spec.noise)
+                noise = noise_of(self.layers[client.name], spec.noise)
                 block = eqx.tree_at(lambda b: b.noise, block, noise)
             blocks.append(block)
         return inference_of(plan, "learn" in a).clients(
@@ -185,9 +182,7 @@ class ClientGroup:
             return white_rows(client, full_noise=full, length=self.padded_rows)
         assert client.cycles is not None
         layer = self.layers[client.name]
-        return cycle_rows.cycle_rows(
-            client.X, client.cycles, layer, separate=full, client=client.name
-        )
+        return cycle_rows(client.X, client.cycles, layer, separate=full, client=client.name)
 
     def _choose(self, a: Mapping[str, np.ndarray]) -> None:
         """Keeps the parties at the start that the server has chosen, and forgets the others."""

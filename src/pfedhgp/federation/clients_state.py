@@ -12,7 +12,7 @@ import numpy as np
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError
 from pfedhgp.federation.messages import Message
-from pfedhgp.inference.state import State, below
+from pfedhgp.inference.arrays import State, below
 
 if TYPE_CHECKING:
     from pfedhgp.federation.clients import ClientGroup

@@ -16,7 +16,6 @@ from pfedhgp.gp.kernels import Kernel, unstack
 from pfedhgp.inference.protocols import ClientParty
 from pfedhgp.inference.starts import budget
 from pfedhgp.inference.starts.candidates import Start
-from pfedhgp.inference.starts.local_inputs import local_inputs
 from pfedhgp.model.spec import Spec, starting_kernels
 
 
@@ -34,7 +33,7 @@ def starting_inputs(
     if spec.local_latents == 0 or spec.state_space:
         return X[:0]
     tolerance = budget.tolerance(start.noise_variance, start.local_variance, len(X) * spec.outputs)
-    return local_inputs(
+    return budget.local_inputs(
         client.name,
         local_kernels(spec, scaling, start),
         X,

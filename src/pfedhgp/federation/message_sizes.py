@@ -15,10 +15,10 @@ import numpy as np
 from pfedhgp.errors import MessageError
 from pfedhgp.federation.plan import LARGEST_INDUCING, Plan
 from pfedhgp.federation.schema import EXCHANGES, OTHER, OTHER_STARTS, Expected, expected
+from pfedhgp.inference.arrays import tree_to_arrays
 from pfedhgp.inference.fields import Field
 from pfedhgp.inference.starts.census import HISTOGRAM_BINS, LAG_EDGES
 from pfedhgp.inference.starts.periodogram import PERIODS
-from pfedhgp.inference.state import tree_to_arrays
 from pfedhgp.model.spec import open_periods, starting_kernels, with_periods
 
 Arrays = Mapping[str, np.ndarray]

@@ -18,8 +18,8 @@ from pfedhgp.federation.messages import Message, hash_arrays
 from pfedhgp.federation.phases import Best, Phase, RunState
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.preparation import Census
+from pfedhgp.inference.arrays import State
 from pfedhgp.inference.starts import census
-from pfedhgp.inference.state import State
 
 log = logging.getLogger("pfedhgp")
 

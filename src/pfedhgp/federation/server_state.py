@@ -14,10 +14,10 @@ from pfedhgp.federation.phases import Best, Counted, Phase, Prepared, RunState
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.preparation import Census, Extent, after_preparation
 from pfedhgp.federation.training import Finish, Rounds, Starts
+from pfedhgp.inference.arrays import State, below, block_arrays, block_of
 from pfedhgp.inference.cycles.exchange import CycleServer, layer_from_arrays
 from pfedhgp.inference.starts.candidates import Start
 from pfedhgp.inference.starts.census import Scales
-from pfedhgp.inference.state import State, below, block_arrays, block_of
 from pfedhgp.model.blocks import GlobalBlock
 from pfedhgp.model.posterior import GlobalPosterior, Population
 from pfedhgp.model.spec import with_periods

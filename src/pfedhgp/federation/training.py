@@ -18,11 +18,11 @@ from pfedhgp.errors import BudgetWarning
 from pfedhgp.federation.opening import Opening, opened, too_few, warn_of_fewer
 from pfedhgp.federation.phases import Best, Outcome, Phase, Prepared, RunState, Sums
 from pfedhgp.inference import ending
-from pfedhgp.inference.function_sizes import population_of
+from pfedhgp.inference.arrays import State, below
+from pfedhgp.inference.own_weights import population_of
 from pfedhgp.inference.protocols import ServerParty
 from pfedhgp.inference.starts import budget, candidates
 from pfedhgp.inference.starts.candidates import Start
-from pfedhgp.inference.state import State, below
 from pfedhgp.model.blocks import GlobalBlock
 from pfedhgp.model.posterior import Population
 

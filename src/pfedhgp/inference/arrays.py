@@ -1,21 +1,53 @@
-"""Blocks and statistics as named arrays, which is how they travel."""
+"""Blocks, statistics and any tree as named arrays: how they travel, and how checkpoints keep them.
+
+A party's `state()` holds everything that its next step depends on, except its rows and its settings.
+`restore` puts it back, exactly, into a new party with the same rows and settings.
+"""
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from pfedhgp.errors import ModelFileError
 from pfedhgp.gp.kernels import Kernel
 from pfedhgp.inference.fields import pack, unpack
 from pfedhgp.inference.messages import DERIVATIVES, STATISTICS
 from pfedhgp.inference.protocols import Arrays
 from pfedhgp.inference.structured.bound import Statistics
 from pfedhgp.model.blocks import GlobalBlock
+
+Tree = TypeVar("Tree")
+
+
+@dataclass(frozen=True)
+class State:
+    """Arrays by name, and what JSON can hold."""
+
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+    plain: Mapping[str, Any] = field(default_factory=dict)
+
+    def array(self, name: str) -> np.ndarray:
+        if name not in self.arrays:
+            raise ModelFileError(f"the checkpoint lacks {name!r}: start the run again")
+        return self.arrays[name]
+
+    def has(self, prefix: str) -> bool:
+        return any(name.startswith(f"{prefix}.") for name in self.arrays)
+
+    def part(self, prefix: str) -> dict[str, np.ndarray]:
+        """The arrays below `prefix`, without it."""
+        return {
+            name.removeprefix(f"{prefix}."): array
+            for name, array in self.arrays.items()
+            if name.startswith(f"{prefix}.")
+        }
 
 
 def block_to_arrays(block: GlobalBlock) -> dict[str, np.ndarray]:
@@ -39,17 +71,13 @@ def block_from_arrays(arrays: Arrays, like: Kernel) -> GlobalBlock:
     )
 
 
-Tree = TypeVar("Tree")
-
-
 def statistics_to_arrays(
     sums: Statistics, *, derivatives: bool = True
 ) -> list[dict[str, np.ndarray]]:
     """One dictionary a client, from statistics with a leading client axis."""
-    left_out = () if derivatives else {field.name for field in DERIVATIVES}
-    names = [each.name for each in fields(sums) if each.name not in left_out]
-    named = {name: getattr(sums, name) for name in names}
-    whole = pack(STATISTICS, {name: a for name, a in named.items() if a is not None})
+    left_out = () if derivatives else {each.name for each in DERIVATIVES}
+    named = {name: a for name, a in _named(sums).items() if name not in left_out}
+    whole = pack(STATISTICS, named)
     count = len(whole["clients"])
     return [{name: np.asarray(a[i]) for name, a in whole.items()} for i in range(count)]
 
@@ -59,10 +87,63 @@ def statistics_from_arrays(arrays: Arrays, parameters: int) -> Statistics:
     found = unpack(STATISTICS, arrays)
     R, Q, _ = found["shared_residual"].shape
     sizes = {"P": parameters, "R": R, "M": len(found["y"]) // max(R * Q, 1)}
-    zeros = {field.name: np.zeros(field.whole_shape(sizes)) for field in DERIVATIVES}
+    zeros = {each.name: np.zeros(each.whole_shape(sizes)) for each in DERIVATIVES}
     return Statistics(**{name: jnp.asarray(array) for name, array in (zeros | found).items()})
 
 
 def stack_trees(trees: list[Tree]) -> Tree:
     """One tree with a leading axis."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def below(prefix: str, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The arrays with `prefix` before their names."""
+    return {f"{prefix}.{name}": np.asarray(array) for name, array in arrays.items()}
+
+
+def tree_to_arrays(tree: Any) -> dict[str, np.ndarray]:
+    """Every leaf of a tree under its path."""
+    return {
+        leaf_name(path): np.asarray(leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def tree_from_arrays(arrays: Mapping[str, np.ndarray], like: Tree) -> Tree:
+    """The inverse for a tree of the form of `like`, whose leaves may have other shapes."""
+    leaves, form = jax.tree_util.tree_flatten_with_path(like)
+    names = [leaf_name(path) for path, _ in leaves]
+    if set(names) != set(arrays):
+        odd = sorted(set(names) ^ set(arrays))[0]
+        raise ModelFileError(f"the checkpoint does not fit the model at {odd!r}: start again")
+    return jax.tree.unflatten(form, [jnp.asarray(arrays[name]) for name in names])
+
+
+def block_of(state: State, name: str, like: Kernel) -> GlobalBlock | None:
+    """A global block that was kept with `block_to_arrays`; None if there was none."""
+    return block_from_arrays(state.part(name), like) if state.has(name) else None
+
+
+def block_arrays(name: str, block: GlobalBlock | None) -> dict[str, np.ndarray]:
+    return {} if block is None else below(name, block_to_arrays(block))
+
+
+def statistics_arrays(name: str, sums: Statistics | None) -> dict[str, np.ndarray]:
+    """Whole, not packed: the client needs exactly what it sent."""
+    return {} if sums is None else below(name, _named(sums))
+
+
+def _named(sums: Statistics) -> dict[str, Any]:
+    named = {each.name: getattr(sums, each.name) for each in fields(sums)}
+    return {name: array for name, array in named.items() if array is not None}
+
+
+def statistics_of(state: State, name: str) -> Statistics | None:
+    if not state.has(name):
+        return None
+    return Statistics(**{key: jnp.asarray(value) for key, value in state.part(name).items()})
+
+
+def leaf_name(path: Any) -> str:
+    """A leaf of a tree by its path: "q.mean"."""
+    return jax.tree_util.keystr(path, simple=True, separator=".")

@@ -16,7 +16,7 @@ from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population
 from pfedhgp.model.spec import Spec
 
 if TYPE_CHECKING:
-    from pfedhgp.inference.state import State
+    from pfedhgp.inference.arrays import State
 
 Arrays = Mapping[str, np.ndarray]
 

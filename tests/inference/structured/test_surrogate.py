@@ -11,9 +11,9 @@ import pytest
 
 import reference as ref
 from pfedhgp.inference.structured.bound import ClientModel, GlobalEvidence
-from pfedhgp.inference.structured.coordinates import theta_of, with_theta
 from pfedhgp.inference.structured.statistics import at_fixed_function, statistics
 from pfedhgp.inference.structured.surrogate import Surrogate
+from pfedhgp.model.blocks import theta_of, with_theta
 from support import twins
 
 CASES = {

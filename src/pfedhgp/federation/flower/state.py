@@ -29,7 +29,7 @@ import numpy as np
 from pfedhgp.base.atomic_files import write_bytes, write_new_folder
 from pfedhgp.errors import ModelFileError
 from pfedhgp.federation.checkpoint import decode, encode
-from pfedhgp.inference.state import State, below
+from pfedhgp.inference.arrays import State, below
 from pfedhgp.model.run_folder import naming, parse_json
 
 SITES = "sites"

@@ -1,5 +1,7 @@
-"""Cycles that lack cells: what their sums are expected to be, given a cycle layer (the E-step of EM).
+"""Cycles that lack cells: patterns of cells, and what the cycles' sums are expected to be (the E-step of EM).
 
+Cycles with the same cells are a group, and share one Woodbury identity for Σ_e = E Eᵀ + Σ_ε on these cells:
+    Σ_e⁻¹ = P − UᵀU,   U = L⁻¹EᵀP,   L Lᵀ = I + EᵀPE
 For y_c ~ N(μ, Σ_e) with any μ, two steps alternate until neither changes anything: missing cells are filled
 with their conditional means, and μ is the mean of the filled cycles. That is the generalised least-squares μ.
 The conditional covariances of the filled cells count (C−1)/C, because the mean takes one degree of freedom.
@@ -10,12 +12,59 @@ is smooth in each cycle would come out as noise.)
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import cho_solve
+from scipy.linalg import cho_solve, solve_triangular
 
-from pfedhgp.inference.cycles.missing_patterns import Pattern, groups_of
+
+def groups_of(seen: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(cells that are there (n, Q), which cycles) for each pattern of (C, n, Q), by its first cycle."""
+    patterns: dict[bytes, list[int]] = {}
+    for index, cells in enumerate(np.packbits(seen.reshape(len(seen), -1), axis=1)):
+        patterns.setdefault(cells.tobytes(), []).append(index)
+    for members in patterns.values():
+        yield seen[members[0]], np.asarray(members)
+
+
+def row_precision(noise: np.ndarray, there: np.ndarray) -> np.ndarray:
+    """P_n, (n, Q, Q): the inverse of the observed block of Σ_ε at each row, zero elsewhere."""
+    both = there[:, :, None] & there[:, None, :]
+    gone = np.eye(len(noise))[None] * (~there)[:, :, None]
+    return np.linalg.inv(np.where(both, noise[None], 0.0) + gone) * both
+
+
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    """Σ_e⁻¹ = P − UᵀU of the cells `there`, for a layer E (n, Q, k) and noise Σ_ε."""
+
+    there: np.ndarray
+    P: np.ndarray
+    """(n, Q, Q)"""
+    PE: np.ndarray
+    """(n, Q, k)"""
+    factor: np.ndarray
+    """L, of I + EᵀPE"""
+
+    @staticmethod
+    def of(there: np.ndarray, E: np.ndarray, noise: np.ndarray) -> Pattern:
+        P = row_precision(noise, there)
+        PE = np.einsum("nqp,npk->nqk", P, E)
+        inner = np.eye(E.shape[2]) + np.einsum("nqk,nql->kl", E, PE, optimize=True)
+        return Pattern(there, P, PE, np.linalg.cholesky(inner))
+
+    @property
+    def U(self) -> np.ndarray:
+        """L⁻¹EᵀP, (k, nQ)"""
+        n, Q, k = self.PE.shape
+        return solve_triangular(self.factor, self.PE.reshape(n * Q, k).T, lower=True)
+
+    @property
+    def log_determinant(self) -> float:
+        """log|I + EᵀPE|"""
+        return 2.0 * float(np.sum(np.log(np.diagonal(self.factor))))
+
 
 ITERATIONS = 200
 TOLERANCE = 1e-10

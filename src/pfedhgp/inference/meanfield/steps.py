@@ -18,6 +18,7 @@ import optax
 from jaxtyping import Array
 
 from pfedhgp.base.batching import batchable
+from pfedhgp.inference.arrays import leaf_name, tree_to_arrays
 from pfedhgp.inference.fields import pack, unpack
 from pfedhgp.inference.meanfield.bound import (
     JITTER,
@@ -31,7 +32,6 @@ from pfedhgp.inference.meanfield.bound import (
     open_global,
 )
 from pfedhgp.inference.messages import COORDINATES
-from pfedhgp.inference.state import leaf_name, tree_to_arrays
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
 
 Gradient = GlobalState

@@ -19,8 +19,7 @@ from pfedhgp.base.batching import batchable
 from pfedhgp.base.checks import Check, flag, number, one_of, optional, whole
 from pfedhgp.errors import NonFiniteError, NumericsError
 from pfedhgp.gp.kernels import Kernel
-from pfedhgp.inference.arrays import stack_trees
-from pfedhgp.inference.function_sizes import squares
+from pfedhgp.inference.arrays import State, below, stack_trees, tree_from_arrays, tree_to_arrays
 from pfedhgp.inference.jitter import (
     LARGEST_JITTER,
     LOCAL,
@@ -33,8 +32,8 @@ from pfedhgp.inference.jitter import (
 from pfedhgp.inference.meanfield import bound as meanfield
 from pfedhgp.inference.meanfield import steps as meanfield_steps
 from pfedhgp.inference.meanfield.bound import JITTER, GlobalState, MeanFieldOptions
+from pfedhgp.inference.own_weights import squares
 from pfedhgp.inference.protocols import Arrays
-from pfedhgp.inference.state import State, below, tree_from_arrays, tree_to_arrays
 from pfedhgp.inference.structured.bound import design_of
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, Structure
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population, without_unseen

@@ -7,11 +7,14 @@ grow while the residual that training reports is above `NATS` per client.
 
 from __future__ import annotations
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from pfedhgp.base.batching import batchable
+from pfedhgp.errors import BudgetWarning
 from pfedhgp.gp.features import Basis
 from pfedhgp.gp.kernels import Kernel
 
@@ -83,10 +86,35 @@ def domain_budget(
     return box_points(cap, dimensions)
 
 
-def local_inputs(kernels: Kernel, X: np.ndarray, tolerance: float, cap: int) -> np.ndarray:
-    """A client's own inducing inputs: all its distinct inputs if these are few, else a greedy choice."""
+def local_inputs(
+    name: str,
+    kernels: Kernel,
+    X: np.ndarray,
+    wanted: int | str,
+    *,
+    tolerance: float,
+    largest: int,
+    say: bool = True,
+) -> np.ndarray:
+    """A client's own inducing inputs in the unit box: "auto" or a number, all distinct ones if they are few.
+
+    "auto": so many that the residual is below `tolerance`, by a greedy choice.
+    """
     distinct = np.unique(X, axis=0)
-    return distinct if len(distinct) <= ALL_ROWS else greedy_rows(kernels, X, tolerance, cap)
+    count = len(distinct)
+    if isinstance(wanted, str):
+        return distinct if count <= ALL_ROWS else greedy_rows(kernels, X, tolerance, largest)
+    if wanted <= count:
+        return spread_rows(kernels, X, wanted)
+    if say:
+        plural = "" if count == 1 else "s"
+        warnings.warn(
+            f"client {name!r} has {count} distinct input{plural}: "
+            f"{count} local inducing input{plural} instead of {wanted}",
+            BudgetWarning,
+            stacklevel=2,
+        )
+    return distinct
 
 
 def spread_rows(kernels: Kernel, X: np.ndarray, count: int) -> np.ndarray:

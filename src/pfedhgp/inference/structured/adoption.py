@@ -10,12 +10,10 @@ import numpy as np
 from pfedhgp.data.rows import ClientRows, in_order
 from pfedhgp.gp.kernels import RBF
 from pfedhgp.inference.arrays import stack_trees
-from pfedhgp.inference.cycles.rows import cycle_rows, noise_of
 from pfedhgp.inference.jitter import WEIGHTS, expect_finite
-from pfedhgp.inference.scaled_rows import white_rows
+from pfedhgp.inference.rows import cycle_rows, noise_of, white_rows
 from pfedhgp.inference.starts import budget, initial_values
 from pfedhgp.inference.starts.candidates import Start
-from pfedhgp.inference.starts.local_inputs import local_inputs
 from pfedhgp.inference.structured.client_step import Broadcast
 from pfedhgp.inference.structured.posterior import evidence_of
 from pfedhgp.inference.structured.settings import Structured, StructuredClients
@@ -49,7 +47,7 @@ def adopt(
     spare = budget.tolerance(start.noise_variance, start.local_variance, client.Y.size)
     Z = X[:0]
     if spec.local_latents and not spec.state_space:
-        Z = local_inputs(
+        Z = budget.local_inputs(
             client.name, kernels, X, local_inducing, tolerance=spare, largest=LARGEST_LOCAL
         )
     block = initial_values.client_block(spec, start, client.Y, Z, extent, None)
@@ -66,7 +64,7 @@ def adopt(
     others = evidence_of(model.shared)
     stacked = jax.tree.map(lambda v: v[None], others)
     for kernels_free, evaluations in ((0.0, 100), (1.0, 150)):
-        broadcast = Broadcast.of(
+        broadcast = Broadcast(
             block=model.shared.block,
             J=others.J,
             h=others.h,

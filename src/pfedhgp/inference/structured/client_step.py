@@ -70,8 +70,8 @@ class Broadcast(eqx.Module):
     derivatives: Array | None
     """1 where the server will move θ_g next, and so needs derivatives in it; None: no code for them"""
 
-    @staticmethod
-    def of(
+    def __init__(
+        self,
         block: GlobalBlock,
         J: Array,
         h: Array,
@@ -80,18 +80,13 @@ class Broadcast(eqx.Module):
         jitter: ArrayLike,
         evaluations: ArrayLike,
         derivatives: ArrayLike | None,
-    ) -> Broadcast:
+    ) -> None:
         """With one dtype for scalars: a Python number is of a weak type, for which all is compiled again."""
-        real, whole = jnp.float64, jnp.int64
-        return Broadcast(
-            block=block,
-            J=J,
-            h=h,
-            kernels_free=jnp.asarray(kernels_free, real),
-            jitter=jnp.asarray(jitter, real),
-            evaluations=jnp.asarray(evaluations, whole),
-            derivatives=None if derivatives is None else jnp.asarray(derivatives, whole),
-        )
+        self.block, self.J, self.h = block, J, h
+        self.kernels_free = jnp.asarray(kernels_free, jnp.float64)
+        self.jitter = jnp.asarray(jitter, jnp.float64)
+        self.evaluations = jnp.asarray(evaluations, jnp.int64)
+        self.derivatives = None if derivatives is None else jnp.asarray(derivatives, jnp.int64)
 
 
 class Info(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import equinox as eqx
@@ -15,26 +16,32 @@ import numpy as np
 from pfedhgp.errors import NumericsWarning
 from pfedhgp.gp.kernels import Kernel
 from pfedhgp.gp.noise import Noise
-from pfedhgp.inference.arrays import block_from_arrays, stack_trees, statistics_to_arrays
-from pfedhgp.inference.jitter import not_finite, raised
-from pfedhgp.inference.protocols import Arrays
-from pfedhgp.inference.starts.budget import round_up, spacing
-from pfedhgp.inference.state import (
+from pfedhgp.inference.arrays import (
     State,
     below,
     block_arrays,
+    block_from_arrays,
     block_of,
+    stack_trees,
     statistics_arrays,
     statistics_of,
+    statistics_to_arrays,
     tree_from_arrays,
     tree_to_arrays,
 )
+from pfedhgp.inference.jitter import not_finite, raised
+from pfedhgp.inference.protocols import Arrays
+from pfedhgp.inference.starts.budget import round_up, spacing
 from pfedhgp.inference.structured import client_step, long_series
 from pfedhgp.inference.structured.averaging import batched_average, parameters
 from pfedhgp.inference.structured.bound import GlobalEvidence, Statistics
 from pfedhgp.inference.structured.client_step import Broadcast, Info, StepOptions
-from pfedhgp.inference.structured.posterior import batched_posteriors, evidence_of
-from pfedhgp.inference.structured.state_space_posterior import batched_states, distinct_states
+from pfedhgp.inference.structured.posterior import (
+    batched_posteriors,
+    batched_states,
+    distinct_states,
+    evidence_of,
+)
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, without_unseen
 from pfedhgp.model.spec import Spec
@@ -42,7 +49,8 @@ from pfedhgp.model.spec import Spec
 if TYPE_CHECKING:
     from pfedhgp.inference.structured.settings import Structured
 
-Found = TypeVar("Found")
+Own = TypeVar("Own")
+Left = TypeVar("Left")
 
 
 @dataclass
@@ -76,7 +84,7 @@ class StructuredClients:
         self, arrays: Arrays, kind: str, names: tuple[str, ...]
     ) -> list[dict[str, np.ndarray]]:
         """The replies to a `start` or `round` broadcast, one for each client."""
-        broadcast = Broadcast.of(
+        broadcast = Broadcast(
             block=block_from_arrays(arrays, self.like),
             J=jnp.asarray(arrays["J"]),
             h=jnp.asarray(arrays["h"]),
@@ -122,17 +130,11 @@ class StructuredClients:
         self, broadcast: Broadcast, others: GlobalEvidence | None, names: tuple[str, ...]
     ) -> Statistics:
         """Each client's step given the others' J and h (None: at q(v_g)); returns their sums."""
-        at_q = self._step_at_q(broadcast) if others is None else None
-
-        def step(jitter: jax.Array) -> tuple[Statistics, tuple[ClientBlock, Info]]:
-            if at_q is not None:
-                blocks, sums, info = at_q(jitter)
-            else:
-                assert others is not None
-                blocks, sums, info = self._step(broadcast, others, jitter)
-            return sums, (blocks, info)
-
-        sums, (self.blocks, info) = self._with_enough_jitter(step, names)
+        if others is None:
+            step = self._step_at_q(broadcast)
+        else:
+            step = partial(self._step, broadcast, others)
+        self.blocks, sums, info = self._with_enough_jitter(step, names)
         self.info, self.local_nats = info, np.asarray(info.local_nats)
         return sums
 
@@ -184,30 +186,28 @@ class StructuredClients:
 
     def open(self, broadcast: Broadcast, names: tuple[str, ...]) -> Statistics:
         """The sums at the starting values, and noise that fits them."""
-
         residual_draws = self._residual_draws(broadcast)
 
-        def look(jitter: jax.Array) -> tuple[Statistics, tuple[Noise, jax.Array]]:
-            noise, sums, nats = client_step.batched_opening(
+        def look(jitter: jax.Array) -> tuple[Noise, Statistics, jax.Array]:
+            return client_step.batched_opening(
                 self._options(), broadcast, self.blocks, self.rows, jitter, residual_draws
             )
-            return sums, (noise, nats)
 
-        sums, (noise, nats) = self._with_enough_jitter(look, names)
+        noise, sums, nats = self._with_enough_jitter(look, names)
         self.blocks = eqx.tree_at(lambda b: b.noise, self.blocks, noise)
         self.local_nats = np.asarray(nats)
         return sums
 
     def _with_enough_jitter(
-        self, step: Callable[[jax.Array], tuple[Statistics, Found]], names: tuple[str, ...]
-    ) -> tuple[Statistics, Found]:
+        self, step: Callable[[jax.Array], tuple[Own, Statistics, Left]], names: tuple[str, ...]
+    ) -> tuple[Own, Statistics, Left]:
         """If a client's factorisation fails, its local jitter is raised tenfold, up to 1e-2."""
         self.names = names
         while True:
-            sums, found = step(jnp.asarray(self.jitter))
-            failed = not_finite(sums, len(self.jitter))
+            found = step(jnp.asarray(self.jitter))
+            failed = not_finite(found[1], len(self.jitter))
             if not failed.any():
-                return sums, found
+                return found
             self.jitter = raised(self.jitter, failed, self.blocks, names)
 
     def _options(self) -> StepOptions:
@@ -365,7 +365,7 @@ class StructuredClients:
     def _final(self, shared: GlobalPosterior, jitter: float) -> Broadcast:
         """What the server would broadcast after its last step."""
         J, h = evidence_of(shared)
-        return Broadcast.of(
+        return Broadcast(
             block=shared.block,
             J=J,
             h=h,

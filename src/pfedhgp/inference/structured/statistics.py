@@ -16,9 +16,8 @@ from jaxtyping import Array, Float
 
 from pfedhgp.gp import linalg
 from pfedhgp.gp.linalg import Moments
-from pfedhgp.inference.function_sizes import squares
 from pfedhgp.inference.grams import accumulate
-from pfedhgp.inference.own_weights import condition
+from pfedhgp.inference.own_weights import condition, squares
 from pfedhgp.inference.structured.bound import (
     ClientModel,
     ClientSummary,
@@ -27,7 +26,7 @@ from pfedhgp.inference.structured.bound import (
     apply_loadings,
     summary_given,
 )
-from pfedhgp.inference.structured.coordinates import Theta, theta_of, with_theta
+from pfedhgp.model.blocks import Theta, theta_of, with_theta
 
 # In log θ_g. At 1e-3 the truncation is 1e-6 (RBF) to 2e-3 (three periods), a hundredfold of this.
 CURVATURE_STEP = 1e-4

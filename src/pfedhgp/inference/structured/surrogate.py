@@ -18,8 +18,7 @@ from jaxtyping import Array
 
 from pfedhgp.inference.grams import residual_of
 from pfedhgp.inference.structured.bound import GlobalEvidence, Statistics, apply_loadings, elbo
-from pfedhgp.inference.structured.coordinates import Theta, theta_of, with_theta
-from pfedhgp.model.blocks import GlobalBlock, Structure
+from pfedhgp.model.blocks import GlobalBlock, Structure, Theta, theta_of, with_theta
 
 
 class Surrogate(eqx.Module):

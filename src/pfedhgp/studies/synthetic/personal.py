@@ -97,7 +97,7 @@ class PersonalClients(StructuredClients):
             self.blocks = eqx.tree_at(lambda b: b.kernels, self.blocks, kernels)
         outputs, d = self.spec.outputs, self.spec.inputs
         nothing = GlobalBlock(self.like, jnp.zeros((0, d)), jnp.zeros((outputs, 0)), jnp.ones(()))
-        broadcast = Broadcast.of(
+        broadcast = Broadcast(
             block=nothing,
             J=jnp.zeros((0, 0)),
             h=jnp.zeros(0),

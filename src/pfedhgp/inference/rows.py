@@ -1,13 +1,18 @@
-"""A client's cycles under a fixed cycle layer, as the rows that the structured solver trains on."""
+"""A client's rows as the solvers take them: padded, masked, with replicates or a fixed cycle layer."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Literal
+
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
+from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError
 from pfedhgp.gp.noise import DiagonalNoise, FullNoise, Noise
-from pfedhgp.inference.cycles.missing_patterns import Pattern, groups_of
+from pfedhgp.inference.cycles.incomplete import Pattern, groups_of
 from pfedhgp.model.blocks import CycleTerm, Rows
 from pfedhgp.model.cycle_layer import CycleLayer
 
@@ -15,6 +20,27 @@ MOST_CELLS = 20_000
 """The most cells of all patterns together if each has its own rows: memory grows with its square."""
 FLOOR = 1e-8
 """As `Noise` adds it to every variance."""
+
+
+def white_rows(client: ClientRows, *, full_noise: bool, length: int | None = None) -> Rows:
+    """A client's scaled rows, padded to `length` with rows that do not count."""
+    X, Y = client.X, client.Y
+    seen, outputs = np.isfinite(Y), Y.shape[1]
+    counts = seen.astype(np.float64) if client.counts is None else client.counts
+    extra = (length or len(X)) - len(X)
+    if client.scatter is None or client.scatter_seen is None:
+        scatter, cells = np.zeros((1, outputs, outputs)), np.ones((1, outputs))
+    else:
+        scatter, cells = client.scatter, client.scatter_seen
+    if not full_noise:  # a diagonal Σ⁻¹ is the same for all patterns
+        scatter, cells = scatter.sum(axis=0, keepdims=True), np.ones((1, outputs))
+    return Rows(
+        X=_longer(X, extra, 0, mode="edge"),
+        Y=_longer(np.where(seen, Y, 0.0), extra, 0),
+        mask=_longer(np.where(seen, counts, 0.0), extra, 0),
+        scatter=jnp.asarray(scatter),
+        scatter_seen=jnp.asarray(cells),
+    )
 
 
 def noise_of(layer: CycleLayer, form: str) -> Noise:
@@ -39,9 +65,8 @@ def cycle_rows(
     filled = np.where(seen, cycles, 0.0)
     noise, E = layer.noise, layer.half(X)
     n, Q, k = E.shape
-    if (
-        0 < k < len(layer.factor)
-    ):  # the same shapes whatever Ψ's rank is: nothing compiles anew for it
+    # The same shapes whatever Ψ's rank is: nothing compiles anew for it.
+    if 0 < k < len(layer.factor):
         k = len(layer.factor)
         E = np.concatenate([E, np.zeros((n, Q, k - E.shape[2]))], axis=2)
     groups = list(groups_of(seen))
@@ -93,22 +118,35 @@ def _compressed(
     return [R], [Q.T @ np.concatenate(means)]
 
 
-def equal_shapes(rows: list[Rows]) -> list[Rows]:
-    """The same rows, padded with rows and weights that count for nothing, so that clients can be stacked."""
+def equal_shapes(rows: Sequence[Rows]) -> list[Rows]:
+    """The same rows, padded so that clients can be stacked: what is added counts for nothing."""
     length = max(len(own.X) for own in rows)
-    rank = max(own.cycles.means.shape[0] for own in rows if own.cycles is not None)
-    return [_grown(own, length - len(own.X), rank) for own in rows]
+    patterns = max(0 if own.scatter is None else len(own.scatter) for own in rows)
+    rank = max(0 if own.cycles is None else len(own.cycles.means) for own in rows)
+    return [_grown(own, length - len(own.X), patterns, rank) for own in rows]
 
 
-def _grown(rows: Rows, extra: int, rank: int) -> Rows:
-    term, grow = rows.cycles, ((0, extra), (0, 0))
-    assert term is not None
-    more = (0, rank - len(term.means))
+def _grown(rows: Rows, extra: int, patterns: int, rank: int) -> Rows:
+    scatter, seen, term = rows.scatter, rows.scatter_seen, rows.cycles
+    if scatter is not None and seen is not None:
+        more = patterns - len(scatter)
+        scatter, seen = _longer(scatter, more, 0, 0), _longer(seen, more, 0)
+    if term is not None:
+        more = rank - len(term.means)
+        weights = _longer(term.weights, extra, 0, more)
+        term = CycleTerm(weights, _longer(term.means, more), term.constant)
     return Rows(
-        X=jnp.pad(rows.X, grow, mode="edge"),
-        Y=jnp.pad(rows.Y, grow),
-        mask=jnp.pad(rows.mask, grow),
-        cycles=CycleTerm(
-            jnp.pad(term.weights, (*grow, more)), jnp.pad(term.means, more), term.constant
-        ),
+        X=_longer(rows.X, extra, 0, mode="edge"),
+        Y=_longer(rows.Y, extra, 0),
+        mask=_longer(rows.mask, extra, 0),
+        scatter=scatter,
+        cycles=term,
+        scatter_seen=seen,
     )
+
+
+def _longer(
+    array: np.ndarray | Array, *more: int, mode: Literal["constant", "edge"] = "constant"
+) -> Array:
+    """The array with so many more entries at the end of each axis."""
+    return jnp.asarray(np.pad(np.asarray(array), [(0, count) for count in more], mode=mode))
