@@ -167,6 +167,14 @@ def _shared_arrays(model: FittedModel) -> Arrays:
     return arrays
 
 
+def _tangent_arrays(tangents: Tangents, name: str) -> Arrays:
+    arrays = {f"{name}.{key}": to_array(getattr(tangents, key)) for key in SLOPES}
+    if tangents.reach is None or tangents.middle is None:
+        return arrays
+    reach = {f"{name}.reach": to_array(tangents.reach)}
+    return arrays | reach | _tangent_arrays(tangents.middle, f"{name}.middle")
+
+
 def _client_arrays(client: ClientPosterior, own: CycleLayer | None) -> Arrays:
     block = client.block
     keys = ("inputs", "active", "deviation", "loadings")
@@ -175,7 +183,7 @@ def _client_arrays(client: ClientPosterior, own: CycleLayer | None) -> Arrays:
     arrays |= kernel_to_json(block.kernels, "kernels")[1]
     if client.tangents is not None:
         arrays |= {key: to_array(getattr(client, key)) for key in VIEW}
-        arrays |= {f"tangents.{key}": to_array(getattr(client.tangents, key)) for key in SLOPES}
+        arrays |= _tangent_arrays(client.tangents, "tangents")
     if client.states is not None:
         arrays |= {f"states.{key}": to_array(getattr(client.states, key)) for key in STATES}
     if own is not None:
@@ -334,10 +342,20 @@ def _client(entry: Mapping[str, Any], arrays: Arrays) -> ClientPosterior:
         posterior = dataclasses.replace(posterior, states=states)
     if VIEW[0] not in arrays:
         return posterior
-    tangents = Tangents(*(arrays.pop(f"tangents.{key}") for key in SLOPES))
     return dataclasses.replace(
-        posterior, **{key: arrays.pop(key) for key in VIEW}, tangents=tangents
+        posterior,
+        **{key: arrays.pop(key) for key in VIEW},
+        tangents=_tangents(arrays, "tangents"),
     )
+
+
+def _tangents(arrays: Arrays, name: str) -> Tangents:
+    """Files of earlier versions have neither `reach` nor `middle`."""
+    found = Tangents(*(arrays.pop(f"{name}.{key}") for key in SLOPES))
+    if f"{name}.reach" not in arrays:
+        return found
+    reach, middle = arrays.pop(f"{name}.reach"), _tangents(arrays, f"{name}.middle")
+    return dataclasses.replace(found, reach=reach, middle=middle)
 
 
 def _layer(form: Any, arrays: Arrays, shared: CycleLayer | None) -> CycleLayer | None:

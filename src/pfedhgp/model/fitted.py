@@ -157,11 +157,21 @@ def check_client(structure: Structure, shared: GlobalPosterior, client: ClientPo
     tangents = client.tangents
     assert tangents is not None
     rank = np.shape(tangents.weights)[0] if np.ndim(tangents.weights) else -1
-    _expect("tangents.weights", tangents.weights, (rank, R * M + K))
-    _expect("tangents.deviation", tangents.deviation, (rank, Q, R if structure.deviation else 0))
-    _expect("tangents.loadings", tangents.loadings, (rank, Q, Rl))
     count = sum(np.size(leaf) for leaf in jax.tree.leaves(block.kernels))
-    _expect("tangents.kernels", tangents.kernels, (rank, count))
+    wanted = {
+        "weights": (rank, R * M + K),
+        "deviation": (rank, Q, R if structure.deviation else 0),
+        "loadings": (rank, Q, Rl),
+        "kernels": (rank, count),
+    }
+    for name, shape in wanted.items():
+        _expect(f"tangents.{name}", getattr(tangents, name), shape)
+    if (tangents.reach is None) != (tangents.middle is None):
+        raise ValueError("a part of what averaging left is missing")
+    if tangents.middle is not None:
+        _expect("tangents.reach", tangents.reach, (rank,))
+        for name, shape in wanted.items():
+            _expect(f"tangents.middle.{name}", getattr(tangents.middle, name), shape)
 
 
 def _check_states(structure: Structure, client: ClientPosterior, Q: int) -> None:

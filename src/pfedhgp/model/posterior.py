@@ -7,6 +7,7 @@ offset = W⁻¹H_cᵀΣ⁻¹y, G = W⁻¹H_cᵀΣ⁻¹H_g and covariance = W⁻�
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import equinox as eqx
@@ -26,8 +27,16 @@ class GlobalPosterior(eqx.Module):
     covariance: Float[Array, "RM RM"]
 
 
+Moved = tuple[Array, Array, Array, Array]
+
+
 class Tangents(eqx.Module):
-    """How a client's layers move with its uncertain parameters ψ̄ + F e, e ~ N(0, I): one row for each e."""
+    """How a client's layers move with its uncertain parameters ψ̄ + F e, e ~ N(0, I): one row for each e_p.
+
+    With a `middle`, ψ̄ + sFe_p has ψ̄'s values + middle + row, and ψ̄ − sFe_p has middle − row: predictions
+    take half the difference between these two, which are predictions at possible parameters, however
+    crooked the way from one to the other. Files of earlier versions have derivatives at ψ̄ and no middle.
+    """
 
     kernels: Float[Array, "P k"]
     """of the local kernels' parameters, raveled"""
@@ -36,6 +45,19 @@ class Tangents(eqx.Module):
     loadings: Float[Array, "P Q Rl"]
     weights: Float[Array, "P RM+K"]
     """of the means of [v_g | w]"""
+    reach: Float[Array, " P"] | None = None
+    """s: 1, less where the client's bound did not allow a whole standard deviation, 0 where none"""
+    middle: Tangents | None = None
+
+    @property
+    def moved(self) -> Moved:
+        """The four that predictions are made of."""
+        return self.kernels, self.deviation, self.loadings, self.weights
+
+    @property
+    def limited(self) -> int:
+        """In how many directions less than a whole standard deviation was allowed."""
+        return 0 if self.reach is None else int(np.sum(np.asarray(self.reach) < 1.0))
 
 
 class LocalStates(eqx.Module):
@@ -115,8 +137,12 @@ def without_outputs(own: ClientPosterior, seen: Float[Array, " Q"]) -> ClientPos
     )
     if own.tangents is None:
         return own
-    moved = (kept(own.tangents.deviation), kept(own.tangents.loadings))
-    return eqx.tree_at(lambda p: (p.tangents.deviation, p.tangents.loadings), own, moved)
+
+    def both(t: Tangents) -> Tangents:
+        middle = None if t.middle is None else both(t.middle)
+        return replace(t, deviation=kept(t.deviation), loadings=kept(t.loadings), middle=middle)
+
+    return replace(own, tangents=both(own.tangents))
 
 
 class Population(eqx.Module):

@@ -31,7 +31,7 @@ from pfedhgp.gp.features import Basis
 from pfedhgp.model import local_states
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, deviation_loadings
 from pfedhgp.model.fitted import FittedModel
-from pfedhgp.model.posterior import LocalStates, Tangents
+from pfedhgp.model.posterior import LocalStates, Moved, Tangents
 
 LAYERS = ("global", "deviation", "local")
 
@@ -185,7 +185,10 @@ def moments(
 
 @batchable(effort="low")
 def tilt(predictor: Predictor, X: Float[Array, "n d"]) -> Float[Array, "n 3 Q P"]:
-    """∂f/∂e of the three layers at each row, in scaled units; no columns where nothing was averaged."""
+    """What one standard deviation of each e does to the three layers at each row, in scaled units.
+
+    Half the difference between both ends (see `Tangents`); no columns where nothing was averaged.
+    """
     p = predictor
     outputs = p.noise.shape[0]
     if p.tangents is None or p.block is None or p.jitter is None:
@@ -210,10 +213,20 @@ def tilt(predictor: Predictor, X: Float[Array, "n d"]) -> Float[Array, "n 3 Q P"
 
     point = (flat, B_dev, B_loc, p.mean)
 
-    def along(direction: tuple) -> Array:
-        return jax.jvp(layers, point, direction)[1]
+    signs = jnp.array([1.0, -1.0], X.dtype)
 
-    return jnp.moveaxis(jax.lax.map(along, (t.kernels, t.deviation, t.loadings, t.weights)), 0, -1)
+    def along(half: Moved, middle: Moved | None) -> Array:
+        if middle is None:
+            return jax.jvp(layers, point, half)[1]
+        halfway = jax.tree.map(jnp.add, point, middle)
+        ends = jax.vmap(
+            lambda sign: layers(*(at + sign * h for at, h in zip(halfway, half, strict=True)))
+        )(signs)
+        return 0.5 * (ends[0] - ends[1])
+
+    middles = None if t.middle is None else t.middle.moved
+    columns = jax.lax.map(lambda pair: along(*pair), (t.moved, middles))
+    return jnp.moveaxis(columns, 0, -1)
 
 
 @batchable()

@@ -18,6 +18,7 @@ from pfedhgp.inference.structured import clients as structured_clients
 from pfedhgp.inference.structured.client_step import StepOptions
 from pfedhgp.model import files, prediction
 from pfedhgp.model.blocks import ClientBlock, deviation_loadings
+from pfedhgp.model.posterior import Tangents
 from support import posteriors
 
 JITTER = 1e-8
@@ -115,6 +116,78 @@ def test_parameters_are_refined_before_their_curvature_is_taken(monkeypatch):
     assert np.all(np.array(now) < 0.3 * np.array(before))
 
 
+# -------------------------------------------------------------- how far the bound allows a direction
+
+
+def swings(log_density, value, centre=(0.0,), factor=((1.0,),)):
+    """`secants` of a density and a function of ψ, which stands for all that predictions are made of."""
+    centre, factor = jnp.asarray(centre), jnp.asarray(factor)
+
+    def look(z):
+        made = Tangents(value(z), jnp.zeros((1, 0)), jnp.zeros((1, 0)), z)
+        return log_density(z), made
+
+    return averaging.secants(look, look(centre), centre, factor)
+
+
+def test_a_gaussians_directions_are_whole_and_a_linear_functions_secants_its_tangents():
+    rng = np.random.default_rng(1)
+    F, A, centre = rng.normal(size=(3, 3)), rng.normal(size=(2, 3)), rng.normal(size=3)
+    precision = jnp.asarray(np.linalg.inv(F @ F.T))
+
+    def log_density(z):
+        return -0.5 * (z - centre) @ precision @ (z - centre)
+
+    found = swings(log_density, lambda z: jnp.asarray(A) @ z, centre, F)
+    np.testing.assert_array_equal(found.reach, 1.0)
+    np.testing.assert_allclose(found.kernels, (A @ F).T, atol=1e-12)
+    np.testing.assert_allclose(found.weights, F.T, atol=1e-12)
+    np.testing.assert_allclose(found.middle.kernels, 0.0, atol=1e-12)
+    assert found.limited == 0
+
+
+@pytest.mark.parametrize(
+    ("log_density", "reach"),
+    [
+        pytest.param(lambda z: -0.5 * z**2 / 0.3**2, 0.25, id="of sd .3: a nat is lost at .42"),
+        pytest.param(lambda z: -0.5 * z**2 / 0.8**2 + 9.0 * z, 1.0, id="a slope alone"),
+        pytest.param(lambda z: 20.0 * z**2, 0.125, id="rising: a nat is gained at .22"),
+        pytest.param(lambda z: 200.0 * z**2, 0.0, id="rising, far too steeply"),
+        pytest.param(lambda z: jnp.where(jnp.abs(z) > 0.6, jnp.nan, 0.0), 0.5, id="NaN from .6 on"),
+        pytest.param(lambda z: jnp.where(jnp.abs(z) > 0.0, -jnp.inf, 0.0), 0.0, id="nowhere else"),
+        pytest.param(lambda z: jnp.where(z > 0.3, -1e3, 0.0), 0.25, id="a cliff on one side"),
+    ],
+)
+def test_a_direction_is_as_long_as_the_bound_allows(log_density, reach):
+    found = swings(lambda z: log_density(z[0]), lambda z: jnp.exp(z))
+    np.testing.assert_array_equal(found.reach, [reach])
+    np.testing.assert_allclose(found.kernels, [[np.sinh(reach)]], atol=1e-12)
+    np.testing.assert_allclose(found.middle.kernels, [[np.cosh(reach) - 1.0 if reach else 0.0]])
+    assert found.limited == int(reach < 1.0)
+
+
+def test_a_function_is_taken_at_both_ends_however_crooked_between_them():
+    """Its derivative at ψ̄ is 400 times what a standard deviation does to it."""
+    found = swings(lambda z: -0.5 * z[0] ** 2, lambda z: 0.1 * z + jnp.sin(40.0 * z))
+    np.testing.assert_allclose(found.kernels, [[0.1 + np.sin(40.0)]], atol=1e-12)
+
+
+def test_directions_and_clients_are_limited_one_by_one():
+    """In a batch one client needs no second look, another three: each has what it has alone."""
+    widths = jnp.asarray([[1.0, 0.9], [0.1, 1.0], [0.5, 0.3]])
+
+    def one(width):
+        return swings(lambda z: -0.5 * jnp.sum((z / width) ** 2), jnp.sin, jnp.zeros(2), jnp.eye(2))
+
+    together = jax.jit(jax.vmap(one))(widths)
+    np.testing.assert_array_equal(together.reach, [[1.0, 1.0], [0.125, 1.0], [0.5, 0.25]])
+    for i, width in enumerate(widths):
+        alone = one(width)
+        jax.tree.map(
+            lambda a, b, i=i: np.testing.assert_allclose(a[i], b, atol=1e-12), together, alone
+        )
+
+
 # ------------------------------------------------------------------- predictions, against the twin
 
 
@@ -130,7 +203,7 @@ CLIENT = 1
 
 
 def averaged(case: posteriors.Case):
-    """(posterior, target, factor) of one client of the case; its own block is the prior's anchor."""
+    """One client's posterior, and its blocks at ψ̄ ∓ sFe_p; its own block is the prior's anchor."""
     model = case.model
     structure, shared = model.structure, model.shared.block
     basis = jax.jit(type(shared).basis)(shared, JITTER)
@@ -149,19 +222,17 @@ def averaged(case: posteriors.Case):
     posterior = jax.jit(partial(averaging.average, options, averaging.Averaging()))(*arguments)
 
     @jax.jit
-    def gaussian(*arguments):
+    def ends(reach, *arguments):
         target = averaging.target(options, *arguments)
         centre, factor = averaging.gaussian(target.log_density, target.best, REACH)
-        step = 1e-5
-        moved = jax.vmap(
-            lambda column: jax.vmap(lambda h: target.block_at(centre + h * column))(
-                jnp.array([-step, step])
+        columns = reach[:, None] * factor.T
+        return jax.vmap(
+            lambda column: jax.vmap(lambda sign: target.block_at(centre + sign * column))(
+                jnp.array([-1.0, 1.0])
             )
-        )(factor.T)
-        return moved, step
+        )(columns)
 
-    moved, step = gaussian(*arguments)
-    return posterior, moved, float(step)
+    return posterior, ends(posterior.tangents.reach, *arguments)
 
 
 def twin_with(case: posteriors.Case, block: ClientBlock) -> ref.Model:
@@ -188,15 +259,15 @@ def layers_at(case: posteriors.Case, block: ClientBlock, X: np.ndarray) -> ref.L
 @pytest.fixture(scope="module", params=CASES)
 def fitted(request):
     case = posteriors.make(inducing=(6, 5), **CASES[request.param])
-    posterior, moved, step = averaged(case)
+    posterior, moved = averaged(case)
     clients = {**case.model.clients, f"client {CLIENT}": posterior}
     model = replace(case.model, clients=clients)
     X = np.linspace(0.05, 0.95, 4)[:, None]
-    return case, model, posterior, moved, step, X
+    return case, model, posterior, moved, X
 
 
-def slopes(case, moved, step, X) -> dict[str, np.ndarray]:
-    """∂(layer mean)/∂e by central differences of the dense posterior's means, (nQ, P)."""
+def secants(case, moved, X) -> dict[str, np.ndarray]:
+    """Half the difference of the dense posterior's layer means at both ends of each direction, (nQ, P)."""
     count = moved.active.shape[0]
     found: dict[str, list[np.ndarray]] = {}
     for p in range(count):
@@ -205,16 +276,16 @@ def slopes(case, moved, step, X) -> dict[str, np.ndarray]:
         )
         for name in ("global", "deviation", "local", "total"):
             gap = (up.mean[name] - down.mean[name]).reshape(-1)
-            found.setdefault(name, []).append(gap / (2.0 * step))
+            found.setdefault(name, []).append(gap / 2.0)
     return {name: np.stack(columns, axis=1) for name, columns in found.items()}
 
 
-def test_prediction_is_the_twins_at_the_mean_parameters_plus_its_slopes(fitted):
+def test_prediction_is_the_twins_at_the_mean_parameters_plus_its_secants(fitted):
     """Mean and covariance of every layer, at one input and jointly, against the dense posterior."""
-    case, model, posterior, moved, step, X = fitted
+    case, model, posterior, moved, X = fitted
     p = prediction.predict(model, f"client {CLIENT}", X)
     at_mean = layers_at(case, posterior.block, X)
-    by_hand = slopes(case, moved, step, X)
+    by_hand = secants(case, moved, X)
     outputs = case.model.outputs
     np.testing.assert_allclose(p.mean.reshape(-1), at_mean.mean["total"].reshape(-1), atol=1e-8)
     wanted = at_mean.cov["total", "total"] + by_hand["total"] @ by_hand["total"].T
@@ -236,7 +307,7 @@ def test_prediction_is_the_twins_at_the_mean_parameters_plus_its_slopes(fitted):
 
 
 def test_averaging_widens_and_draws_have_its_covariance(fitted):
-    _, model, posterior, _, _, X = fitted
+    _, model, posterior, _, X = fitted
     p = prediction.predict(model, f"client {CLIENT}", X)
     bare = replace(posterior, tangents=None)
     sure = replace(model, clients={**model.clients, f"client {CLIENT}": bare})
@@ -249,7 +320,7 @@ def test_averaging_widens_and_draws_have_its_covariance(fitted):
 
 
 def test_files_keep_what_averaging_left(fitted, tmp_path):
-    _, model, _, _, _, X = fitted
+    _, model, _, _, X = fitted
     files.save(model, tmp_path / "run")
     again = files.load(tmp_path / "run")
     before, after = (prediction.predict(m, f"client {CLIENT}", X) for m in (model, again))

@@ -3,9 +3,11 @@
 50 rows do not settle a client's loadings, lengthscales and noise, and a prediction at their best values is
 too sure of itself. With ψ for these parameters, the cavity bound and the priors are log p(ψ | y) up to a
 constant. Its Gaussian approximation N(ψ̄, FFᵀ) comes from Laplace's at the best ψ̂, and one step on from it
-towards the best Gaussian; predictions are those at ψ̄, linearised around it:
-    f(x; ψ̄ + Fe) ≈ f(x; ψ̄) + (∂f/∂ψ F) e,   e ~ N(0, I)
-so they stay Gaussian, need no rows, and cost one narrow matrix more. Nothing is sent for it.
+towards the best Gaussian. Predictions are those at ψ̄, and half the difference between both ends of each
+direction, as far (s ≤ 1) as the client's bound allows:
+    f(x; ψ̄ + Fe) ≈ f(x; ψ̄) + ½ Σ_p (f(x; ψ̄ + s_pFe_p) − f(x; ψ̄ − s_pFe_p)) e_p,   e ~ N(0, I)
+so they stay Gaussian, need no rows, and cost two narrow matrices more. Nothing is sent for it. For a settled
+client a derivative at ψ̄ says about the same; where f is crooked on the way, it can be 40 times too long.
 
 The step matters as much as the spread: posteriors of loadings and lengthscales are skewed, and their best
 values lie on the overconfident side. docs/inference.md has the figures.
@@ -13,7 +15,9 @@ values lie on the overconfident side. docs/inference.md has the figures.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -24,8 +28,10 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from pfedhgp.base.batching import batchable
+from pfedhgp.errors import NumericsWarning, PFedHGPWarning
 from pfedhgp.gp import linalg
 from pfedhgp.inference.grams import Grams, accumulate
+from pfedhgp.inference.jitter import not_finite
 from pfedhgp.inference.structured.bound import cavity_bound, design_of
 from pfedhgp.inference.structured.client_step import StepOptions, log_prior
 from pfedhgp.inference.structured.posterior import client_posterior
@@ -44,6 +50,9 @@ Density = Callable[[Float[Array, " P"]], Array]
 CURVATURE_STEP = 1e-4
 SOFTEST = 1.0
 """The least precision in any direction of ψ: weak ones are not followed further than loadings' prior."""
+LEVEL = 1.0
+"""How much log p may differ at one standard deviation: twice what a Gaussian says."""
+SHORTENINGS = 3
 
 
 class Averaging(NamedTuple):
@@ -90,7 +99,12 @@ class Target(NamedTuple):
     best: Float[Array, " P"]
     block_at: Callable[[Array], ClientBlock]
     grams_at: Callable[[Array], Grams]
-    log_density: Density
+    height: Callable[[Array, Grams], Array]
+    """log p(ψ | y), where the sums at ψ are known already"""
+
+    def log_density(self, z: Float[Array, " P"]) -> Array:
+        """log p(ψ | y)"""
+        return self.height(z, self.grams_at(z))
 
 
 def target(
@@ -117,12 +131,12 @@ def target(
         design = design_of(options.structure, shared, basis, block_at(z), local_jitter)
         return accumulate(rows, design, chunk=options.chunk)
 
-    def log_density(z: Array) -> Array:
+    def height(z: Array, grams: Grams) -> Array:
         values = with_parameters(free, unravel(z))
         prior = log_prior(options.structure, values, anchored, shared.phi, floor)
-        return cavity_bound(grams_at(z), *rest) + prior
+        return cavity_bound(grams, *rest) + prior
 
-    return Target(best, block_at, grams_at, log_density)
+    return Target(best, block_at, grams_at, height)
 
 
 def average(
@@ -141,21 +155,18 @@ def average(
     found = target(options, shared, jitter, rest, client, anchor, rows, local_jitter, floor)
     centre, factor = gaussian(found.log_density, found.best, settings.reach)
 
-    def weights_at(z: Array) -> Array:
-        return _joint(found.grams_at(z), rest)[0]
+    def made_of(z: Array, grams: Grams) -> tuple[Array, Tangents]:
+        """log p(ψ | y), and what predictions at ψ are made of."""
+        block = found.block_at(z)
+        kernels, _ = ravel_pytree(block.kernels)
+        B_dev = deviation_loadings(options.structure, shared, block)
+        weights = _joint(grams, rest)[0]
+        return found.height(z, grams), Tangents(kernels, B_dev, block.loadings, weights)
 
     size = rest[1].shape[0]
     grams = found.grams_at(centre)
     own = client_posterior(grams, found.block_at(centre), size)
     mean, covariance = _joint(grams, rest)
-
-    def moving(z: Array) -> Tangents:
-        block = found.block_at(z)
-        kernels, _ = ravel_pytree(block.kernels)
-        B_dev = deviation_loadings(options.structure, shared, block)
-        return Tangents(kernels, B_dev, block.loadings, weights_at(z))
-
-    tangents = jax.lax.map(lambda column: jax.jvp(moving, (centre,), (column,))[1], factor.T)
     return ClientPosterior(
         block=own.block,
         offset=own.offset,
@@ -163,8 +174,99 @@ def average(
         covariance=own.covariance,
         shared_mean=mean[:size],
         shared_covariance=covariance[:size, :size],
-        tangents=tangents,
+        tangents=secants(
+            lambda z: made_of(z, found.grams_at(z)), made_of(centre, grams), centre, factor
+        ),
     )
+
+
+def with_averages(
+    plain: Sequence[ClientPosterior],
+    averaged: ClientPosterior,
+    few: np.ndarray,
+    names: Sequence[str],
+) -> list[ClientPosterior]:
+    """`plain`, but the averaged posteriors for clients with `few` rows; says where these were limited."""
+    found, bad = list(plain), not_finite(averaged, len(plain))
+    for i in (int(index) for index in np.flatnonzero(few)):
+        if bad[i]:
+            warnings.warn(
+                f"client {names[i]!r} keeps its best parameters: an average over them is not finite",
+                NumericsWarning,
+                stacklevel=3,
+            )
+            continue
+        found[i] = jax.tree.map(lambda leaf, i=i: leaf[i], averaged)
+    parts = {
+        name: np.asarray(own.tangents.reach)
+        for name, own in zip(names, found, strict=True)
+        if own.tangents is not None and own.tangents.reach is not None
+    }
+    limited = [name for name, reach in parts.items() if np.any(reach < 1.0)]
+    if limited:
+        reaches = np.concatenate([parts[name] for name in limited])
+        warnings.warn(
+            f"averaging over parameters was limited in {int(np.sum(reaches < 1.0))} of "
+            f"{len(reaches)} directions at {len(limited)} of {len(parts)} clients, the first is "
+            f"{limited[0]!r}: training has not settled there, more rounds help",
+            PFedHGPWarning,
+            stacklevel=3,
+        )
+    return found
+
+
+def secants(
+    look: Callable[[Array], tuple[Array, Tangents]],
+    here: tuple[Array, Tangents],
+    centre: Float[Array, " P"],
+    factor: Float[Array, "P P"],
+) -> Tangents:
+    """(f(ψ̄ + sFe_p) − f(ψ̄ − sFe_p))/2 for each p, with s = 1, or as far as the client's bound allows.
+
+    A Gaussian falls by ½ from ψ̄ to one standard deviation. Where log p, as the mean of both ends, is more
+    than LEVEL below ψ̄'s (too long a direction) or above it (no maximum: the search has not settled), s is
+    halved, SHORTENINGS times at most. A direction that fails even then is dropped: s = 0. `look` gives log p
+    and what predictions are made of, `here` the same at ψ̄.
+    """
+    size = centre.shape[0]
+
+    def fails(heights: Array) -> Array:
+        rise = 0.5 * (heights[:size] + heights[size:]) - here[0]
+        return ~(jnp.abs(rise) <= LEVEL)  # not finite fails too
+
+    def going(state: tuple) -> Array:
+        tries, _, heights, _ = state
+        return (tries <= SHORTENINGS) & jnp.any(fails(heights))
+
+    def shorter(state: tuple) -> tuple:
+        tries, s, heights, _ = state
+        s = jnp.where(fails(heights), 0.5 * s, s)
+        return (tries + 1, s, *_ends(look, centre, s[:, None] * factor.T))
+
+    unseen = jax.tree.map(
+        lambda leaf: jnp.full(leaf.shape, jnp.nan, leaf.dtype),
+        jax.eval_shape(partial(_ends, look), centre, factor.T),
+    )
+    start = (jnp.zeros((), int), jnp.full(size, 2.0, centre.dtype), *unseen)
+    _, s, heights, ends = jax.lax.while_loop(going, shorter, start)
+    s = jnp.where(fails(heights), 0.0, s)
+
+    halves = (slice(None, size), slice(size, None))
+
+    def kept(rows: Array) -> Array:
+        return jnp.where(s.reshape(-1, *[1] * (rows.ndim - 1)) > 0, rows, 0.0)
+
+    up, down = (jax.tree.map(lambda leaf, at=at: leaf[at], ends) for at in halves)
+    half = jax.tree.map(lambda a, b: kept(0.5 * (a - b)), up, down)
+    middle = jax.tree.map(lambda a, b, now: kept(0.5 * (a + b) - now[None]), up, down, here[1])
+    return replace(half, reach=s, middle=middle)
+
+
+def _ends(
+    look: Callable[[Array], tuple[Array, Tangents]], centre: Array, columns: Array
+) -> tuple[Array, Tangents]:
+    """`look` at ψ̄ + each column, then at ψ̄ − each."""
+    return jax.lax.map(look, jnp.concatenate([centre[None] + columns, centre[None] - columns]))
 
 
 def gaussian(

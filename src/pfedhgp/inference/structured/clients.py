@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pfedhgp.errors import NumericsWarning
 from pfedhgp.gp.kernels import Kernel
 from pfedhgp.gp.noise import Noise
 from pfedhgp.inference.arrays import (
@@ -33,7 +31,7 @@ from pfedhgp.inference.jitter import not_finite, raised
 from pfedhgp.inference.protocols import Arrays
 from pfedhgp.inference.starts.budget import round_up, spacing
 from pfedhgp.inference.structured import client_step, long_series
-from pfedhgp.inference.structured.averaging import batched_average, parameters
+from pfedhgp.inference.structured.averaging import batched_average, parameters, with_averages
 from pfedhgp.inference.structured.bound import GlobalEvidence, Statistics
 from pfedhgp.inference.structured.client_step import Broadcast, Info, StepOptions
 from pfedhgp.inference.structured.posterior import (
@@ -302,18 +300,9 @@ class StructuredClients:
             jnp.asarray(self.jitter),
             jnp.asarray(self.floor),
         )
-        bad = not_finite(averaged, count)
-        for i in (int(index) for index in np.flatnonzero(few)):
-            if bad[i]:
-                warnings.warn(
-                    f"client {self._name(i)!r} keeps its best parameters: an average over them "
-                    "is not finite",
-                    NumericsWarning,
-                    stacklevel=2,
-                )
-                continue
-            found[i] = jax.tree.map(lambda leaf, i=i: leaf[i], averaged)
-        return without_unseen(found, np.asarray(self.rows.mask))
+        names = [self._name(i) for i in range(count)]
+        averages = with_averages(found, averaged, few, names)
+        return without_unseen(averages, np.asarray(self.rows.mask))
 
     def _with_states(
         self, shared: GlobalPosterior, found: list[ClientPosterior], jitter: float
