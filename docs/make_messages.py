@@ -14,14 +14,14 @@ INTRODUCTION = """\
 
 <!-- Made by `make messages` from src/pfedhgp/federation/schema.py. Do not edit. -->
 
-Everything that crosses between the server and a client is on this page. The server asks, each client
-replies, and the server goes on with the totals over clients. No message has a row, and none has a client's
-weights, inducing inputs or loadings. What can be learned from the numbers all the same, the README and
-[deploy.md](deploy.md) say.
+Everything that crosses between the server and a client is on this page. The server asks, each
+client replies, and the server goes on with the totals over clients. No message has a row, and none
+has a client's weights, inducing inputs or loadings. That does not make the numbers harmless:
+[privacy](privacy.md) says what can be learned from them.
 
-Every array is float64. Of a symmetric matrix (*sym*) the upper triangle is sent, of a triangular one (*tri*)
-the lower triangle, row by row. All numbers must be finite. A server and its sites on other machines also
-check names, shapes and ranges, and refuse a message that breaks them.
+Every array is float64. Of a symmetric matrix (*sym*) the upper triangle is sent, of a triangular
+one (*tri*) the lower triangle, row by row. All numbers must be finite. A server and its sites on
+other machines also check names, shapes and ranges, and refuse a message that breaks them.
 
 The file `messages.jsonl` and a site's audit log have one line for each message: its kind, the names and
 shapes of its arrays and their bytes, never a value.

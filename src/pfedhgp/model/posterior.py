@@ -6,7 +6,7 @@ offset = W⁻¹H_cᵀΣ⁻¹y, G = W⁻¹H_cᵀΣ⁻¹H_g and covariance = W⁻�
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -53,11 +53,6 @@ class Tangents(eqx.Module):
     def moved(self) -> Moved:
         """The four that predictions are made of."""
         return self.kernels, self.deviation, self.loadings, self.weights
-
-    @property
-    def limited(self) -> int:
-        """In how many directions less than a whole standard deviation was allowed."""
-        return 0 if self.reach is None else int(np.sum(np.asarray(self.reach) < 1.0))
 
 
 class LocalStates(eqx.Module):
@@ -143,6 +138,24 @@ def without_outputs(own: ClientPosterior, seen: Float[Array, " Q"]) -> ClientPos
         return replace(t, deviation=kept(t.deviation), loadings=kept(t.loadings), middle=middle)
 
     return replace(own, tangents=both(own.tangents))
+
+
+def limits_in_words(clients: Mapping[str, ClientPosterior]) -> str | None:
+    """In how many directions averaging went less far than one standard deviation; None: nowhere."""
+    reach = {
+        name: np.asarray(own.tangents.reach)
+        for name, own in clients.items()
+        if own.tangents is not None and own.tangents.reach is not None
+    }
+    limited = [name for name, s in reach.items() if np.any(s < 1.0)]
+    if not limited:
+        return None
+    s = np.concatenate([reach[name] for name in limited])
+    return (
+        f"averaging over parameters was limited in {int(np.sum(s < 1.0))} of {len(s)} directions "
+        f"({int(np.sum(s == 0.0))} left out) at {len(limited)} of {len(reach)} clients, the first is "
+        f"{limited[0]!r}: training has not settled there, more rounds help"
+    )
 
 
 class Population(eqx.Module):

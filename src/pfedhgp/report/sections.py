@@ -9,6 +9,7 @@ import numpy as np
 from markupsafe import Markup
 
 from pfedhgp.inference.ending import in_words
+from pfedhgp.model.posterior import limits_in_words
 from pfedhgp.report import carpet, charts, facts, figures, scores, words
 from pfedhgp.report.gathered import Gathered, both
 from pfedhgp.report.shares import PARTS, evidence, shares, signs_of_uncertainty
@@ -108,13 +109,18 @@ def _range(values: Sequence[int]) -> str:
 
 
 def convergence(found: Gathered) -> dict[str, Any]:
-    """The bound and the bytes by round."""
+    """The bound and the bytes by round, how training ended, and where averaging was limited."""
     history = found.model.history
     known = any(h.get("bound") is not None for h in history)
     if not history:
-        return {"figure": None, "known": known, "ended": None}
+        return {"figure": None, "known": known, "ended": None, "limited": None}
     figure = both(lambda w, key: charts.convergence(history, width=w, name=key), "convergence")
-    return {"figure": figure, "known": known, "ended": in_words(history)}
+    return {
+        "figure": figure,
+        "known": known,
+        "ended": in_words(history),
+        "limited": limits_in_words(found.model.clients),
+    }
 
 
 def layer_shares(found: Gathered) -> dict[str, Any]:

@@ -43,7 +43,7 @@ from pfedhgp.model.blocks import (
     from_free,
     to_free,
 )
-from pfedhgp.model.posterior import ClientPosterior, Tangents
+from pfedhgp.model.posterior import ClientPosterior, Tangents, limits_in_words
 
 Density = Callable[[Float[Array, " P"]], Array]
 
@@ -197,21 +197,9 @@ def with_averages(
             )
             continue
         found[i] = jax.tree.map(lambda leaf, i=i: leaf[i], averaged)
-    parts = {
-        name: np.asarray(own.tangents.reach)
-        for name, own in zip(names, found, strict=True)
-        if own.tangents is not None and own.tangents.reach is not None
-    }
-    limited = [name for name, reach in parts.items() if np.any(reach < 1.0)]
-    if limited:
-        reaches = np.concatenate([parts[name] for name in limited])
-        warnings.warn(
-            f"averaging over parameters was limited in {int(np.sum(reaches < 1.0))} of "
-            f"{len(reaches)} directions at {len(limited)} of {len(parts)} clients, the first is "
-            f"{limited[0]!r}: training has not settled there, more rounds help",
-            PFedHGPWarning,
-            stacklevel=3,
-        )
+    told = limits_in_words(dict(zip(names, found, strict=True)))
+    if told is not None:
+        warnings.warn(told, PFedHGPWarning, stacklevel=3)
     return found
 
 
