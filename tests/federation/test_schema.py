@@ -125,8 +125,8 @@ def test_sketches_for_zones_are_as_the_schema_says():
         name: OwnFunction(rng.normal(size=(cells, 1)), variance[name], np.ones((cells, 1)), near)
         for name in names
     }
-    said = comparison.Exchange(names)
-    comparison.Comparison(own, names, size=size, seed=3, grid="g", exchange=said)
+    said = comparison.SketchLog(names)
+    comparison.Comparison(own, names, size=size, seed=3, grid="g", log=said)
     few = {"G": cells, "S": int(own["c"].peaks.sum())}
     assert 0 < few["S"] < size
     exchanges = [("zones", 3, {"G": cells, "S": size}), ("zones: coverage", 1, few)]
@@ -138,8 +138,8 @@ def test_sketches_for_zones_are_as_the_schema_says():
             for content in (EXCHANGES[name].request, EXCHANGES[name].reply)
         )
         expected += ([request] if request else []) + replies * [reply]
-    assert [line["arrays"] for line in said.log] == expected
-    assert {line["kind"] for line in said.log} == {"zones"}
+    assert [line["arrays"] for line in said.entries] == expected
+    assert {line["kind"] for line in said.entries} == {"zones"}
 
 
 def test_log_lines_have_names_shapes_and_bytes():

@@ -17,7 +17,7 @@ from pfedhgp.data.readers import Observations
 from pfedhgp.errors import InputError, PFedHGPWarning
 from pfedhgp.zones import groups as zone_groups
 from pfedhgp.zones import sketches as zone_sketches
-from pfedhgp.zones.comparison import Comparison, Exchange
+from pfedhgp.zones.comparison import Comparison, SketchLog
 from pfedhgp.zones.operators import operator, operator_distances
 from pfedhgp.zones.sketches import OwnFunction, neighbours
 from support.reference_zones import best_linear_guess, own_covariance, papers_operator
@@ -241,22 +241,20 @@ def test_sparse_clients_join_the_group_whose_function_they_share(sure_of_rows: f
     seen = np.zeros((80, 1))
     seen[::10] = sure_of_rows
     own["e"] = OwnFunction(seen * waves[1][:, None], 1.0 - seen, np.ones((80, 1)), near)
-    names, exchange = tuple(own), Exchange(tuple(own))
+    names, log = tuple(own), SketchLog(tuple(own))
     whole = np.array([np.mean((own["e"].mean - own[name].mean) ** 2) for name in "ab"])
     assert whole[0] < whole[1]
     for seed in range(5):
-        found = Comparison(
-            own, names, size=30, seed=seed, grid="", exchange=exchange if seed == 0 else None
-        )
+        found = Comparison(own, names, size=30, seed=seed, grid="", log=log if seed == 0 else None)
         assert [names[i] for i in found.sparse] == ["e"]
         assert found.label(2, "agglomerative").tolist() == [0, 1, 0, 1, 1]
-    sent = [entry for entry in exchange.log if entry["from"] == "a"]
-    under = [entry["public"].get("under") for entry in exchange.log if entry["from"] == "server"]
+    sent = [entry for entry in log.entries if entry["from"] == "a"]
+    under = [entry["public"].get("under") for entry in log.entries if entry["from"] == "server"]
     assert under == [None, "e"]
     assert [entry["arrays"]["sketch"] for entry in sent] == [[one.size] for one in found.sent]
     assert np.flatnonzero(own["e"].peaks).tolist() == list(range(0, 80, 10))
     assert found.sent[1].size == 8
-    told = [entry["arrays"] for entry in exchange.log if entry["from"] == "e"]
+    told = [entry["arrays"] for entry in log.entries if entry["from"] == "e"]
     assert told == [
         {"sketch": [30], "variance": [], "coverage": []},
         {"coverage": [80]},

@@ -123,7 +123,7 @@ def demo(
     command = NEXT.format(table=out / TABLE)
     if as_json:
         files = {"run": str(out / MODEL), "report": str(page), "data": str(out / TABLE)}
-        found = {"members": zones.zones.members(), "ari": agreement(zones)}
+        found = {"members": zones.zones.members(), "ari": zones.agreement()}
         told = {"scores": overall, "seconds_by_model": seconds, "zones": found}
         result({**files, **told, **took, "next": command})
         return
@@ -306,16 +306,6 @@ def write_zones(zones: KeptZones, run: Path) -> None:
     write(zones, run / zone_files.FOLDER, open_run(run)["sha256"])
 
 
-def agreement(zones: KeptZones) -> float:
-    """The adjusted Rand index of groups and true zones: 1 is equal, 0 is chance."""
-    from sklearn.metrics import adjusted_rand_score
-
-    truth, names = zones.truth or {}, zones.zones.clients
-    return float(
-        adjusted_rand_score([truth[n] for n in names], [zones.zones.labels[n] for n in names])
-    )
-
-
 def zones_in_words(zones: KeptZones) -> list[str]:
     """The groups that were found, and whether they are the town's."""
     truth = zones.truth or {}
@@ -323,7 +313,7 @@ def zones_in_words(zones: KeptZones) -> list[str]:
     for i, members in enumerate(zones.zones.members()):
         inside = dict.fromkeys(truth[name] for name in members)
         lines.append(f"  {i + 1}  {', '.join(members)}: {' and '.join(inside)}")
-    ari = agreement(zones)
+    ari = zones.agreement()
     same = "the town's own zones" if ari == 1.0 else "not quite the town's own zones"
     lines.append(f"These are {same} (agreement, ARI, {ari:.2f}). {sent_for(zones.zones)}")
     return lines

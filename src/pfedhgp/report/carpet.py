@@ -11,7 +11,6 @@ from collections.abc import Mapping
 import matplotlib.dates as mdates
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.patches import PathPatch
 
 from pfedhgp.report.figures import band, set_x_axis, wide_enough
 from pfedhgp.report.theme import COLOURS, NARROW, boxes, drawing, new_figure, to_svg
@@ -109,11 +108,13 @@ def _strips(axes: Axes, view: Slice, own: np.ndarray, largest: float) -> None:
             rows, at_column = np.nonzero((shade == level) & (np.sign(own) == sign))
             if len(rows):
                 axes.add_patch(
-                    PathPatch(
-                        boxes(rows, middles[at_column], width=widths[at_column], height=0.84),
+                    boxes(
+                        rows,
+                        middles[at_column],
+                        width=widths[at_column],
+                        height=0.84,
                         color=COLOURS[role],
                         alpha=STRONGEST * level / (SHADES - 1),
-                        lw=0,
                         gid=f"{'above' if sign > 0 else 'below'}-{level}",
                     )
                 )

@@ -8,8 +8,8 @@ import numpy as np
 from markupsafe import Markup
 
 from pfedhgp.report import facts, figures, scores
-from pfedhgp.report.gathered import Gathered, both
-from pfedhgp.report.theme import NARROW
+from pfedhgp.report.gathered import Gathered
+from pfedhgp.report.theme import NARROW, both
 
 MOST_PANELS = 8
 """Figures a client: one for each output and input, up to this."""

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from importlib import resources
 from typing import Any
 
-import jinja2
 import numpy as np
 from markupsafe import Markup
 
 from pfedhgp.report import words
-from pfedhgp.report.gathered import both
-from pfedhgp.report.theme import COLOURS, NARROW, drawing, new_figure, plain_legend, to_svg
+from pfedhgp.report.theme import COLOURS, NARROW, both, drawing, new_figure, plain_legend, to_svg
 
 SHOWN = 4
 """Channels that get a line of their own: those that said most."""
@@ -22,16 +19,10 @@ LINES = ("global", "deviation", "local", "held")
 
 def section(content: Mapping[str, Any], *, axis: words.InputAxis) -> Markup:
     """The block that the page includes; `content` is that of classified.json."""
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    environment.filters |= {
-        "number": words.number,
-        "percent": words.percent,
-        "shown": words.shown,
-    }
     calls = [
         {
             **call,
-            "figure": both(partial(_drawn, call, axis), f"why-{place}"),
+            "figure": both(partial(why_chart, call, axis), f"why-{place}"),
             "stretches": [
                 {**each, "start": axis.point(each["start"]), "end": axis.point(each["end"])}
                 for each in call["stretches"]
@@ -39,16 +30,10 @@ def section(content: Mapping[str, Any], *, axis: words.InputAxis) -> Markup:
         }
         for place, call in enumerate(content["calls"])
     ]
-    file = resources.files("pfedhgp.report") / "diagnosis.html"
-    template = environment.from_string(file.read_text("utf-8"))
-    return Markup(template.render({**content, "calls": calls}))
+    return Markup(words.template("diagnosis.html").render({**content, "calls": calls}))
 
 
-def _drawn(call: Mapping[str, Any], axis: words.InputAxis, width: int, name: str) -> str:
-    return why_chart(call, axis, width=width, name=name)
-
-
-def why_chart(call: Mapping[str, Any], axis: words.InputAxis, *, width: int, name: str) -> str:
+def why_chart(call: Mapping[str, Any], axis: words.InputAxis, width: int, name: str) -> str:
     """Nats for the class chosen, stretch by stretch: the strongest channels, and the sum of all so far."""
     nats, places = np.asarray(call["nats"]), axis.values(call["places"])
     with drawing():

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from markupsafe import Markup
 
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.report import facts, scores, words
-from pfedhgp.report.theme import NARROW, WIDE
 from pfedhgp.report.views import ClientView, choose, finest_scale, grid_size, view_client
 
 if TYPE_CHECKING:
@@ -94,9 +92,3 @@ def gather(
         views=views,
         since=[max(1.0 - CLEAR_SCALES * scale, 0.0) for scale in finest],
     )
-
-
-def both(draw: Callable[[int, str], str], key: str) -> Markup:
-    """The figure for desktops and the one for phones; the page shows one of them."""
-    wide, narrow = (Markup(draw(w, f"{key}-{w}")) for w in (WIDE, NARROW))
-    return Markup('<div class="wide">{}</div><div class="narrow">{}</div>').format(wide, narrow)

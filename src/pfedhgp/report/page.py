@@ -8,7 +8,6 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jinja2
 from markupsafe import Markup
 
 from pfedhgp.base import atomic_files
@@ -77,20 +76,10 @@ def render(
 ) -> str:
     """The page as text."""
     found = gather(model, rows=rows, metrics=metrics or {}, held_out=held_out, others=others)
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    environment.filters |= {
-        "number": words.number,
-        "percent": words.percent,
-        "bytes": words.byte_size,
-        "duration": words.duration,
-        "shown": words.shown,
-    }
-    folder = resources.files("pfedhgp.report")
-    template = environment.from_string((folder / "template.html").read_text("utf-8"))
-    css = (folder / "style.css").read_text("utf-8")
+    css = (resources.files("pfedhgp.report") / "style.css").read_text("utf-8")
     own = zone_section.section(zones) if zones is not None else None
     cycles = classified and diagnosis_section.section(classified, axis=found.axes[0])
-    page = template.render(
+    page = words.template("template.html").render(
         _context(found), zones=own, diagnosis=cycles, css=Markup(css), version=__version__
     )
     return shorter_names(_TABLE.sub(_labelled, page))

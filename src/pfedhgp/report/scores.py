@@ -9,6 +9,7 @@ import numpy as np
 from markupsafe import Markup
 
 from pfedhgp.report import charts
+from pfedhgp.report.theme import both
 
 if TYPE_CHECKING:
     from pfedhgp.report.gathered import Gathered
@@ -83,8 +84,6 @@ def baselines(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
     ours = (metrics.get("overall") or {}).get("client_mean") or {}
     if not others or ours.get("rmse") is None:
         return None
-    from pfedhgp.report.gathered import both
-
     scores = {"this model": ours, **{n: s.get("client_mean") or {} for n, s in others.items()}}
     best = {
         metric: min((v for s in scores.values() if (v := s.get(metric)) is not None), default=None)

@@ -11,8 +11,9 @@ from markupsafe import Markup
 from pfedhgp.inference.ending import in_words
 from pfedhgp.model.posterior import limits_in_words
 from pfedhgp.report import carpet, charts, facts, figures, scores, words
-from pfedhgp.report.gathered import Gathered, both
+from pfedhgp.report.gathered import Gathered
 from pfedhgp.report.shares import PARTS, evidence, shares, signs_of_uncertainty
+from pfedhgp.report.theme import both
 
 FEW_LINES = 5
 """So many clients' lines can be told apart in one figure."""

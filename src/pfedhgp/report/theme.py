@@ -9,15 +9,17 @@ from __future__ import annotations
 import html
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from matplotlib.ticker import ScalarFormatter
 
@@ -179,15 +181,26 @@ def standalone(svg: str) -> str:
     return f'<?xml version="1.0" encoding="utf-8"?>\n{text.replace("<svg ", f"<svg {own} ", 1)}'
 
 
+def both(draw: Callable[[int, str], str], key: str) -> Markup:
+    """The figure for desktops and the one for phones; the page shows one of them."""
+    wide, narrow = (Markup(draw(w, f"{key}-{w}")) for w in (WIDE, NARROW))
+    return Markup('<div class="wide">{}</div><div class="narrow">{}</div>').format(wide, narrow)
+
+
 def boxes(
-    rows: np.ndarray, columns: np.ndarray, *, width: float | np.ndarray, height: float
-) -> Path:
-    """A box around each (column, row), as one path."""
+    rows: np.ndarray,
+    columns: np.ndarray,
+    *,
+    width: float | np.ndarray,
+    height: float,
+    **look: Any,
+) -> PathPatch:
+    """A box around each (column, row), as one patch without an outline."""
     x, y = 0.5 * np.broadcast_to(width, columns.shape), np.full(rows.shape, 0.5 * height)
     corners = [(-x, -y), (x, -y), (x, y), (-x, y), (-x, -y)]
     vertices = np.stack([np.stack([columns + dx, rows + dy], 1) for dx, dy in corners], 1)
     codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
-    return Path(vertices.reshape(-1, 2), codes * len(rows))
+    return PathPatch(Path(vertices.reshape(-1, 2), codes * len(rows)), lw=0, **look)
 
 
 def _name_offsets(figure: Figure) -> None:

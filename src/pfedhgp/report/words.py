@@ -6,14 +6,30 @@ import math
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib import resources
 from typing import Any
 
+import jinja2
 import numpy as np
 import numpy.typing as npt
 
 from pfedhgp.model.fitted import FittedModel
 
 DASH = "–"
+
+
+def template(name: str) -> jinja2.Template:
+    """A template of this package, with the words below as its filters."""
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    environment.filters |= {
+        "number": number,
+        "percent": percent,
+        "bytes": byte_size,
+        "duration": duration,
+        "shown": shown,
+    }
+    text = (resources.files("pfedhgp.report") / name).read_text("utf-8")
+    return environment.from_string(text)
 
 
 def shown(name: object, limit: int = 48) -> str:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.patches import PathPatch
 from scipy.cluster.hierarchy import dendrogram, to_tree
 
 from pfedhgp.report.theme import (
@@ -124,24 +123,16 @@ def heat_map(zones: Zones, *, name: str = "distances") -> str:
         for level in range(LEVELS):
             cells = np.argwhere(shade == level)
             if len(cells):
-                axes.add_patch(
-                    PathPatch(
-                        boxes(*cells.T, width=0.96, height=0.92),
-                        color=COLOURS["prediction"],
-                        alpha=0.04 + 0.9 * level / (LEVELS - 1),
-                        lw=0,
-                        gid=f"level-{level}",
-                    )
-                )
+                look: dict[str, Any] = {"color": COLOURS["prediction"], "gid": f"level-{level}"}
+                look["alpha"] = 0.04 + 0.9 * level / (LEVELS - 1)
+                axes.add_patch(boxes(*cells.T, width=0.96, height=0.92, **look))
         axes.set_xlim(-0.5, len(names) - 0.5)
         axes.set_xticks([])
         axes.spines["bottom"].set_visible(False)
-        for i, client in enumerate(
-            names
-        ):  # groups along the bottom, in place of names on their side
-            axes.plot(
-                [i - 0.46, i + 0.46], [len(names) - 0.35] * 2, color=colour(zones.labels[client])
-            )
+        # Groups along the bottom, in place of names on their side.
+        for i, client in enumerate(names):
+            tint = colour(zones.labels[client])
+            axes.plot([i - 0.46, i + 0.46], [len(names) - 0.35] * 2, color=tint)
             axes.lines[-1].set(lw=4.0, clip_on=False, solid_capstyle="butt", gid=f"strip-{i}")
         axes.set_title("Distances: the stronger, the nearer")
         return to_svg(figure, name=name, label="Distances between clients, in the tree's order")

@@ -10,11 +10,10 @@ import re
 from importlib import resources
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
 from pfedhgp.report import words, zone_figures
-from pfedhgp.report.gathered import both
+from pfedhgp.report.theme import both
 from pfedhgp.zones.files import KeptZones
 
 MOST_DRAWN = 80
@@ -39,7 +38,7 @@ def section(kept: KeptZones) -> Markup:
         "sent": sent,
         "truth": _truth(kept),
     }
-    return Markup(_template("zones.html").render(context))
+    return Markup(words.template("zones.html").render(context))
 
 
 def _map(kept: KeptZones) -> Markup | None:
@@ -65,14 +64,10 @@ def _truth(kept: KeptZones) -> dict[str, Any] | None:
     """The zones that made-up data have, and how well the groups found agree with them."""
     if kept.truth is None:
         return None
-    from sklearn.metrics import adjusted_rand_score
-
-    true = [kept.truth[name] for name in kept.zones.clients]
-    found = [kept.zones.labels[name] for name in kept.zones.clients]
     names = dict.fromkeys(kept.truth.values())
     return {
         "zones": {z: [c for c, own in kept.truth.items() if own == z] for z in names},
-        "ari": float(adjusted_rand_score(true, found)),
+        "ari": kept.agreement(),
     }
 
 
@@ -95,10 +90,3 @@ def page(kept: KeptZones) -> str:
         f'<link rel="icon" href="data:,"><style>{css}</style></head>\n'
         f'<body><div class="layout alone"><main>{section(kept)}</main></div></body></html>\n'
     )
-
-
-def _template(name: str) -> jinja2.Template:
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    environment.filters |= {"shown": words.shown, "number": words.number, "bytes": words.byte_size}
-    text = (resources.files("pfedhgp.report") / name).read_text("utf-8")
-    return environment.from_string(text)

@@ -23,8 +23,8 @@ from pfedhgp.zones import groups as grouping
 from pfedhgp.zones import sketches as sketching
 from pfedhgp.zones.comparison import (
     Comparison,
-    Exchange,
     Sketch,
+    SketchLog,
     distinct,
     grid_name,
     joint_matrix,
@@ -114,11 +114,11 @@ def discover(
         return _by_operators(model, names, how, rows)
     points = _grid(model, how.grid)
     size = how.sketch_size(len(points) * model.outputs)
-    own = known.own if known else _own_functions(model, names, points)
+    own = known.own if known else {n: sketching.own_function(model, n, points) for n in names}
     for name in names:
         if not own[name].peaks.any():
             _warn(f"client {name!r} adds nothing to what all clients share: its group is arbitrary")
-    exchange = Exchange(names)
+    sent = SketchLog(names)
     found = Comparison(
         own,
         names,
@@ -126,7 +126,7 @@ def discover(
         seed=how.seed,
         grid=grid_name(points),
         least=2 if how.groups is None else how.groups,
-        exchange=exchange,
+        log=sent,
     )
     method = str(how.method)
     count, scores = _group_count(found.between[np.ix_(found.dense, found.dense)], how)
@@ -167,14 +167,8 @@ def discover(
         },
         together=grouping.shared_membership([labels, *halves]),
         earlier=tuple(sorted({one.seed for one in before})),
-        messages=exchange.log,
+        messages=sent.entries,
     )
-
-
-def _own_functions(
-    model: FittedModel, names: tuple[str, ...], points: np.ndarray
-) -> dict[str, sketching.OwnFunction]:
-    return {name: sketching.own_function(model, name, points) for name in names}
 
 
 def _earlier(before: list[Sketch], now: list[Sketch]) -> list[Sketch]:
@@ -259,8 +253,8 @@ def _by_operators(
     labels = grouping.group(squared, count, method)
     _check_found(labels, count)
     size = int(np.shape(model.shared.block.inputs)[0]) + len(_own_inputs(model, names[0]))
-    exchange = Exchange(names)
-    exchange.request({}, [{"operator": np.zeros((size, size))} for _ in names])
+    sent = SketchLog(names)
+    sent.request({}, [{"operator": np.zeros((size, size))} for _ in names])
     return Zones(
         clients=names,
         labels={name: int(label) for name, label in zip(names, labels, strict=True)},
@@ -271,15 +265,9 @@ def _by_operators(
         groups=int(labels.max()) + 1,
         scores=scores,
         size=size,
-        grid=0,
         seed=how.seed,
-        r2={},
-        r2_of="",
-        coverage={},
-        sparse=(),
-        stability={},
         together=grouping.shared_membership([labels]),
-        messages=exchange.log,
+        messages=sent.entries,
     )
 
 

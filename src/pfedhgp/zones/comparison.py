@@ -88,16 +88,16 @@ def distinct(sketches: Iterable[Sketch]) -> list[Sketch]:
     return kept
 
 
-class Exchange:
-    """Writes both sides of an exchange to a message log."""
+class SketchLog:
+    """The message log of clustering: both sides of every exchange."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names, self.round = names, 0
-        self.log: list[dict[str, Any]] = []
+        self.entries: list[dict[str, Any]] = []
 
     def publish(self, name: str, arrays: dict[str, Any]) -> None:
         """A client publishes arrays, which the next request passes on to all."""
-        self.log.append(self._message(name, arrays).log_entry("server"))
+        self.entries.append(self._message(name, arrays).log_entry("server"))
 
     def request(
         self,
@@ -107,9 +107,9 @@ class Exchange:
     ) -> None:
         """A request of the server and all replies. `public` settings are kept in the log, values are not."""
         entry = self._message("server", arrays).log_entry("all")
-        self.log.append(entry | ({"public": dict(public)} if public else {}))
+        self.entries.append(entry | ({"public": dict(public)} if public else {}))
         for name, reply in zip(self.names, replies, strict=True):
-            self.log.append(self._message(name, reply).log_entry("server"))
+            self.entries.append(self._message(name, reply).log_entry("server"))
         self.round += 1
 
     def _message(self, sender: str, arrays: dict[str, Any]) -> Message:
@@ -131,7 +131,7 @@ class Comparison:
         seed: int,
         grid: str,
         least: int = 2,
-        exchange: Exchange | None = None,
+        log: SketchLog | None = None,
     ) -> None:
         """If fewer than `least` clients have many rows, all are compared on equal terms."""
         means = np.stack([own[name].mean.reshape(-1) for name in names])
@@ -146,13 +146,13 @@ class Comparison:
         self.sent = [first]
         self.sketches = sketching.rounded(means @ first.matrix(own, names[0]))
         self.masked: dict[int, np.ndarray] = {}
-        if exchange is not None:
+        if log is not None:
             replies = [
                 {"sketch": s, "variance": v, "coverage": c}
                 for s, v, c in zip(self.sketches, self.extra, covered, strict=True)
             ]
             request = {"grid": means.shape[1], "size": size, "seed": seed}
-            exchange.request(request, replies, first.log_entry())
+            log.request(request, replies, first.log_entry())
         for i in map(int, self.sparse):
             few = own[names[i]]
             one = Sketch(grid, int(few.peaks.sum()), seed, names[i])
@@ -162,12 +162,12 @@ class Comparison:
                     [mean @ one.matrix(own, name) for name, mean in zip(names, means, strict=True)]
                 )
             )
-            if exchange is not None:
+            if log is not None:
                 replies = [{"sketch": s} for s in self.masked[i]]
                 where = {"coverage": few.coverage.reshape(-1)}
-                exchange.publish(names[i], where)
+                log.publish(names[i], where)
                 request = {**where, "seed": seed}
-                exchange.request(request, replies, one.log_entry())
+                log.request(request, replies, one.log_entry())
         self.squared = grouping.squared_distances(self.sketches, self.extra)
         self.between = grouping.squared_distances(self.sketches, np.zeros(len(names)))
 

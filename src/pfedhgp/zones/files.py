@@ -11,6 +11,7 @@ from typing import Any
 from pfedhgp.base import atomic_files
 from pfedhgp.errors import InputError
 from pfedhgp.model.run_folder import parse_json
+from pfedhgp.zones.groups import agreement
 from pfedhgp.zones.result import Zones
 
 FOLDER, FILE = "zones", "zones.json"
@@ -25,6 +26,11 @@ class KeptZones:
     places: Places | None = None
     """(latitude, longitude)"""
     truth: Mapping[str, str] | None = None
+
+    def agreement(self) -> float:
+        """The adjusted Rand index of the groups with the true zones."""
+        truth, names = self.truth or {}, self.zones.clients
+        return agreement([truth[n] for n in names], [self.zones.labels[n] for n in names])
 
 
 def write(folder: Path, kept: KeptZones, model: str) -> None:

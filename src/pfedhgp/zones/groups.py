@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 from scipy.cluster.hierarchy import fcluster, leaves_list, linkage, optimal_leaf_ordering
 from scipy.spatial.distance import squareform
 
@@ -106,11 +107,16 @@ def shared_membership(labellings: Sequence[np.ndarray]) -> np.ndarray:
     return np.mean([labels[:, None] == labels[None, :] for labels in labellings], axis=0)
 
 
-def stability(reference: np.ndarray, others: Sequence[np.ndarray]) -> float:
-    """Mean adjusted Rand index of the other labellings with the reference."""
+def agreement(one: npt.ArrayLike, two: npt.ArrayLike) -> float:
+    """The adjusted Rand index of two labellings: 1 is equal, 0 is chance."""
     from sklearn.metrics import adjusted_rand_score
 
-    return float(np.mean([adjusted_rand_score(reference, labels) for labels in others]))
+    return float(adjusted_rand_score(one, two))
+
+
+def stability(reference: np.ndarray, others: Sequence[np.ndarray]) -> float:
+    """Mean adjusted Rand index of the other labellings with the reference."""
+    return float(np.mean([agreement(reference, labels) for labels in others]))
 
 
 def squared_distances(sketches: np.ndarray, extra: np.ndarray) -> np.ndarray:

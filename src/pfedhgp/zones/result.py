@@ -29,18 +29,18 @@ class Zones:
     scores: dict[int, float]
     """score of each number of groups, if the number was chosen and not given"""
     size: int
-    grid: int
     seed: int
-    r2: dict[str, float]
-    r2_of: str
-    """"rows" or "fitted function": what r2 was measured on; "" with operators"""
-    coverage: dict[str, float]
-    sparse: tuple[str, ...]
-    """clients with few rows, which were compared only near their rows"""
-    stability: dict[str, float]
-    """mean adjusted Rand index with the labels, over random halves and over bootstraps of the numbers sent"""
     together: np.ndarray
-    """how often two clients are in the same group over those halves"""
+    """how often two clients are in the same group over random halves of the numbers sent"""
+    grid: int = 0
+    r2: dict[str, float] = field(default_factory=dict)
+    r2_of: str = ""
+    """"rows" or "fitted function": what r2 was measured on; "" with operators"""
+    coverage: dict[str, float] = field(default_factory=dict)
+    sparse: tuple[str, ...] = ()
+    """clients with few rows, which were compared only near their rows"""
+    stability: dict[str, float] = field(default_factory=dict)
+    """mean adjusted Rand index with the labels, over those halves and over bootstraps of the numbers sent"""
     earlier: tuple[int, ...] = ()
     """seeds of sketches that clients sent before; r2 counts all of them together"""
     messages: list[dict[str, Any]] = field(default_factory=list, repr=False)

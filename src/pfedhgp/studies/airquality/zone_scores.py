@@ -25,9 +25,7 @@ Say = Callable[[str], None]
 
 
 def ari(labels: dict[str, int]) -> float:
-    from sklearn.metrics import adjusted_rand_score
-
-    return float(adjusted_rand_score([ZONES[n] for n in labels], list(labels.values())))
+    return zone_groups.agreement([ZONES[n] for n in labels], list(labels.values()))
 
 
 def nmi(labels: dict[str, int]) -> float:
