@@ -17,6 +17,7 @@ import pytest
 
 import pfedhgp.base.progress
 from pfedhgp import FederatedGP
+from pfedhgp.base.progress import Progress
 from pfedhgp.cli.fit_summary import print_summary, score_lines
 from pfedhgp.cli.main import main
 from pfedhgp.data.holdout import Holdout, split
@@ -261,7 +262,7 @@ def _interrupt(monkeypatch, *, after: int) -> None:
             if record["exchange"] >= after:
                 raise KeyboardInterrupt
 
-        yield callback
+        yield Progress(callback, lambda text: None, "finishing")
 
     monkeypatch.setattr(pfedhgp.base.progress, "progress", progress)
 
@@ -368,6 +369,7 @@ INTERRUPTED = """
 import os, signal, sys
 from contextlib import contextmanager
 import pfedhgp.base.progress
+from pfedhgp.base.progress import Progress
 from pfedhgp.cli.main import main
 
 @contextmanager
@@ -375,7 +377,7 @@ def progress(**settings):
     def callback(record):
         if record["exchange"] >= 5:
             os.kill(os.getpid(), signal.SIGINT)
-    yield callback
+    yield Progress(callback, lambda text: None, "finishing")
 
 pfedhgp.base.progress.progress = progress
 sys.exit(main(sys.argv[1:]))

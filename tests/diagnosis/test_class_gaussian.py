@@ -53,8 +53,11 @@ def test_a_channel_given_the_others_by_precision_and_by_difference(spanned):
     plain = (
         one if one.span is None else ClassGaussian(np.zeros(inside.shape[1:]), one.core, one.noise)
     )
-    there = np.ones(inside.shape[1:], bool)
-    np.testing.assert_allclose(found, plain._given_by_difference(inside, there), rtol=1e-8)
+    channels = range(inside.shape[2])
+    rest = [[p for p in channels if p != q] for q in channels]
+    others = [plain.without([q]).score(inside[:, :, rest[q]])[1] for q in channels]
+    difference = plain.score(inside)[1][:, None] - np.stack(others, axis=1)
+    np.testing.assert_allclose(found, difference, rtol=1e-8)
     assert np.all(freedom == inside.shape[1])
 
 

@@ -255,9 +255,9 @@ def test_a_smooth_stranger_is_seen_within_the_span_and_not_in_the_whole_cycle():
 def test_a_threshold_beyond_the_largest_value_follows_the_tail():
     """300 draws of a known distribution, and a share of one in a thousand: near the true quantile."""
     rng = np.random.default_rng(3)
-    found = [decision._quantile(rng.exponential(size=300), 0.001) for _ in range(200)]
+    found = [decision.quantile(rng.exponential(size=300), 0.001) for _ in range(200)]
     assert np.mean(found) == pytest.approx(-np.log(0.001), rel=0.1)
-    assert decision._quantile(np.arange(99.0), 0.05) == 94.0  # within the values: the value itself
+    assert decision.quantile(np.arange(99.0), 0.05) == 94.0  # within the values: the value itself
 
 
 def test_a_tail_that_is_short_by_chance_is_drawn_out_as_the_other_views_are():
@@ -266,12 +266,12 @@ def test_a_tail_that_is_short_by_chance_is_drawn_out_as_the_other_views_are():
     alone, together = [], []
     for _ in range(60):
         own = rng.exponential(size=(140, 6))
-        usual = decision._median_tail(own)
-        alone.append(min(decision._quantile(view, 0.0005) for view in own.T))
-        together.append(min(decision._quantile(view, 0.0005, usual) for view in own.T))
+        usual = decision.median_tail(own)
+        alone.append(min(decision.quantile(view, 0.0005) for view in own.T))
+        together.append(min(decision.quantile(view, 0.0005, usual) for view in own.T))
     assert np.mean(np.exp(-np.asarray(alone))) > 2.5 * np.mean(np.exp(-np.asarray(together)))
     wild = np.stack([rng.exponential(size=140)] * 4 + [50.0 * rng.exponential(size=140)], axis=1)
-    usual = decision._median_tail(wild)  # one wild view is not the rule
+    usual = decision.median_tail(wild)  # one wild view is not the rule
     assert usual < 3.0
-    found = decision._quantile(wild[:, 4], 0.0005, usual)
-    assert found == decision._quantile(wild[:, 4], 0.0005)
+    found = decision.quantile(wild[:, 4], 0.0005, usual)
+    assert found == decision.quantile(wild[:, 4], 0.0005)

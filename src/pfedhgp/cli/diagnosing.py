@@ -46,7 +46,7 @@ def train(config: Config, data: Ingested, make: Callable[..., FederatedGP]) -> F
     grid = np.unique(np.concatenate([client.X for client in data.training]), axis=0)
     classes, blocks = {}, {}
     for client in data.training:
-        cycles, owners = _cycles(client, grid, data.blocks)
+        cycles, owners = cycles_of(client, grid, data.blocks)
         classes[client.name], blocks[client.name] = (grid, cycles), owners
     basis: Any = config.cycle_basis
     if basis == "auto":
@@ -65,7 +65,7 @@ def train(config: Config, data: Ingested, make: Callable[..., FederatedGP]) -> F
     )
 
 
-def _cycles(
+def cycles_of(
     client: Observations, grid: np.ndarray, blocks: np.ndarray | None
 ) -> tuple[np.ndarray, list[str]]:
     """A client's rows as cycles (C, Q, n) on the grid of all, missing where it has no row; their blocks."""

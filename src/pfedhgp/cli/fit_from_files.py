@@ -29,6 +29,7 @@ from pfedhgp.settings.config import SETTINGS, Config, naming_options
 from pfedhgp.settings.for_columns import Kernels, kernel_words, model_settings
 
 if TYPE_CHECKING:
+    from pfedhgp.base.progress import Progress
     from pfedhgp.data.table import Table
     from pfedhgp.estimator import FederatedGP
 
@@ -45,7 +46,7 @@ class Job:
     quiet: bool
 
 
-Train = Callable[[Job, Any], "FederatedGP"]
+Train = Callable[[Job, "Progress"], "FederatedGP"]
 """From a job and what shows its progress to a fitted model."""
 
 
@@ -174,17 +175,13 @@ def _ingested(config: Config, tables: Sequence[Table]) -> Ingested:
 
 def _check_device(device: str) -> None:
     """Says what is wrong in the command line's words, and before the work begins."""
-    if device == "cpu":
-        return
-    import jax
+    from pfedhgp.base.numerics import has_device
 
-    try:
-        jax.devices(device)
-    except RuntimeError:
+    if not has_device(device):
         raise InputError(
             f"--device {device}: JAX finds none on this machine: leave --device out to use the CPU, "
             "or install JAX's build for it"
-        ) from None
+        )
 
 
 # ----------------------------------------------------------------------------------------- the fit
@@ -199,7 +196,7 @@ def estimator(job: Job, *, callbacks: Sequence[Any] = ()) -> FederatedGP:
     return FederatedGP(**{**vars(settings), "callbacks": callbacks})
 
 
-def train_here(job: Job, show: Any) -> FederatedGP:
+def train_here(job: Job, show: Progress) -> FederatedGP:
     """Fits in this process."""
     config, data = job.config, job.data
     if config.diagnose:
@@ -228,7 +225,7 @@ def words_of(job: Job) -> dict[str, Any]:
     return {**kernel_words(job.config), "columns": {**columns, "dropped": dropped}}
 
 
-def _progress(config: Config, *, scores: bool, quiet: bool) -> AbstractContextManager[Any]:
+def _progress(config: Config, *, scores: bool, quiet: bool) -> AbstractContextManager[Progress]:
     """What is shown on the way, from preparing to the report."""
     from pfedhgp.inference.registry import inference_named
 
@@ -245,19 +242,13 @@ def _progress(config: Config, *, scores: bool, quiet: bool) -> AbstractContextMa
     )
 
 
-def _tell(show: Any, phase: str | None) -> None:
+def _tell(show: Progress, phase: str | None) -> None:
     heed()
-    if phase is not None and hasattr(show, "phase"):
+    if phase is not None:
         show.phase(phase)
 
 
-def _step(show: Any, done: int, total: int) -> None:
-    heed()
-    if hasattr(show, "step"):
-        show.step(done, total)
-
-
-def _keep_metrics(model: FederatedGP, data: Ingested, began: float, show: Any) -> None:
+def _keep_metrics(model: FederatedGP, data: Ingested, began: float, show: Progress) -> None:
     """Scores of the held-out rows, in the data's own units, into the model's metrics."""
     from pfedhgp.estimator.evaluation import summarise
     from pfedhgp.gp.metrics import Scored
@@ -265,13 +256,13 @@ def _keep_metrics(model: FederatedGP, data: Ingested, began: float, show: Any) -
     metrics: dict[str, Any] = {"holdout": None, "data": data.ledger}
     if data.holdout is not None:
         metrics["holdout"] = data.holdout.to_json()
-        with (
-            warnings.catch_warnings()
-        ):  # a test of the future is outside the data: that is its point
+        with warnings.catch_warnings():
+            # A test of the future is outside the data: that is its point.
             warnings.simplefilter("ignore", ExtrapolationWarning)
             found = {}
             for done, client in enumerate(data.test):
-                _step(show, done, len(data.test))
+                heed()
+                show.step(done, len(data.test))
                 found[client.name] = model.predict(client.name, client.X)
         scored = {
             client.name: Scored(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -66,8 +66,11 @@ def report(
             given = observations_of(tables, columns)
         use_compilation_cache()
         from pfedhgp.cli.resplit import Shown, parts_of, warn_of
+        from pfedhgp.diagnosis import files as class_files
         from pfedhgp.estimator import FederatedGP
+        from pfedhgp.zones import files as zone_files
 
+        this = str(spec["sha256"])
         model = FederatedGP.load(run)
         parts = Shown() if given is None else parts_of(given, columns, model.model_)
         warn_of(parts.strangers, "not in the model, and not shown")
@@ -81,8 +84,8 @@ def report(
             rows=None if given is None else parts.rows,
             held_out=parts.held_out,
             others=parts.others,
-            zones=_zones(run, spec["sha256"]),
-            classified=_classified(run, spec["sha256"]),
+            zones=_stored("zones", lambda: zone_files.read(run / zone_files.FOLDER, this)),
+            classified=_stored("classified cycles", lambda: class_files.read(run, this)),
         )
     if as_json:
         result({"run": str(run), "report": str(written), "warnings": told})
@@ -90,25 +93,15 @@ def report(
         print(written)
 
 
-def _zones(run: Path, model: str) -> KeptZones | None:
-    """The zones that `pfedhgp cluster` stored in RUN; warns if they cannot be shown."""
-    from pfedhgp.zones import files as zone_files
+Stored = TypeVar("Stored")
 
+
+def _stored(what: str, read: Callable[[], Stored | None]) -> Stored | None:
+    """What another command stored in RUN for the report; warns if it cannot be shown."""
     try:
-        return zone_files.read(run / zone_files.FOLDER, model)
+        return read()
     except InputError as error:
-        warnings.warn(f"zones are left out: {error}", PFedHGPWarning, stacklevel=2)
-        return None
-
-
-def _classified(run: Path, model: str) -> dict[str, Any] | None:
-    """The result that `pfedhgp classify` stored in RUN; warns if it cannot be shown."""
-    from pfedhgp.diagnosis import files as classified
-
-    try:
-        return classified.read(run, model)
-    except InputError as error:
-        warnings.warn(f"classified cycles are left out: {error}", PFedHGPWarning, stacklevel=2)
+        warnings.warn(f"{what} are left out: {error}", PFedHGPWarning, stacklevel=2)
         return None
 
 

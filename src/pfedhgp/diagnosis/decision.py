@@ -129,7 +129,7 @@ def calibrate(
 
     Half of `false_alarms` goes to the directions towards other classes; the other kinds share the other half
     equally. A threshold is the surprise that at most its share of n + 1 such cycles exceeds. If there are too
-    few cycles for that, the tail is extrapolated from the largest twentieth (`_quantile`), and is at least as
+    few cycles for that, the tail is extrapolated from the largest twentieth (`quantile`), and is at least as
     long as the median over all kinds.
     """
     if not 0.0 < false_alarms < 1.0:
@@ -144,9 +144,9 @@ def calibrate(
     at = int(np.argmin(losses))
     own = found.surprise[np.arange(len(truth)), truth]
     shares = _shares(own, false_alarms)
-    shortest = _median_tail(own)
+    shortest = median_tail(own)
     limits = tuple(
-        _quantile(view, share, shortest) for view, share in zip(own.T, shares, strict=True)
+        quantile(view, share, shortest) for view, share in zip(own.T, shares, strict=True)
     )
     return Calibration(
         temperature=tried[at],
@@ -166,8 +166,8 @@ def _shares(own: FloatArray, false_alarms: float) -> FloatArray:
     return np.asarray(false_alarms * weights / weights.sum())
 
 
-def _median_tail(own: FloatArray) -> float:
-    """The median over kinds of the mean excess β with which `_quantile` extrapolates; 0 without cycles.
+def median_tail(own: FloatArray) -> float:
+    """The median over kinds of the mean excess β with which `quantile` extrapolates; 0 without cycles.
 
     With few held-out cycles each β is uncertain, and one that is too small by chance alarms too often.
     """
@@ -184,7 +184,7 @@ def _excess_of_largest(seen: FloatArray) -> tuple[int, float, float]:
     return k, float(np.mean(seen[n - k :] - base)), base
 
 
-def _quantile(values: FloatArray, share: float, shortest: float = 0.0) -> float:
+def quantile(values: FloatArray, share: float, shortest: float = 0.0) -> float:
     """The value that one more draw exceeds with probability at most `share`; infinite without values.
 
     Above the largest of n values the tail is exponential, u + β log(k/(n share)), with β the mean excess of

@@ -67,21 +67,12 @@ def _each(
     )
 
 
-def shared_kernels(model: FittedModel) -> list[str]:
-    """The global layer's kernels, one for each latent."""
-    block = model.shared.block
+def kernels_of(model: FittedModel, client: str | None = None) -> list[str]:
+    """The kernels of a client's local layer, one for each latent; without a client, of the global layer."""
+    block = model.shared.block if client is None else model.clients[client].block
     axes, extent = axes_of(model), np.asarray(model.scaling.extent)
-    latents = block.loadings.shape[1]
-    return [describe(unstack(block.kernels, r), axes, extent) for r in range(latents)]
-
-
-def local_kernel(model: FittedModel, client: str) -> list[str]:
-    """A client's own kernels."""
-    block = model.clients[client].block
-    axes, extent = axes_of(model), np.asarray(model.scaling.extent)
-    return [
-        describe(unstack(block.kernels, r), axes, extent) for r in range(block.loadings.shape[1])
-    ]
+    latents = range(block.loadings.shape[1])
+    return [describe(unstack(block.kernels, r), axes, extent) for r in latents]
 
 
 def layer_sizes(model: FittedModel, client: str | None = None) -> np.ndarray:

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from pfedhgp.base import atomic_files
 from pfedhgp.base.numerics import with_numerics
 from pfedhgp.errors import InputError
-from pfedhgp.report import clients, diagnosis_section, facts, scores, sections, words, zone_section
+from pfedhgp.report import diagnosis_section, facts, scores, sections, words, zone_section
 from pfedhgp.report.compact import shorter_names
 from pfedhgp.report.gathered import ClientTables, Gathered, gather
 from pfedhgp.report.views import LARGEST
@@ -117,11 +117,11 @@ def _context(found: Gathered) -> dict[str, Any]:
         "fitted": sections.fitted(found),
         "sizes": list(zip(model.output_names, facts.layer_sizes(model), strict=True)),
         "convergence": sections.convergence(found),
-        "chosen": [clients.section(found, i, name) for i, name in enumerate(found.chosen)],
+        "chosen": [sections.client_section(found, i, name) for i, name in enumerate(found.chosen)],
         "selection": len(model.clients) > LARGEST,
         "by_error": found.by_error,
         "slices": model.inputs > 1,
-        "table": clients.table(found),
+        "table": sections.client_table(found),
         "shares": layer_shares,
         "scores": scores.lines(found.metrics),
         "sharpness": scores.sharpness(found),

@@ -1,4 +1,4 @@
-"""The sections about the whole model: numbers at the top, overview, layers, outputs, fit, convergence."""
+"""The sections of the page: numbers at the top, overview, fit, convergence, layers, outputs, clients."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from pfedhgp.model.posterior import limits_in_words
 from pfedhgp.report import carpet, charts, facts, figures, scores, words
 from pfedhgp.report.gathered import Gathered
 from pfedhgp.report.shares import PARTS, evidence, shares, signs_of_uncertainty
-from pfedhgp.report.theme import both
+from pfedhgp.report.theme import NARROW, both
 
 FEW_LINES = 5
 """So many clients' lines can be told apart in one figure."""
+MOST_PANELS = 8
+"""Figures a client: one for each output and input, up to this."""
 
 
 def tiles(
@@ -79,12 +81,12 @@ def fitted(found: Gathered) -> list[tuple[str, Any]]:
         observed = sum(found.counts.values())
         facts_.append(("Observed cells fitted to", f"{observed:,}".replace(",", "\u202f")))
     also = " and deviation" if "deviation" in found.layers else ""
-    facts_ += _by_latent(f"Kernel of global{also}", facts.shared_kernels(model))
+    facts_ += _by_latent(f"Kernel of global{also}", facts.kernels_of(model))
     if "deviation" in found.layers:
         facts_.append(("φ, scale of the deviations", words.number(model.shared.block.phi)))
     if "local" in found.layers:
         name = found.chosen[0]
-        kernels = facts.local_kernel(model, name)
+        kernels = facts.kernels_of(model, name)
         facts_ += _by_latent(f"Local kernel of {words.shown(name)}", kernels)
         if len(model.clients) > 1:
             facts_.append(("Local kernels of the others", "under each client's figures"))
@@ -195,3 +197,77 @@ def _output_correlation(found: Gathered) -> np.ndarray:
         every.append(np.cov(mean.T, bias=True) + cov.mean(axis=0))
     sd = [np.sqrt(np.diagonal(c)) for c in every]
     return np.mean([c / np.outer(s, s) for c, s in zip(every, sd, strict=True)], axis=0)
+
+
+# ------------------------------------------------------------------------------- one client
+
+
+def client_section(found: Gathered, index: int, name: str) -> dict[str, Any]:
+    """A client's figures and what stands beside them."""
+    model, view = found.model, found.views[name]
+    wanted = [(j, q) for q in range(model.outputs) for j in range(len(view.slices))]
+    panels = [
+        {"figure": _panel(found, index, name, j, q), "slice": view.slices[j], "output": q}
+        for j, q in wanted[:MOST_PANELS]
+    ]
+    first = model.output_names[0]
+    return {
+        "name": name,
+        "observed": found.counts.get(name),
+        "score": scores.of_client(found.metrics, name, first),
+        "panels": panels,
+        "left_out": max(len(wanted) - MOST_PANELS, 0),
+        "local": facts.kernels_of(model, name) if "local" in found.layers else [],
+        "noise": facts.layer_sizes(model, name)[:, 3],
+    }
+
+
+def _panel(found: Gathered, index: int, name: str, j: int, q: int) -> Markup:
+    span = _span(found, j, q)
+    extent = float(found.model.scaling.extent[j]) * (1.0 - found.since[j])
+    return both(
+        lambda width, key: figures.client_panels(
+            found.views[name].slices[j],
+            q,
+            output_name=found.model.output_names[q],
+            layers=found.layers,
+            width=width,
+            name=key,
+            span=span,
+            since=found.since[j] if width <= NARROW else 0.0,
+            last=found.axes[j].length(extent),
+        ),
+        f"client-{index}-{j}-{q}",
+    )
+
+
+def _span(found: Gathered, j: int, q: int) -> float:
+    """A height that holds every client's deviation and local layer, up to a hundredth of their bands."""
+    tallest = 0.0
+    for view in found.views.values():
+        for name in ("deviation", "local"):
+            layer = view.slices[j].prediction.layers[name]
+            mean, reach = layer.mean[:, q], 2.0 * layer.sd[:, q]
+            low, high = np.quantile(mean - reach, 0.01), np.quantile(mean + reach, 0.99)
+            tallest = max(tallest, 2.0 * abs(float(low)), 2.0 * abs(float(high)))
+    return 1.05 * tallest
+
+
+def client_table(found: Gathered) -> list[dict[str, Any]]:
+    """A line for each client and output: noise, and held-out scores in that output's units."""
+    lines = []
+    wanted = ("rows", "rmse", "nll", "crps", "coverage", "width")
+    for name in found.model.clients:
+        noise = facts.layer_sizes(found.model, name)[:, 3]
+        for q, output in enumerate(found.model.output_names):
+            score = scores.of_client(found.metrics, name, output)
+            lines.append(
+                {
+                    "name": name,
+                    "output": output,
+                    "observed": found.counts.get(name),
+                    "noise": noise[q],
+                    **{key: score.get(key) for key in wanted},
+                }
+            )
+    return lines

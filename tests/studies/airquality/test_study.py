@@ -49,7 +49,7 @@ def test_the_station_gp_is_the_dense_one_at_its_parameters() -> None:
     y = 3.0 + np.sin(t) + 0.1 * rng.normal(size=40)
     at = np.array([2.0, 11.3, 25.0])
     free = np.log([1.3, 0.9, 0.05])
-    mean, variance = imputing._posterior(free, t, y - 3.0, at)
+    mean, variance = imputing.posterior(free, t, y - 3.0, at)
     kernel = lambda a, b: 0.81 * np.exp(-np.abs(a[:, None] - b[None, :]) / 1.3)  # noqa: E731
     K = kernel(t, t) + (0.05 + 1e-6) * np.eye(40)
     np.testing.assert_allclose(mean, kernel(at, t) @ np.linalg.solve(K, y - 3.0), rtol=1e-8)

@@ -15,7 +15,8 @@ from pfedhgp.base.numerics import has_device
 from pfedhgp.cli.main import main as command_line
 from pfedhgp.errors import InputError
 from pfedhgp.studies.__main__ import main as bare
-from pfedhgp.studies.common.schedule import _kinds_together, run_tasks
+from pfedhgp.studies.common import schedule
+from pfedhgp.studies.common.schedule import run_tasks
 
 TASKS = [(kind, i) for kind in "abc" for i in range(4)]
 
@@ -52,9 +53,10 @@ def test_an_error_ends_the_study():
     assert len(done) < len(TASKS)
 
 
-def test_lockstep_does_all_tasks_of_all_kinds():
+def test_lockstep_does_all_tasks_of_all_kinds(monkeypatch):
+    monkeypatch.setattr(schedule, "first_gpu", lambda: jax.devices("cpu")[0])
     done = []
-    _kinds_together(TASKS, done.append, lambda task: task[0], jax.devices("cpu")[0])
+    run_tasks(TASKS, done.append, kind=lambda task: task[0], device="gpu")
     assert sorted(done) == TASKS
 
 

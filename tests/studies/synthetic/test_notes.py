@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pfedhgp.studies.stability.report import _of_the_band
+from pfedhgp.studies.stability.report import note_on_the_band
 from pfedhgp.studies.stability.study import Stability
 from pfedhgp.studies.synthetic.models import MODELS
 from pfedhgp.studies.synthetic.notes import synthetic_notes
@@ -58,7 +58,7 @@ def test_rows_that_are_not_there_have_no_notes():
 
 def at(*covered: float) -> str:
     points = zip(Stability().points(), covered, strict=False)
-    return _of_the_band(
+    return note_on_the_band(
         [
             {"scenario": sweep, "model": f"{value:g}", "metric": "coverage", "mean": mean}
             for (sweep, value), mean in points

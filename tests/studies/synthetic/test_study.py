@@ -116,7 +116,7 @@ def test_a_finished_study_is_not_repeated(folder, capsys):
 
 def test_lockstep_gives_what_one_at_a_time_does(folder, tmp_path, monkeypatch):
     """As on a GPU, all runs of a model in one batch; rounding differs there, and searches may drift by it."""
-    monkeypatch.setattr(schedule, "_gpu", lambda: jax.devices("cpu")[0])
+    monkeypatch.setattr(schedule, "first_gpu", lambda: jax.devices("cpu")[0])
     run_study(
         Study(**SIZES),
         scenarios=["A"],
@@ -290,9 +290,9 @@ def test_the_study_needs_jax_numpy_scipy_equinox_and_optax_alone(tmp_path):
 
 def test_processes_share_a_study(folder, tmp_path, monkeypatch):
     """As on a GPU, a process a model: of local-only all runs are there, and the oracle compiles nothing."""
-    monkeypatch.setattr(schedule, "_gpu", lambda: jax.devices("cpu")[0])
-    original = synthetic._arguments
-    monkeypatch.setattr(synthetic, "_arguments", lambda *given: original(*given[:-1], "cpu"))
+    monkeypatch.setattr(schedule, "first_gpu", lambda: jax.devices("cpu")[0])
+    original = synthetic.joining_command
+    monkeypatch.setattr(synthetic, "joining_command", lambda *given: original(*given[:-1], "cpu"))
     lines = (folder / "runs.jsonl").read_text().splitlines(keepends=True)
     there = "".join(line for line in lines if json.loads(line)["model"] == "local-only")
     (tmp_path / "runs.jsonl").write_text(there)
@@ -314,8 +314,8 @@ def test_the_row_of_chosen_kernels_comes_from_the_stored_trainings(folder, tmp_p
     for bound, row in zip((1.0, 3.0, 2.0), synthetic.PARTS.values(), strict=True):
         store.add({**one, "run": 0, "model": row, "bound": bound})
     store.add({**one, "run": 1, "model": "full", "bound": 1.0})
-    synthetic._choose_kernels(store)
-    synthetic._choose_kernels(store)
+    synthetic.choose_kernels(store)
+    synthetic.choose_kernels(store)
     rows = [record for record in store.records.values() if record["model"] == "full-kernels"]
     assert [row["run"] for row in rows] == [0]
     assert rows[0]["chosen"] == list(synthetic.PARTS)[1]

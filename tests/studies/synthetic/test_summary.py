@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from pfedhgp.studies.common import pages
-from pfedhgp.studies.synthetic import figures, tables
+from pfedhgp.studies.synthetic import figures, report
 from pfedhgp.studies.synthetic.printed import printed_records
 from pfedhgp.studies.synthetic.summary import nearness, summarise
 
@@ -57,7 +57,7 @@ def test_differences_are_paired_run_by_run():
     assert gaps["oracle"]["mean"] == pytest.approx(-0.9)
     want = stats.t.interval(0.95, 2, loc=7.1, scale=stats.sem([7.0, 7.1, 7.2]))
     np.testing.assert_allclose(gaps["pfedgp"]["ci95"], want)
-    head, rows = tables.behind_table(results())
+    head, rows = report.behind_table(results())
     assert rows[0][1:3] == ["pfedgp", "7.100 [6.852, 7.348]"]
     assert head[2] == "NLL − full's"
     assert dict(zip(head, rows[0], strict=True))["NLL − full's, least in any run"] == "7.000"
@@ -69,10 +69,10 @@ def test_kernels_chosen_are_counted_with_their_exchanges_one_after_another():
         for r, name in enumerate(("rbf", "rbf+periodic", "rbf"))
     ]
     made = summarise(found, scenarios=["A"], models=["full-kernels"], count=3)
-    head, rows = tables.kernels_table(made)
+    head, rows = report.kernels_table(made)
     assert head == ["scenario", "rbf", "rbf+periodic", "exchanges one after another"]
     assert rows == [["A", "2", "1", "31.0"]]
-    assert tables.kernels_table(results())[1] == []  # no row of its own, no table
+    assert report.kernels_table(results())[1] == []  # no row of its own, no table
 
 
 def test_curves_keep_the_last_value_of_runs_that_ended_early():
@@ -83,7 +83,7 @@ def test_curves_keep_the_last_value_of_runs_that_ended_early():
 
 
 def test_bold_is_the_best_fitted_row_and_brackets_are_intervals():
-    head, rows = tables.main_table(results())
+    head, rows = report.main_table(results())
     cells = {row[1]: dict(zip(head, row, strict=True)) for row in rows}
     assert cells["full"]["NLL"].startswith("**-4.100 [")
     assert not cells["pfedgp"]["NLL"].startswith("**")
@@ -102,7 +102,7 @@ def test_coverage_is_best_where_it_is_nearest_to_nominal():
     runs = [run("full", 0, 0.0), run("pfedgp", 0, 0.0)]
     runs[0]["metrics"]["coverage"], runs[1]["metrics"]["coverage"] = 0.99, 0.93
     found = summarise(runs, scenarios=["A"], models=["full", "pfedgp"], count=1)
-    head, rows = tables.main_table(found)
+    head, rows = report.main_table(found)
     column = head.index("95% coverage")
     assert [row[column] for row in rows[:2]] == ["0.990", "**0.930**"]
 

@@ -25,9 +25,10 @@ from pfedhgp.inference.structured.settings import Structured
 from pfedhgp.studies.airquality.imputation import score
 from pfedhgp.studies.airquality.station_gp import station_gps
 from pfedhgp.studies.airquality.stations import ATTRIBUTION, load_stations, years_of
-from pfedhgp.studies.common.pages import make_folder, write_results
+from pfedhgp.studies.common.pages import write_results
 from pfedhgp.studies.common.provenance import machine
 from pfedhgp.studies.common.records import record_of
+from pfedhgp.studies.common.store import make_folder
 
 COLUMNS = ("PM2.5", "TEMP")
 Say = Callable[[str], None]

@@ -24,7 +24,6 @@ from pfedhgp.gp import state_space as ss
 from pfedhgp.gp.kernels import Matern12
 from pfedhgp.studies.airquality.station_gp import station_gps
 
-OWN = ("station-gp", "station-gp-plain", "interpolation")
 FORTNIGHT = 14.0
 Series = tuple[np.ndarray, np.ndarray]  # days (n,), values (n,) without NaN
 
@@ -137,15 +136,16 @@ def gaussian_process(t: np.ndarray, y: np.ndarray, at: np.ndarray) -> tuple[np.n
         method="L-BFGS-B",
         options={"maxiter": 60},
     )
-    mean, variance = _posterior(jnp.asarray(best.x), t, y - centre, at)
+    mean, variance = posterior(jnp.asarray(best.x), t, y - centre, at)
     noise = float(np.exp(best.x[2])) + 1e-6
     return np.asarray(mean) + centre, np.sqrt(np.asarray(variance) + noise)
 
 
 @jax.jit
-def _posterior(
+def posterior(
     free: jax.Array, t: jax.Array, y: jax.Array, at: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
+    """Mean and variance of the function at new times, without noise, for log (ℓ, b, σ²)."""
     both = jnp.concatenate([t, at])
     order = jnp.argsort(both, stable=True)
     model, scale, series = _model(free, both[order])

@@ -23,7 +23,7 @@ from pfedhgp.studies.airquality.report import write
 from pfedhgp.studies.airquality.sparse_station import one_of_each, sparse_part
 from pfedhgp.studies.airquality.stations import ZONES, load_stations
 from pfedhgp.studies.airquality.zone_scores import Say, pooled_distances, zones_part
-from pfedhgp.studies.common.pages import make_folder
+from pfedhgp.studies.common.store import make_folder
 
 
 def sites_of(study: AirQuality, source: str | Path) -> dict[str, imputing.Series]:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pfedhgp.errors import InputError
 from pfedhgp.studies.common import provenance
 from pfedhgp.studies.common.store import write_whole
 
@@ -30,14 +29,6 @@ def can_draw() -> bool:
     except ModuleNotFoundError:
         return False
     return True
-
-
-def make_folder(folder: Path) -> None:
-    """Makes the folder of results, with those above it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot write there ({error.strerror})") from None
 
 
 def with_makers(config: Mapping[str, Any], used: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -58,6 +58,13 @@ def record_of(
     }
 
 
+def with_interval(found: Record, form: str) -> str:
+    """A mean as a table shows it, with its interval in brackets if there is one."""
+    low, high = found["ci95"]
+    text = form.format(found["mean"])
+    return text if low is None else f"{text} [{form.format(low)}, {form.format(high)}]"
+
+
 def measured(found: Sequence[Record]) -> list[str]:
     """A row's metrics. Seconds are wall time: on a GPU runs are a batch, and they are no run's own."""
     names = list(found[0]["metrics"]) if found else []

@@ -39,7 +39,7 @@ def run_tasks(
         return
     with one_blas_thread():
         if device == "gpu":
-            _kinds_together(tasks, work, kind, _gpu())
+            _kinds_together(tasks, work, kind, first_gpu())
         else:
             _Pool(tasks, work, kind).run(workers or min(cores(), 8))
 
@@ -65,10 +65,11 @@ def check_device(device: str) -> None:
     if device == "gpu":
         # A study has several processes, of which none may take most of the memory when it starts.
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-        _gpu()
+        first_gpu()
 
 
-def _gpu() -> jax.Device:
+def first_gpu() -> jax.Device:
+    """The GPU that a study runs on."""
     try:
         return jax.devices("gpu")[0]
     except RuntimeError:

@@ -34,10 +34,7 @@ class Store:
         self.needs = (*key, *needs)
         self.lock = threading.Lock()
         wanted = json.loads(json.dumps(dict(config)))
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{folder}: cannot write there ({error.strerror})") from None
+        make_folder(folder)
         there = folder / CONFIG
         self.config = _read_json(there) if there.exists() else wanted
         if there.exists():
@@ -87,6 +84,14 @@ class Store:
             finally:
                 os.close(file)
             self.records[self._key(record)] = json.loads(line)
+
+
+def make_folder(folder: Path) -> None:
+    """Makes the folder of results, with those above it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot write there ({error.strerror})") from None
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from pfedhgp.studies.common.drawing import pyplot, to_svg
 from pfedhgp.studies.common.pages import with_makers, write_results
+from pfedhgp.studies.common.records import with_interval
 from pfedhgp.studies.common.store import Store
 from pfedhgp.studies.stability.study import Stability, runs_of, summarise
 
@@ -49,12 +50,12 @@ def write_stability(
     }
     pictures = {"stability.svg": figure(records, study)} if figures else {}
     parts = {"Recovery of the global layer": (head, rows)}
-    notes = [*NOTES, _of_the_band(records, study)]
+    notes = [*NOTES, note_on_the_band(records, study)]
     write_results(store.folder, results, "How stable is the split?", notes, parts, pictures)
     return results
 
 
-def _of_the_band(records: list[dict[str, Any]], study: Stability) -> str:
+def note_on_the_band(records: list[dict[str, Any]], study: Stability) -> str:
     """What the layer's own band covered here; points where it held less than .9 are named."""
     covered = [r for r in records if r["metric"] == "coverage"]
     means = [r["mean"] for r in covered]
@@ -87,25 +88,10 @@ def table(records: list[dict[str, Any]], study: Stability) -> tuple[list[str], l
         point = f"{value:g}"
         found = [cells[sweep, point, name] for name in ("correlation", "crps", "coverage")]
         rule = cells[sweep, f"{point} (rule)", "correlation"]["mean"]
-        texts = [_text(record) for record in found]
-        rows.append(
-            [
-                sweep,
-                study.label(sweep, value),
-                texts[0],
-                f"{rule:.3f}",
-                texts[1],
-                texts[2],
-                str(found[0]["runs"]),
-            ]
-        )
+        first, *others = [with_interval(record, "{:.3f}") for record in found]
+        row = [sweep, study.label(sweep, value), first, f"{rule:.3f}", *others]
+        rows.append([*row, str(found[0]["runs"])])
     return head, rows
-
-
-def _text(record: dict[str, Any]) -> str:
-    low, high = record["ci95"]
-    ends = "" if low is None else f" [{low:.3f}, {high:.3f}]"
-    return f"{record['mean']:.3f}{ends}"
 
 
 def figure(records: list[dict[str, Any]], study: Stability) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pfedhgp.studies.common.drawing import pyplot, to_svg
-from pfedhgp.studies.synthetic.tables import competes
+from pfedhgp.studies.synthetic.printed import competes
 
 Results = dict[str, Any]
 # Okabe and Ito's colours, which people with colour blindness can tell apart, and grey for the limit.

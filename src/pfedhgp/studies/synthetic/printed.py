@@ -38,6 +38,11 @@ D pfedgp | 0.266 0.254 0.278 | -1.131 -1.398 -0.863 | 0.117 0.113 0.122 | 0.142 
 """
 
 
+def competes(model: str) -> bool:
+    """Whether a row is a method that was fitted here: neither the limit nor a printed figure."""
+    return model != "oracle" and not model.endswith(MARK)
+
+
 def printed_records(scenarios: tuple[str, ...] | list[str]) -> list[dict[str, Any]]:
     """The printed figures as records of results.json; models are named as ours, with " (printed)"."""
     records = []

@@ -90,9 +90,9 @@ def run_study(
     store = Store(folder, asdict(study), key=KEY, needs=NEEDS, mend=not joins)
     names = trainings_of(models)
     if device == "gpu" and not joins:
-        run_processes([_arguments(study, scenarios, m, runs, folder, device) for m in names])
+        run_processes([joining_command(study, scenarios, m, runs, folder, device) for m in names])
         store = Store(folder, asdict(study), key=KEY, needs=NEEDS)
-        _choose_kernels(store)
+        choose_kernels(store)
         return store
     wanted = [(s, m, r) for m in names for s in scenarios for r in range(runs)]
     left = [cell for cell in wanted if cell not in store.records]
@@ -111,11 +111,11 @@ def run_study(
 
     run_tasks(left, work, kind=lambda cell: COMPILED_LIKE.get(cell[1], cell[1]), device=device)
     if not joins:
-        _choose_kernels(store)
+        choose_kernels(store)
     return store
 
 
-def _choose_kernels(store: Store) -> None:
+def choose_kernels(store: Store) -> None:
     """Adds the rows of `full-kernels` whose candidates are all there."""
     runs = {(scenario, run) for scenario, model, run in store.records if model in PARTS.values()}
     for scenario, run in sorted(runs):
@@ -125,7 +125,7 @@ def _choose_kernels(store: Store) -> None:
             store.add(chosen(whole))
 
 
-def _arguments(
+def joining_command(
     study: Study, scenarios: Sequence[str], model: str, runs: int, folder: Path, device: str
 ) -> list[str]:
     """The same study of one model, as a command line that joins it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -36,12 +37,8 @@ def write_tonnage(
     results = tonnage.summarise(store, study, runs=runs)
     results["config"] = {
         "study": "tonnage",
-        "data": study.data,
+        **asdict(study),
         "source": source.says,
-        "seed": study.seed,
-        "share": study.share,
-        "subtlety": study.subtlety,
-        "small": study.small,
         "runs": runs,
         "machine": machine(),
     }

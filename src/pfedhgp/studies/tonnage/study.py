@@ -170,16 +170,9 @@ def summarise(store: Store, study: Tonnage, *, runs: int) -> dict[str, Any]:
         {"run": r["run"], "chosen": r["chosen"]} for r in main if r["model"] == OURS
     ]
     tables["why"] = [r["why"] for r in main if "why" in r]
+    shown = ("left_out", "false_alarms", "flagged", "known_cycles", "stranger_cycles", "chosen")
     tables["none of these"] = [
-        {
-            name: r[name]
-            for name in (
-                *("left_out", "false_alarms", "flagged"),
-                *("known_cycles", "stranger_cycles", "chosen"),
-            )
-        }
-        for r in found
-        if r["part"] == "none"
+        {name: r[name] for name in shown} for r in found if r["part"] == "none"
     ]
     tables["published"] = [
         {"method": name, "accuracy": accuracy, "sd": sd, "training": share, "data": "tonnage.mat"}
@@ -199,21 +192,12 @@ def _in_order(record: Mapping[str, Any], names: Sequence[str]) -> np.ndarray:
 
 
 def _curve(found: Sequence[Mapping[str, Any]], part: str, runs: int) -> list[dict[str, Any]]:
-    mine = [r for r in found if r["part"] == part and r["run"] < runs]
-    keys = list(dict.fromkeys((r["model"], float(r["value"])) for r in mine))
+    values: dict[tuple[str, float], list[float]] = {}
+    for r in found:
+        if r["part"] == part and r["run"] < runs:
+            key = (r["model"], float(r["value"]))
+            values.setdefault(key, []).append(r["metrics"]["accuracy"])
     return [
-        {
-            "model": model,
-            part: value,
-            "accuracy": float(
-                np.mean(
-                    [
-                        r["metrics"]["accuracy"]
-                        for r in mine
-                        if (r["model"], float(r["value"])) == (model, value)
-                    ]
-                )
-            ),
-        }
-        for model, value in keys
+        {"model": model, part: value, "accuracy": float(np.mean(each))}
+        for (model, value), each in values.items()
     ]

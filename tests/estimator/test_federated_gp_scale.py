@@ -11,7 +11,7 @@ MILLION_ROWS = """
 from pathlib import Path
 import numpy as np
 from pfedhgp import FederatedGP
-from pfedhgp.inference.structured_training import Structured
+from pfedhgp.inference.structured.settings import Structured
 rng = np.random.default_rng(0)
 x = np.sort(rng.uniform(0.0, 100.0, 1_000_000))
 y = np.sin(x) + 0.3 * np.sin(9.0 * x) + 0.1 * rng.normal(size=len(x))

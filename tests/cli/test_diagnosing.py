@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from pfedhgp.cli import fit_from_files
-from pfedhgp.cli.diagnosing import _cycles, hint
+from pfedhgp.cli.diagnosing import cycles_of, hint
 from pfedhgp.data.readers import Observations
 from pfedhgp.diagnosis.decision import FALSE_ALARMS
 from pfedhgp.errors import InputError
@@ -27,19 +27,19 @@ def rows() -> Observations:
 
 def test_rows_become_cycles_in_their_order_with_gaps():
     blocks = np.array([""] * 10 + ["late"] * 3 + ["early"] * 2, dtype=object)
-    cycles, owners = _cycles(rows(), GRID, blocks)
+    cycles, owners = cycles_of(rows(), GRID, blocks)
     np.testing.assert_array_equal(cycles, [[[1.0, 2.0, 3.0]], [[4.0, 5.0, np.nan]]])
     assert owners == ["late", "early"]
-    assert _cycles(rows(), GRID, None)[1] == []
+    assert cycles_of(rows(), GRID, None)[1] == []
 
 
 def test_a_cycle_in_two_blocks_or_with_two_rows_is_refused():
     blocks = np.array([""] * 10 + ["1", "2", "2", "2", "2"], dtype=object)
     with pytest.raises(InputError, match="'worn': cycle 'b' is in two blocks"):
-        _cycles(rows(), GRID, blocks)
+        cycles_of(rows(), GRID, blocks)
     twice = rows().take(np.array([0, 0, 1]))
     with pytest.raises(InputError, match="'worn': a cycle has two rows at the same inputs"):
-        _cycles(twice, GRID, None)
+        cycles_of(twice, GRID, None)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_cycle_without_a_value_is_named():
     empty = rows()
     empty.Y[3:] = np.nan
     with pytest.raises(InputError, match="client 'worn': cycle 'a' has no value"):
-        _cycles(empty, GRID, None)
+        cycles_of(empty, GRID, None)
 
 
 def test_a_federation_of_sites_does_not_diagnose():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import sys
 
 import pytest
 import typer
@@ -110,3 +111,22 @@ def test_a_group_without_a_command_shows_its_help(capsys):
     assert "Usage: pfedhgp reproduce" in out
     assert out.count("\n") > 5
     assert err == ""
+
+
+# Without the extra, the federation's commands say what to install, and the rest works.
+OF_FEDERATIONS = {
+    "server": ["--config", "c", "--sites", "s", "--out", "o"],
+    "client": ["--data", "d", "--name", "n", "--server", "h:1", "--home", "o"],
+    "certs": ["--site", "a", "--out", "o"],
+    "federate": ["d.csv", "--input", "x", "--output", "y", "--out", "o"],
+}
+
+
+@pytest.mark.parametrize("name", OF_FEDERATIONS)
+def test_a_missing_extra_is_one_line(name, run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "flwr", None)  # as if it were not there
+    monkeypatch.setattr("pfedhgp.cli.commands.find_spec", lambda name: None)
+    complaint = run(name, *OF_FEDERATIONS[name]).complaint
+    assert complaint.endswith(
+        "needs Flower: python3 -m pip install '.[flower]' in a checkout of pfedhgp"
+    )

@@ -17,7 +17,7 @@ from pfedhgp.studies.synthetic.personal import Personal
 from pfedhgp.studies.synthetic.simulator import simulate
 
 
-def rows_of(truth) -> list[ClientRows]:
+def simulated_rows(truth) -> list[ClientRows]:
     return [ClientRows(name, X, Y) for name, (X, Y) in clients_of(truth).items()]
 
 
@@ -58,11 +58,11 @@ def test_pfedgp_sends_kernels_and_nothing_else_while_training():
 def test_algorithm_1_starts_where_the_paper_does():
     truth = simulate("A", 0, clients=2, n=50, n_test=5)
     model = algorithm1.Algorithm1(**algorithm1.settings(rounds=None, seed=0))
-    plan = _plan_of(model, rows_of(truth))
+    plan = _plan_of(model, simulated_rows(truth))
     assert (plan.inference.rounds, plan.inference.local_steps) == (20, 80)
     options = plan.inference.options(plan.spec)
     assert (options.local_rate, options.server_rate) == (0.1, 0.1)
-    server, group = Server(plan), ClientGroup(plan, rows_of(truth))
+    server, group = Server(plan), ClientGroup(plan, simulated_rows(truth))
     server.gather(group.answer(server.request()))
     request = server.request()
     block = server.current.openings[0].party.block
@@ -104,7 +104,7 @@ def _plan_of(model, rows):
 
 
 def _plan_and_block():
-    rows = rows_of(simulate("A", 0, clients=2, n=30, n_test=5))
+    rows = simulated_rows(simulate("A", 0, clients=2, n=30, n_test=5))
     plan = _plan_of(algorithm1.Algorithm1(**algorithm1.settings(rounds=1, seed=0)), rows)
     server, group = Server(plan), ClientGroup(plan, rows)
     server.gather(group.answer(server.request()))

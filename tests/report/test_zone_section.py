@@ -10,9 +10,8 @@ import pytest
 
 from pfedhgp import report
 from pfedhgp.cli import cluster as cluster_command
-from pfedhgp.cli import report as report_command
 from pfedhgp.cli.main import main
-from pfedhgp.errors import InputError, PFedHGPWarning
+from pfedhgp.errors import InputError
 from pfedhgp.report import zone_figures, zone_section
 from pfedhgp.zones import files
 from support.grouped import kept_of, zones_of
@@ -201,11 +200,14 @@ def test_the_commands_put_them_into_the_report(tmp_path, capsys):
     assert not (run / "zones").exists()
 
 
-def test_zones_of_another_model_are_left_out_and_a_line_says_so(kept, tmp_path):
-    files.write(tmp_path / "zones", kept, "another")
-    with pytest.warns(PFedHGPWarning, match="zones are left out: .* another model"):
-        assert report_command._zones(tmp_path, "this one") is None
-    assert report_command._zones(tmp_path, "another") is not None
+def test_zones_of_another_model_are_left_out_and_a_line_says_so(kept, tmp_path, capsys):
+    run = tmp_path / "RUN"
+    estimator_of(case_of()).save(run)
+    files.write(run / "zones", kept, "another")
+    assert main(["report", str(run), "--json"]) == 0
+    (line,) = json.loads(capsys.readouterr().out)["warnings"]
+    assert re.match("zones are left out: .* another model", line)
+    assert '<section id="zones">' not in (run / "report.html").read_text("utf-8")
 
 
 def test_a_report_that_is_not_ours_stays_as_it_is(kept, tmp_path, capsys):
