@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from pfedhgp.federation.message_sizes import FIXED
+from pfedhgp.federation.message_checks import FIXED
 from pfedhgp.federation.schema import ALWAYS, EXCHANGES, OTHER, SYMBOLS, Content, Exchange, Part
-from pfedhgp.inference.fields import Field
+from pfedhgp.inference.messages import Field
 
 INTRODUCTION = """\
 # Messages

@@ -21,7 +21,7 @@ from pfedhgp.inference.meanfield.training import MeanField
 from pfedhgp.inference.registry import inference_named
 from pfedhgp.inference.structured.averaging import Averaging
 from pfedhgp.inference.structured.settings import Structured
-from pfedhgp.settings.checked import checked
+from pfedhgp.settings.config import checked
 from pfedhgp.settings.table import MODEL_SETTINGS
 
 T = np.linspace(0.0, 1.0, 8)

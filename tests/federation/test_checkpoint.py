@@ -19,7 +19,7 @@ from pfedhgp.federation.server import Server
 from pfedhgp.gp import kernels
 from pfedhgp.inference.arrays import State
 from pfedhgp.inference.registry import INFERENCES
-from pfedhgp.settings.checked import checked
+from pfedhgp.settings.config import checked
 
 RNG = np.random.default_rng(3)
 GRID = np.linspace(0.0, 1.0, 14)[:, None]

@@ -8,13 +8,19 @@ import numpy as np
 import pytest
 
 from pfedhgp.errors import MessageError
-from pfedhgp.federation import message_checks, message_sizes
+from pfedhgp.federation import message_checks
 from pfedhgp.federation.envelope import Envelope, Refused
-from pfedhgp.federation.message_checks import HEADER, check_arrays, check_request, largest_request
+from pfedhgp.federation.message_checks import (
+    HEADER,
+    Sent,
+    check_arrays,
+    check_request,
+    largest_request,
+)
 from pfedhgp.federation.opening import inference_of
-from pfedhgp.federation.schema import DELIVER, Sent
+from pfedhgp.federation.schema import DELIVER
 from pfedhgp.gp.kernels import RBF, Periodic
-from pfedhgp.inference import fields
+from pfedhgp.inference import messages
 from pfedhgp.inference.meanfield.training import MeanField
 from pfedhgp.inference.structured.settings import Structured
 from pfedhgp.model.cycle_layer import CycleChoice
@@ -77,7 +83,7 @@ def test_every_message_of_a_run_is_as_the_schema_says(case):
     _, _, down, up = recorded(inference, rows, **more)
     asked, seen = {}, {}
     for message in down:
-        expected = message_sizes.of_request(chosen, message.kind, message.arrays)
+        expected = message_checks.of_request(chosen, message.kind, message.arrays)
         check_arrays(message.arrays, expected)
         most = largest_request(chosen, message.kind)
         assert message_checks.size_of(expected) * message_checks.SLACK <= most
@@ -88,7 +94,7 @@ def test_every_message_of_a_run_is_as_the_schema_says(case):
     )
     for message in up:
         request = asked[message.kind, message.round]
-        check_arrays(message.arrays, message_sizes.of_reply(decided, message.kind, request))
+        check_arrays(message.arrays, message_checks.of_reply(decided, message.kind, request))
         seen[message.kind, "up"] = set(message.arrays)
     for where, names in SENT.get(case, {}).items():
         assert names <= seen[where]
@@ -113,7 +119,7 @@ def _check_rounds(chosen, down):
     assert asked[-1].kind == "finish"
     answered = message_checks.finish_is_answered(chosen)
     finish = asked[-1].arrays
-    given = message_sizes.of_request(chosen, DELIVER, finish)
+    given = message_checks.of_request(chosen, DELIVER, finish)
     population = {name: np.zeros(sent.shape) for name, sent in given.items() if name not in finish}
     assert len(population) == 5
     last = replace(asked[-1], arrays={**finish, **population}, block="")
@@ -147,7 +153,7 @@ def test_more_inducing_inputs_than_the_plan_allows_are_refused():
     chosen = plan(Structured(rounds=1, averaging=None))  # 8 inducing inputs
     arrays = {"inputs": np.zeros((9, 1))}
     with pytest.raises(MessageError, match="`inputs` must have at most 8 rows"):
-        message_sizes.of_request(chosen, "round", arrays)
+        message_checks.of_request(chosen, "round", arrays)
     request = Envelope(
         run="0" * 32, exchange=1, kind="round", round=1, sender="server", arrays=arrays
     )
@@ -172,7 +178,7 @@ def test_a_refusal_says_what_is_wrong(change, code, why):
     """By the names of the schema, and no value."""
     chosen = plan(Structured(rounds=1, averaging=None))
     named = {"inputs": np.zeros((8, 1))}
-    expected = message_sizes.of_request(chosen, "round", named)
+    expected = message_checks.of_request(chosen, "round", named)
     good = {name: np.ones(sent.shape) for name, sent in expected.items()}
     check_arrays(good, expected)
     arrays = {name: array for name, array in (good | change).items() if array is not None}
@@ -185,19 +191,19 @@ def test_a_refusal_says_what_is_wrong(change, code, why):
 @pytest.mark.parametrize(
     ("limits", "good", "bad"),
     [
-        (fields.FINITE, [-1.5, 0.0], []),
-        (fields.NOT_NEGATIVE, [0.0, 0.5], [-1e-300]),
-        (fields.POSITIVE, [1e-300], [0.0, -1.0]),
-        (fields.COUNT, [0.0, 7.0], [-1.0, 0.5]),
-        (fields.FLAG, [0.0, 1.0], [0.5, 2.0, -1.0]),
-        (fields.ONE, [1.0], [0.0, 2.0]),
-        (fields.POWERS, [0.0, 2.0], [-1e-9]),
-        (fields.VARIANCES, [1e-9], [0.0, -1.0]),
+        (messages.FINITE, [-1.5, 0.0], []),
+        (messages.NOT_NEGATIVE, [0.0, 0.5], [-1e-300]),
+        (messages.POSITIVE, [1e-300], [0.0, -1.0]),
+        (messages.COUNT, [0.0, 7.0], [-1.0, 0.5]),
+        (messages.FLAG, [0.0, 1.0], [0.5, 2.0, -1.0]),
+        (messages.ONE, [1.0], [0.0, 2.0]),
+        (messages.POWERS, [0.0, 2.0], [-1e-9]),
+        (messages.VARIANCES, [1e-9], [0.0, -1.0]),
     ],
-    ids=lambda each: each.words or "finite" if isinstance(each, fields.Range) else "",
+    ids=lambda each: each.words or "finite" if isinstance(each, messages.Range) else "",
 )
 def test_numbers_outside_their_range_are_refused(limits, good, bad):
-    diagonal = limits in (fields.POWERS, fields.VARIANCES)
+    diagonal = limits in (messages.POWERS, messages.VARIANCES)
     for value in (*good, *bad):
         array = np.array([[3.0, -9.0], [-9.0, value]]) if diagonal else np.asarray(value)
         expected = {"a": Sent(array.shape, limits)}

@@ -9,13 +9,13 @@ import typing
 import numpy as np
 import pytest
 
-from pfedhgp.federation import message_sizes
-from pfedhgp.federation.message_sizes import FIXED
+from pfedhgp.errors import MessageError
+from pfedhgp.federation import message_checks
+from pfedhgp.federation.message_checks import FIXED
 from pfedhgp.federation.messages import Message, bytes_of, layout_of
 from pfedhgp.federation.schema import EXCHANGES, KINDS, OTHER, SYMBOLS, Content
 from pfedhgp.inference.cycles.scatter import CycleSums
-from pfedhgp.inference.fields import Field, pack, unpack
-from pfedhgp.inference.messages import CYCLE_SUMS, STATISTICS
+from pfedhgp.inference.messages import CYCLE_SUMS, STATISTICS, Field, pack, unpack
 from pfedhgp.inference.structured.bound import Statistics
 from pfedhgp.inference.structured.settings import Structured
 from pfedhgp.model.posterior import Population
@@ -71,7 +71,7 @@ def test_what_the_arithmetic_calls_its_arrays_is_what_the_schema_calls_them():
         field.name: _shape(hints[field.name]) for field in dataclasses.fields(Statistics)
     }
     assert [f.name for f in CYCLE_SUMS] == [f.name for f in dataclasses.fields(CycleSums)]
-    given = message_sizes.of_request(
+    given = message_checks.of_request(
         plan(Structured(rounds=1, averaging=None)), "deliver", {"inputs": np.zeros((8, 1))}
     )
     sent = {n.removeprefix("population.") for n in given if n.startswith("population.")}
@@ -153,11 +153,11 @@ def test_log_lines_have_names_shapes_and_bytes():
 
 
 def test_other_starts_are_numbered_from_one():
-    case = message_sizes.Case(plan(Structured(rounds=1)), {"other 2.inputs": np.zeros((8, 1))})
-    with pytest.raises(message_sizes.MessageError, match="numbered from 1, and at most 2"):
+    case = message_checks.Case(plan(Structured(rounds=1)), {"other 2.inputs": np.zeros((8, 1))})
+    with pytest.raises(MessageError, match="numbered from 1, and at most 2"):
         case.others()
     names = [OTHER.format(k) + "inputs" for k in (1, 2)]
-    case = message_sizes.Case(case.plan, {name: np.zeros((k, 1)) for k, name in enumerate(names)})
+    case = message_checks.Case(case.plan, {name: np.zeros((k, 1)) for k, name in enumerate(names)})
     assert [(prefix, other["M"]) for prefix, other in case.others().items()] == [
         ("other 1.", 0),
         ("other 2.", 1),

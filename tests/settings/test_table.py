@@ -17,8 +17,7 @@ import pfedhgp
 from pfedhgp import FederatedGP
 from pfedhgp.errors import InputError
 from pfedhgp.settings import config as configs
-from pfedhgp.settings.checked import check_use
-from pfedhgp.settings.config import SETTINGS, Config
+from pfedhgp.settings.config import SETTINGS, Config, check_use
 from pfedhgp.settings.setting import SECTIONS
 from pfedhgp.settings.table import MODEL_SETTINGS
 

@@ -24,8 +24,7 @@ from pfedhgp.data.readers import client_rows, read_tables, settle_columns
 from pfedhgp.data.text_tables import delimiter_of
 from pfedhgp.errors import ExtrapolationWarning, InputError
 from pfedhgp.model.run_folder import check_target
-from pfedhgp.settings.checked import check_together, check_use
-from pfedhgp.settings.config import SETTINGS, Config, naming_options
+from pfedhgp.settings.config import SETTINGS, Config, check_together, check_use, naming_options
 from pfedhgp.settings.for_columns import Kernels, kernel_words, model_settings
 
 if TYPE_CHECKING:

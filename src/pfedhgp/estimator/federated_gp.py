@@ -26,7 +26,7 @@ from pfedhgp.federation.server import Server
 from pfedhgp.model import prediction
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.spec import noise_form
-from pfedhgp.settings.checked import checked
+from pfedhgp.settings.config import checked
 from pfedhgp.settings.setting import arguments_text
 from pfedhgp.settings.table import MODEL_SETTINGS, ModelSettings
 

@@ -35,8 +35,7 @@ from pfedhgp.federation.envelope import Refused
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.planning import make_plan
 from pfedhgp.settings import config as configs
-from pfedhgp.settings.checked import check_use, checked
-from pfedhgp.settings.config import SETTINGS, Config
+from pfedhgp.settings.config import SETTINGS, Config, check_use, checked
 from pfedhgp.settings.for_columns import kernel_words, model_settings
 from pfedhgp.settings.table import MODEL_SETTINGS, ModelSettings
 

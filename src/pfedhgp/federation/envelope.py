@@ -85,21 +85,26 @@ class Envelope:
 
     def message(self) -> Message:
         """The message without what a federation adds to it."""
-        own = {name: a for name, a in self.arrays.items() if not name.startswith(f"{MISSED}/")}
         kind = "finish" if self.kind == DELIVER else self.kind
-        return Message(kind, self.round, self.sender, own, self.block, self.schema)
+        return Message(kind, self.round, self.sender, self.parts()[0], self.block, self.schema)
 
     def missed(self) -> list[Message]:
         """The requests that the site has not received, in the order of their use."""
-        found = []
-        for kind in ("cycles", "start"):
-            prefix = f"{MISSED}/{kind}/"
-            own = {
-                n.removeprefix(prefix): a for n, a in self.arrays.items() if n.startswith(prefix)
-            }
-            if own:
-                found.append(Message(kind, self.round, self.sender, own))
-        return found
+        missed = self.parts()[1]
+        kinds = [kind for kind in ("cycles", "start") if kind in missed]
+        return [Message(kind, self.round, self.sender, missed[kind]) for kind in kinds]
+
+    def parts(self) -> tuple[dict[str, np.ndarray], dict[str, dict[str, np.ndarray]]]:
+        """The arrays of the message itself, and by kind those of the requests that were missed."""
+        own: dict[str, np.ndarray] = {}
+        missed: dict[str, dict[str, np.ndarray]] = {}
+        for name, array in self.arrays.items():
+            first, *rest = name.split("/", 2)
+            if first == MISSED and len(rest) == 2:
+                missed.setdefault(rest[0], {})[rest[1]] = array
+            else:
+                own[name] = array
+        return own, missed
 
     def plain(self) -> dict[str, Any]:
         """All but the arrays."""

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from pfedhgp.inference import messages as sent
-from pfedhgp.inference.fields import COUNT, FLAG, NOT_NEGATIVE, Field, Range
+from pfedhgp.inference.messages import COUNT, FLAG, NOT_NEGATIVE, Field
 
 if TYPE_CHECKING:
-    from pfedhgp.federation.message_sizes import Case
+    from pfedhgp.federation.message_checks import Case
 
 SYMBOLS: Mapping[str, str] = {
     "d": "inputs",
@@ -48,8 +48,8 @@ class When(NamedTuple):
 
 
 ALWAYS = When("", lambda case: True)
-STRUCTURED = When("inference is structured", lambda case: case.structured)
-MEAN_FIELD = When("inference is mean-field", lambda case: not case.structured)
+STRUCTURED = When("inference is structured", lambda case: case.plan.inference.name == "structured")
+MEAN_FIELD = When("inference is mean-field", lambda case: not STRUCTURED.holds(case))
 KNOWN_DOMAIN = When("`domain` is given", lambda case: case.plan.domain is not None)
 UNKNOWN_DOMAIN = When("no `domain` is given", lambda case: case.plan.domain is None)
 OPEN_PERIOD = When("a kernel leaves its period open", lambda case: case.open_periods)
@@ -265,26 +265,3 @@ _ALL = (
 EXCHANGES: Mapping[str, Exchange] = {exchange.name: exchange for exchange in _ALL}
 KINDS = tuple(dict.fromkeys(n.partition(":")[0] for n in EXCHANGES if n not in (DELIVER, HELLO)))
 """What messages call themselves: the name of their exchange up to a colon."""
-
-
-class Sent(NamedTuple):
-    """What is expected of one array."""
-
-    shape: tuple[int, ...]
-    range: Range
-
-
-Expected = Mapping[str, Sent]
-
-
-def expected(content: Content, case: Case) -> dict[str, Sent]:
-    """The names, shapes and ranges of a message's arrays."""
-    found: dict[str, Sent] = {}
-    for item in content:
-        if isinstance(item, Field):
-            found |= {name: Sent(shape, item.range) for name, shape in case.named(item).items()}
-            continue
-        cases = case.others() if item.prefix == OTHER else {item.prefix: case}
-        for prefix, own in cases.items() if item.when.holds(case) else ():
-            found |= {prefix + name: each for name, each in expected(item.content, own).items()}
-    return found

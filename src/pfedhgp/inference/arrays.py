@@ -17,8 +17,7 @@ from jax.flatten_util import ravel_pytree
 
 from pfedhgp.errors import ModelFileError
 from pfedhgp.gp.kernels import Kernel
-from pfedhgp.inference.fields import pack, unpack
-from pfedhgp.inference.messages import DERIVATIVES, STATISTICS
+from pfedhgp.inference.messages import DERIVATIVES, STATISTICS, pack, unpack
 from pfedhgp.inference.protocols import Arrays
 from pfedhgp.inference.structured.bound import Statistics
 from pfedhgp.model.blocks import GlobalBlock

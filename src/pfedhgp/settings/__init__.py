@@ -3,7 +3,7 @@
 | word | what it is |
 |---|---|
 | `Setting` (setting.py) | one entry of the table: name, type, default, values, help, option, key |
-| `ModelSettings` (table.py) | the settings of a model, which `FederatedGP` takes; checked.py checks them |
+| `ModelSettings` (table.py) | the settings of a model, which `FederatedGP` takes |
 | `Config` (config.py) | all settings of a fit from files, as a TOML file or the command line writes them |
 
 What others call something near it: a `Spec` (model) is the model without data, `Structured` and `MeanField`

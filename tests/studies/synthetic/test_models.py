@@ -10,7 +10,7 @@ from pfedhgp import FederatedGP
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.federation.clients import ClientGroup
 from pfedhgp.federation.server import Server
-from pfedhgp.settings.checked import checked
+from pfedhgp.settings.config import checked
 from pfedhgp.studies.synthetic import algorithm1
 from pfedhgp.studies.synthetic.models import clients_of
 from pfedhgp.studies.synthetic.personal import Personal

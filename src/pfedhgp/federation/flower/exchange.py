@@ -19,11 +19,12 @@ import numpy as np
 
 from pfedhgp.data.table import short
 from pfedhgp.errors import PFedHGPError
-from pfedhgp.federation import message_checks, message_sizes
+from pfedhgp.federation import message_checks
 from pfedhgp.federation.envelope import CODES, Envelope, Refused, missed_arrays
 from pfedhgp.federation.flower.state import Roster
+from pfedhgp.federation.message_checks import Expected
 from pfedhgp.federation.messages import Message
-from pfedhgp.federation.schema import DELIVER, Expected
+from pfedhgp.federation.schema import DELIVER
 from pfedhgp.federation.server import Server
 
 log = logging.getLogger("pfedhgp.server")
@@ -105,7 +106,7 @@ class Engine:
     def _exchange(self, request: Message) -> tuple[dict[str, Message], dict[str, Any]]:
         """The replies that count, and the entry of the participation log."""
         number = self.server.exchanges + 1
-        expected = message_sizes.of_reply(self.server.plan, request.kind, request.arrays)
+        expected = message_checks.of_reply(self.server.plan, request.kind, request.arrays)
         self.link.expect(message_checks.largest_reply(expected))
         envelopes = {name: self._envelope(request, number, name) for name in self.roster.sites}
         replies, refusals, spent = self._gather(envelopes, expected)

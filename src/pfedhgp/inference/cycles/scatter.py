@@ -18,8 +18,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from pfedhgp.inference.cycles.incomplete import expected_sums
-from pfedhgp.inference.fields import pack, unpack
-from pfedhgp.inference.messages import CYCLE_SUMS
+from pfedhgp.inference.messages import CYCLE_SUMS, pack, unpack
 from pfedhgp.model.cycle_layer import CycleBasis, CycleLayer
 
 LOG_2PI = float(np.log(2.0 * np.pi))

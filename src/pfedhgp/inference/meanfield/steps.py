@@ -19,7 +19,6 @@ from jaxtyping import Array
 
 from pfedhgp.base.batching import batchable
 from pfedhgp.inference.arrays import leaf_name, tree_to_arrays
-from pfedhgp.inference.fields import pack, unpack
 from pfedhgp.inference.meanfield.bound import (
     JITTER,
     ClientCoordinates,
@@ -31,7 +30,7 @@ from pfedhgp.inference.meanfield.bound import (
     global_coordinates,
     open_global,
 )
-from pfedhgp.inference.messages import COORDINATES
+from pfedhgp.inference.messages import COORDINATES, pack, unpack
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
 
 Gradient = GlobalState
