@@ -29,6 +29,19 @@ def shown(value: Any) -> str:
     return f"a value of type {type(value).__name__}"
 
 
+def listed(names: Iterable[str], most: int = 20) -> str:
+    """Names in a line, the first ones of many."""
+    shown = [repr(name) if name != name.strip() or not name else name for name in names]
+    more = f" and {len(shown) - most} more" if len(shown) > most else ""
+    return ", ".join(short(name) for name in shown[:most]) + more
+
+
+def short(name: str, most: int = 60) -> str:
+    """A name as it is put into a message: one line, and not 300 characters of it."""
+    flat = name if name.isprintable() else repr(name)
+    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
+
+
 def _plain(value: Any) -> bool:
     return value is None or isinstance(value, str | Real) or _is_flag(value)
 

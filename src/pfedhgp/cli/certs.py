@@ -48,7 +48,7 @@ def certs(
     For a trial. For real use each site makes its own key (--key-only).
     """
     require_flower()
-    from pfedhgp.data.table import short
+    from pfedhgp.base.checks import short
     from pfedhgp.federation.flower import certificates
 
     if renew:

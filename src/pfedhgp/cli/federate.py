@@ -150,8 +150,8 @@ def _write_rows(path: Path, client: Observations, data: Ingested) -> None:
 
 def _assembled(job: Job, run: Path, members: list[Any]) -> FederatedGP:
     """What the sites and the server found, as one model: for a trial, everything is on one machine."""
+    from pfedhgp.base.checks import short
     from pfedhgp.cli.fit_from_files import estimator, words_of
-    from pfedhgp.data.table import short
     from pfedhgp.federation.flower.site import MODEL
     from pfedhgp.model import files
 

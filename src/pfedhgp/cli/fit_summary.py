@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pfedhgp.base.checks import short
 from pfedhgp.cli.terminal import counted
 from pfedhgp.data.ingest import Ingested
-from pfedhgp.data.table import short
 
 if TYPE_CHECKING:
     from pfedhgp.estimator import FederatedGP

@@ -149,7 +149,7 @@ def _joined(parts: list[Observations]) -> list[Observations]:
 
 
 def _warn_of(unknown: list[str]) -> None:
-    from pfedhgp.data.table import listed
+    from pfedhgp.base.checks import listed
 
     if unknown:
         count = "client" if len(unknown) == 1 else f"{len(unknown)} clients"

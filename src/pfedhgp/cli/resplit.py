@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pfedhgp.base.checks import listed
 from pfedhgp.data.columns import Columns
 from pfedhgp.data.holdout import Holdout, is_the_same, split
 from pfedhgp.data.readers import Observations, client_rows
 from pfedhgp.data.rows import ClientRows
-from pfedhgp.data.table import listed
 from pfedhgp.errors import PFedHGPWarning
 from pfedhgp.model.fitted import FittedModel
 

@@ -128,7 +128,7 @@ def _certificates(given: Path | None, sites: Path) -> Path:
 
 def line_of(entry: dict[str, object]) -> str:
     """One exchange as text for the terminal."""
-    from pfedhgp.data.table import short
+    from pfedhgp.base.checks import short
     from pfedhgp.federation.envelope import CODES
 
     counted, missing = entry["counted"], entry["missing"]

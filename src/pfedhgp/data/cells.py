@@ -12,8 +12,9 @@ import warnings
 import numpy as np
 import polars as pl
 
+from pfedhgp.base.checks import short
 from pfedhgp.data.columns import InputColumn
-from pfedhgp.data.table import Table, short
+from pfedhgp.data.table import Table
 from pfedhgp.errors import InputError, PFedHGPWarning
 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "-nan", "#n/a")
@@ -49,9 +50,8 @@ def client_names(table: Table, column: str) -> list[str]:
             "write names as text or whole numbers"
         )
     names = series.cast(pl.String).fill_null("").to_list()
-    for row, name in enumerate(names):
-        if not name:
-            raise table.refuse(row, column, "the client's name is missing: fill it in")
+    absent = [not name for name in names]
+    table.refuse_where(absent, column, "the client's name is missing: fill it in")
     return names
 
 
@@ -66,20 +66,11 @@ def numbers(table: Table, column: str, *, missing: bool) -> np.ndarray:
         raise InputError(
             f"{table.path}: column {column!r} must be numbers, it holds {series.dtype}"
         )
-    infinite = np.flatnonzero(np.isinf(values))
-    if len(infinite):
-        raise table.refuse(
-            int(infinite[0]),
-            column,
-            "infinite, or beyond the largest number (1.8e308): remove or mend that row",
-        )
-    gaps = np.flatnonzero(np.isnan(values))
-    if len(gaps) and not missing:
-        raise table.refuse(
-            int(gaps[0]),
-            column,
-            "an input is missing (NaN or empty): fill it in or remove the row",
-        )
+    problem = "infinite, or beyond the largest number (1.8e308): remove or mend that row"
+    table.refuse_where(np.isinf(values), column, problem)
+    if not missing:
+        problem = "an input is missing (NaN or empty): fill it in or remove the row"
+        table.refuse_where(np.isnan(values), column, problem)
     return values
 
 
@@ -88,8 +79,7 @@ def _parsed(table: Table, column: str, text: pl.Series, *, is_output: bool) -> n
     values = text.cast(pl.Float64, strict=False)
     wrong = (values.is_null() & ~absent).to_numpy()
     if wrong.any():
-        row = int(np.flatnonzero(wrong)[0])
-        raise table.refuse(row, column, _problem(text.filter(pl.Series(wrong)), is_output))
+        table.refuse_where(wrong, column, _problem(text.filter(pl.Series(wrong)), is_output))
     return np.where(absent.to_numpy(), np.nan, values.fill_null(float("nan")).to_numpy())
 
 
@@ -183,23 +173,15 @@ def input_values(table: Table, column: InputColumn) -> np.ndarray:
 
 
 def _refuse_gaps(table: Table, column: str, absent: pl.Series) -> None:
-    rows = np.flatnonzero(absent.fill_null(True).to_numpy())
-    if len(rows):
-        raise table.refuse(
-            int(rows[0]), column, "an input is missing: fill it in or remove the row"
-        )
+    problem = "an input is missing: fill it in or remove the row"
+    table.refuse_where(absent.fill_null(True), column, problem)
 
 
 def _with_format(table: Table, column: str, text: pl.Series, given: str) -> pl.Series:
     stamps = _by_format(text, given)
-    rows = np.flatnonzero(stamps.is_null().to_numpy())
-    if len(rows):
-        raise table.refuse(int(rows[0]), column, f"no datetime of the format {given!r}")
-    early = np.flatnonzero((stamps.dt.year() < 100).to_numpy())
-    if len(early):
-        raise table.refuse(
-            int(early[0]), column, "a year before 100: years of two digits are %y in the format"
-        )
+    table.refuse_where(stamps.is_null(), column, f"no datetime of the format {given!r}")
+    problem = "a year before 100: years of two digits are %y in the format"
+    table.refuse_where(stamps.dt.year() < 100, column, problem)
     return stamps
 
 
@@ -215,15 +197,11 @@ def _iso(table: Table, column: str, text: pl.Series) -> pl.Series:
     """ISO 8601, with a space or a T, with or without seconds, a time and a zone."""
     wrong = ~text.str.contains(ISO).to_numpy()
     if wrong.any():
-        row = int(np.flatnonzero(wrong)[0])
-        raise table.refuse(row, column, _date_problem(text.filter(pl.Series(wrong))))
+        table.refuse_where(wrong, column, _date_problem(text.filter(pl.Series(wrong))))
     zone = text.str.extract(ZONE, 1)
     aware = zone.is_not_null().to_numpy()
-    if aware.any() and not aware.all():
-        row = int(np.flatnonzero(aware != aware[0])[0])
-        raise table.refuse(
-            row, column, "datetimes with and without a time zone are mixed: give all of them one"
-        )
+    problem = "datetimes with and without a time zone are mixed: give all of them one"
+    table.refuse_where(aware != aware[:1], column, problem)
     clock = text.str.replace(" ?(Z|z|UTC)$", "").str.replace(
         r"([T ].*?) ?[+-]\d{2}(:?\d{2})?$", "$1"
     )
@@ -232,22 +210,16 @@ def _iso(table: Table, column: str, text: pl.Series) -> pl.Series:
         r"(T\d{1,2}:\d{2})$", "${1}:00"
     )
     local = clock.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f", strict=False, time_unit="us")
-    rows = np.flatnonzero(local.is_null().to_numpy())
-    if len(rows):
-        raise table.refuse(int(rows[0]), column, "no such date or time of day")
+    table.refuse_where(local.is_null(), column, "no such date or time of day")
     if not aware.any():
         return local
     sign = zone.str.starts_with("-").cast(pl.Int64) * -2 + 1
     hours = zone.str.extract(r"^[+-](\d{2})", 1).cast(pl.Int64).fill_null(0)
     minutes = zone.str.extract(r"^[+-]\d{2}:?(\d{2})$", 1).cast(pl.Int64).fill_null(0)
     offset = sign * (hours * 60 + minutes)
-    wrong = ((minutes > 59) | (offset < -12 * 60) | (offset > 14 * 60)).to_numpy()
-    if wrong.any():
-        raise table.refuse(
-            int(np.flatnonzero(wrong)[0]),
-            column,
-            "no such time zone: it must be Z or from -12:00 to +14:00, such as +01:00",
-        )
+    beyond = (minutes > 59) | (offset < -12 * 60) | (offset > 14 * 60)
+    problem = "no such time zone: it must be Z or from -12:00 to +14:00, such as +01:00"
+    table.refuse_where(beyond, column, problem)
     return local - (offset * 60_000_000).cast(pl.Duration("us"))
 
 

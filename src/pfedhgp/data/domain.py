@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
+from pfedhgp.base.checks import short
 from pfedhgp.data.columns import Columns, InputColumn
 from pfedhgp.data.rows import Named
 from pfedhgp.errors import InputError
@@ -33,15 +34,9 @@ def check_domain(
         if (j := outside(pairs, client.X)) is not None:
             which = f"`domain` {given[j]}" if given else "`domain`"
             raise InputError(
-                f"{which}: client {_short(client.name)} has rows with input {_short(names[j])} outside it: "
+                f"{which}: client {short(client.name)!r} has rows with input {short(names[j])!r} outside it: "
                 "widen it, or leave it out"
             )
-
-
-def _short(name: str) -> str:
-    from pfedhgp.data.table import short  # polars is needed for files alone
-
-    return repr(short(name))
 
 
 def pairs_of(given: Sequence[str], columns: Columns) -> list[tuple[float, float]]:
@@ -64,10 +59,10 @@ def _pair(text: str, column: InputColumn) -> tuple[float, float]:
     except ValueError:
         shape = "2013-01-01..2013-12-31" if column.kind == "datetime" else "0..10"
         raise InputError(
-            f"`domain` {text}: for input {_short(column.name)} it must look like {shape}"
+            f"`domain` {text}: for input {short(column.name)!r} it must look like {shape}"
         ) from None
     if not pair[0] < pair[1]:
-        raise InputError(f"`domain` {text} of input {_short(column.name)}: LOW must be below HIGH")
+        raise InputError(f"`domain` {text} of input {short(column.name)!r}: LOW must be below HIGH")
     return pair
 
 

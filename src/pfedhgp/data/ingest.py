@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pfedhgp.base.checks import short
 from pfedhgp.data.columns import Columns
 from pfedhgp.data.domain import check_domain, pairs_of
 from pfedhgp.data.holdout import Holdout, ledger, split
@@ -20,7 +21,7 @@ from pfedhgp.data.readers import (
     settle_columns,
 )
 from pfedhgp.data.rows import with_observations
-from pfedhgp.data.table import Table, short
+from pfedhgp.data.table import Table
 from pfedhgp.data.text_tables import delimiter_of
 from pfedhgp.errors import InputError, PFedHGPWarning
 

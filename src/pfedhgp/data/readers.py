@@ -23,10 +23,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from pfedhgp.base.checks import listed, short
 from pfedhgp.data import cells
 from pfedhgp.data.columns import Columns, InputColumn
 from pfedhgp.data.rows import ClientRows
-from pfedhgp.data.table import Table, listed, short
+from pfedhgp.data.table import Table
 from pfedhgp.data.text_tables import read_text
 from pfedhgp.errors import InputError, PFedHGPWarning
 
@@ -51,13 +52,8 @@ class Observations:
 
     def take(self, rows: np.ndarray) -> Observations:
         """Some of the rows."""
-        return Observations(
-            self.name,
-            self.X[rows],
-            self.Y[rows],
-            None if self.cycle is None else self.cycle[rows],
-            None if self.order is None else self.order[rows],
-        )
+        cycle, order = (None if a is None else a[rows] for a in (self.cycle, self.order))
+        return Observations(self.name, self.X[rows], self.Y[rows], cycle, order)
 
 
 def read_clients(
@@ -290,26 +286,17 @@ def _by_name(names: list[str], whole: Observations) -> list[Observations]:
     order = np.argsort(index, kind="stable")
     ends = np.cumsum(np.bincount(index, minlength=len(code)))
     groups = np.split(order, ends[:-1])
-    found = []
-    for name, rows in zip(code, groups, strict=True):
-        part = whole.take(rows)
-        found.append(Observations(name, part.X, part.Y, part.cycle, part.order))
-    return found
+    found = zip(code, groups, strict=True)
+    return [replace(whole.take(rows), name=name) for name, rows in found]
 
 
 def joined(name: str, pieces: Sequence[Observations]) -> Observations:
     """One client's rows from several pieces, under this name."""
-    if len(pieces) == 1:
-        return replace(pieces[0], name=name)
+    X, Y = (np.concatenate([getattr(piece, part) for piece in pieces]) for part in "XY")
     cycles = [piece.cycle for piece in pieces if piece.cycle is not None]
     orders = [piece.order for piece in pieces if piece.order is not None]
-    return Observations(
-        name,
-        np.concatenate([piece.X for piece in pieces]),
-        np.concatenate([piece.Y for piece in pieces]),
-        np.concatenate(cycles) if cycles else None,
-        np.concatenate(orders) if orders else None,
-    )
+    cycle, order = (np.concatenate(each) if each else None for each in (cycles, orders))
+    return Observations(name, X, Y, cycle, order)
 
 
 def _refuse_mixed_zones(tables: Sequence[Table], columns: Columns) -> None:

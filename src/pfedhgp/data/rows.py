@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from pfedhgp.base.checks import listed
 from pfedhgp.errors import InputError, PFedHGPWarning
 
 LARGEST = 1e120
@@ -62,8 +63,6 @@ def with_observations(clients: Sequence[Rows], *, stacklevel: int = 3) -> list[R
         raise InputError("no client has an observed output: every cell of the outputs is missing")
     empty = [client.name for client in clients if not np.isfinite(client.Y).any()]
     if empty:
-        from pfedhgp.data.table import listed  # polars is needed for files alone
-
         warnings.warn(
             f"left out, because no output was observed: client {listed(empty, 3)}",
             PFedHGPWarning,

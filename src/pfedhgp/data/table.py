@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
+from pfedhgp.base.checks import listed
 from pfedhgp.errors import InputError
 
 
@@ -40,20 +41,8 @@ class Table:
             f"{self.path}: no column {name!r}{guess}; the file has {listed(self.names)}"
         )
 
-    def refuse(self, row: int, column: str, problem: str) -> InputError:
-        """An error that names the file, the row and the column; never the value."""
-        line = "" if self.line_of is None else f" (line {self.line_of[row]})"
-        return InputError(f"{self.path}: row {row + 1}{line}, column {column!r}: {problem}")
-
-
-def listed(names: Iterable[str], most: int = 20) -> str:
-    """Names in a line, the first ones of many."""
-    shown = [repr(name) if name != name.strip() or not name else name for name in names]
-    more = f" and {len(shown) - most} more" if len(shown) > most else ""
-    return ", ".join(short(name) for name in shown[:most]) + more
-
-
-def short(name: str, most: int = 60) -> str:
-    """A name as it is put into a message: one line, and not 300 characters of it."""
-    flat = name if name.isprintable() else repr(name)
-    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
+    def refuse_where(self, wrong: npt.ArrayLike, column: str, problem: str) -> None:
+        """Refuses the first row that is `wrong`: names the file, the row and the column, never the value."""
+        for row in np.flatnonzero(wrong)[:1]:
+            line = "" if self.line_of is None else f" (line {self.line_of[row]})"
+            raise InputError(f"{self.path}: row {row + 1}{line}, column {column!r}: {problem}")

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from pfedhgp.base.checks import short
 from pfedhgp.base.toml_text import quoted
 from pfedhgp.data import cells
 from pfedhgp.data.columns import Columns, InputColumn
@@ -28,7 +29,7 @@ from pfedhgp.data.readers import (
     wanted_names,
 )
 from pfedhgp.data.rows import ClientRows
-from pfedhgp.data.table import Table, short
+from pfedhgp.data.table import Table
 from pfedhgp.data.text_tables import RepeatedColumn, delimiter_of
 from pfedhgp.errors import InputError, PFedHGPWarning
 from pfedhgp.federation.envelope import Refused

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -11,11 +14,10 @@ import numpy as np
 
 from pfedhgp.data.rows import ClientRows, in_order
 from pfedhgp.data.scaling import Scaling
-from pfedhgp.errors import MessageError, PFedHGPWarning
-from pfedhgp.federation import clients_state, local_budget
+from pfedhgp.errors import InputError, MessageError, PFedHGPWarning
+from pfedhgp.federation import local_budget
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.opening import inference_of, kernels_like
-from pfedhgp.federation.padding import pad_inputs
 from pfedhgp.federation.plan import Plan
 from pfedhgp.inference.arrays import State, below, block_from_arrays, stack_trees
 from pfedhgp.inference.cycles import exchange
@@ -173,7 +175,10 @@ class ClientGroup:
                 block = eqx.tree_at(lambda b: b.noise, block, noise)
             blocks.append(block)
         return inference_of(plan, "learn" in a).clients(
-            spec, kernels_like(spec, scaling), stack_trees(pad_inputs(blocks)), self.rows
+            spec,
+            kernels_like(spec, scaling),
+            stack_trees(local_budget.pad_inputs(blocks)),
+            self.rows,
         )
 
     def _rows_of(self, client: ClientRows) -> Rows:
@@ -211,11 +216,36 @@ class ClientGroup:
 
     def state(self) -> State:
         """The clients' part of a checkpoint: their blocks and last statistics, never rows."""
-        return clients_state.state_of(self)
+        trainers: dict[str, Any] = {}
+        plain: dict[str, Any] = {"rows": digest_of(self.clients), "attempt": self.attempt}
+        plain |= {"trainers": trainers, "heard": list(self.heard)}
+        arrays: dict[str, np.ndarray] = {}
+        for kind, heard in self.heard.items():
+            arrays |= below(f"heard {kind}", heard)
+        for attempt, party in self.parties.items():
+            own = party.state()
+            arrays |= below(f"start {attempt}", self.starts[attempt])
+            arrays |= below(f"trainer {attempt}", own.arrays)
+            trainers[str(attempt)] = dict(own.plain)
+        for k, other in enumerate(self.other_parties):
+            arrays |= below(f"other {k}", other.state().arrays)
+        return State(arrays, plain)
 
     def restore(self, state: State) -> None:
         """Puts `state` back; refuses it if the rows have changed since."""
-        clients_state.restore(self, state)
+        if state.plain["rows"] != digest_of(self.clients):
+            raise InputError(
+                f"the rows of client {self.names[0]!r} (or of one grouped with it) are not those that "
+                "the run began with: start it again"
+            )
+        for kind in state.plain["heard"]:  # what followed from a request follows from it again
+            self.answer(Message(kind, 0, "server", state.part(f"heard {kind}")))
+        for name, plain in state.plain["trainers"].items():
+            self.prepare(state.part(f"start {name}"))
+            self.parties[int(name)].restore(State(state.part(f"trainer {name}"), plain))
+        for k, other in enumerate(self.other_parties):
+            other.restore(State(state.part(f"other {k}"), {}))
+        self.attempt = int(state.plain["attempt"])
 
     # clients that were away -----------------------------------------------------------------------
 
@@ -260,6 +290,19 @@ def _start_number(k: int, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndar
     """A start request as if its start `k` were the only one."""
     common = {name: array for name, array in arrays.items() if not name.startswith("other ")}
     return {**common, **State(arrays).part(f"other {k}")}
+
+
+def digest_of(clients: Sequence[ClientRows]) -> str:
+    """SHA-256 of names and rows: tells whether they changed, and not what they are."""
+    digest = hashlib.sha256()
+    for client in clients:
+        for field in fields(client):
+            value = getattr(client, field.name)
+            shown = value.shape if isinstance(value, np.ndarray) else value
+            digest.update(f"{field.name} {shown!r}".encode())
+            if isinstance(value, np.ndarray):
+                digest.update(np.ascontiguousarray(value).tobytes())
+    return digest.hexdigest()
 
 
 def group_clients(

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 
+import jax.numpy as jnp
 import numpy as np
 
 from pfedhgp.data.rows import ClientRows
@@ -16,6 +17,7 @@ from pfedhgp.gp.kernels import Kernel, unstack
 from pfedhgp.inference.protocols import ClientParty
 from pfedhgp.inference.starts import budget
 from pfedhgp.inference.starts.candidates import Start
+from pfedhgp.model.blocks import ClientBlock
 from pfedhgp.model.spec import Spec, starting_kernels
 
 
@@ -59,6 +61,24 @@ def allow_for_residual(
 def local_kernels(spec: Spec, scaling: Scaling, start: Start) -> Kernel:
     return starting_kernels(
         spec.local_kernel, scale=start.local, count=spec.local_latents, extent=scaling.extent
+    )
+
+
+def pad_inputs(blocks: list[ClientBlock]) -> list[ClientBlock]:
+    """Equal shapes for clients that compute together: the extra inducing inputs are inactive."""
+    largest = max(len(block.active) for block in blocks)
+    size = largest if all(len(b.active) == largest for b in blocks) else budget.round_up(largest)
+    return [_padded(block, size) for block in blocks]
+
+
+def _padded(block: ClientBlock, size: int) -> ClientBlock:
+    """Adds inactive inducing inputs up to `size`."""
+    extra = size - len(block.active)
+    mode = "edge" if len(block.inputs) else "constant"
+    return replace(
+        block,
+        inputs=jnp.pad(block.inputs, ((0, extra), (0, 0)), mode=mode),
+        active=jnp.pad(block.active, (0, extra)),
     )
 
 

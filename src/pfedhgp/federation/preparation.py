@@ -160,13 +160,8 @@ def scales_of(scaling: Scaling, sums: Sums, width: np.ndarray) -> Scales:
     """Starting scales; clients took lags in units of `width`."""
     ratio = _ratio(scaling, width)
     found = census.starting_scales(sums["lag_sum"], sums["lag_pairs"], scaling.spread**2)
-    return Scales(
-        min(found.short * ratio, 0.3),
-        min(found.long * ratio, 0.35),
-        found.short_variance,
-        found.long_variance,
-        found.noise_variance,
-    )
+    short, long = min(found.short * ratio, 0.3), min(found.long * ratio, 0.35)
+    return replace(found, short=short, long=long)
 
 
 def shared_is_short(scaling: Scaling, scales: Scales, sums: Sums, width: np.ndarray) -> bool:

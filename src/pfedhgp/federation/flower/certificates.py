@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from pfedhgp.base.atomic_files import write_bytes
+from pfedhgp.base.checks import short
 from pfedhgp.base.toml_text import quoted
-from pfedhgp.data.table import short
 from pfedhgp.errors import InputError
 from pfedhgp.federation.flower.processes import private_folder, write_secret
 from pfedhgp.federation.flower.state import SITES, site_hash

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pfedhgp.data.table import short
+from pfedhgp.base.checks import short
 from pfedhgp.errors import PFedHGPError
 from pfedhgp.federation import message_checks
 from pfedhgp.federation.envelope import CODES, Envelope, Refused, missed_arrays

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from pfedhgp.base.atomic_files import write_bytes
+from pfedhgp.base.checks import short
 from pfedhgp.base.numerics import numerics
-from pfedhgp.data.table import short
 from pfedhgp.errors import InputError
 from pfedhgp.federation.agreement import Agreement, warn_of_unused
 from pfedhgp.federation.checkpoint import Checkpoint

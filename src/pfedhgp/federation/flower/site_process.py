@@ -15,7 +15,7 @@ from typing import IO
 
 from flwr.app import Message
 
-from pfedhgp.data.table import short
+from pfedhgp.base.checks import short
 from pfedhgp.errors import InputError
 from pfedhgp.federation.flower import processes, transport
 from pfedhgp.federation.flower.site import Site

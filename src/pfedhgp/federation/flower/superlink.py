@@ -40,6 +40,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid.http_grid import HttpGrid
 
+from pfedhgp.base.checks import short
 from pfedhgp.errors import InputError
 from pfedhgp.federation.flower.app import app_files
 from pfedhgp.federation.flower.processes import (
@@ -84,8 +85,6 @@ def register(address: Address, keys: dict[bytes, str]) -> None:
 
     Flower remembers a withdrawn key, and never accepts it again.
     """
-    from pfedhgp.data.table import short
-
     with closing(address.client(ControlHttpClient)) as control:
         nodes = control.ListNodes(ListNodesRequest()).nodes_info
         known = {bytes(node.public_key): node for node in nodes}
