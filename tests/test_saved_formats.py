@@ -204,7 +204,8 @@ def test_zones_are_found_again_and_go_into_a_saved_report(run, copied):
     for name in ("distances", "between"):
         size = np.abs(stored[name]).max()
         close(found[name], stored[name], size)
-    assert found["r2"] == pytest.approx(stored["r2"], rel=TOLERANCE)
+    # Computed anew, not loaded: another processor's rounding moves it by 2.6e-9, as it moves training.
+    assert found["r2"] == pytest.approx(stored["r2"], rel=TRAINED)
     assert (folder / "RUN" / "zones" / "messages.jsonl").read_bytes().startswith(log)
     after = page.read_text("utf-8")
     assert "a, b, c" in zones_in(after)

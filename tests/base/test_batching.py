@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pfedhgp import FederatedGP
-from pfedhgp.base.batching import EFFORTS, SMALL, Batchable, _stack, batchable, run_batched
+from pfedhgp.base.batching import EFFORTS, SMALL, Batchable, batchable, run_batched, stack
 from pfedhgp.inference.structured.settings import Structured
 from pfedhgp.studies.synthetic.simulator import simulate
 
@@ -60,14 +60,14 @@ def test_smaller_groups_are_filled_up_and_not_compiled_again(monkeypatch):
 
 def test_equal_shapes_and_counts_are_one_call(monkeypatch):
     sizes = []
-    original = Batchable._mapped
-
-    def counted(self, fixed, layout, common, mapped):
-        sizes.append(mapped[0].shape[0])
-        return original(self, fixed, layout, common, mapped)
-
-    monkeypatch.setattr(Batchable, "_mapped", counted)
     fresh = batchable(static=1)(powers.__wrapped__)
+    compute = fresh.stacked
+
+    def counted(fixed, layout, common, mapped):
+        sizes.append(mapped[0].shape[0])
+        return compute(fixed, layout, common, mapped)
+
+    monkeypatch.setattr(fresh, "stacked", counted)
     monkeypatch.setitem(globals(), "powers", fresh)
     run_batched(programs([2, 2, 5, 2], sizes=[3, 3, 3, 4]))
     assert sorted(sizes) == [1, 1, 2]
@@ -148,14 +148,14 @@ def test_a_marked_function_inside_another_is_part_of_it():
 
 def test_rows_of_one_array_are_stacked_without_a_copy():
     whole = np.arange(12.0).reshape(3, 4)
-    stacked = _stack([whole[0, ...], whole[1, ...], whole[2, ...]])
+    stacked = stack([whole[0, ...], whole[1, ...], whole[2, ...]])
     assert np.shares_memory(stacked, whole)
     np.testing.assert_array_equal(stacked, whole)
-    turned = _stack([whole[1, ...], whole[0, ...], whole[2, ...]])
+    turned = stack([whole[1, ...], whole[0, ...], whole[2, ...]])
     np.testing.assert_array_equal(turned, whole[[1, 0, 2]])
-    np.testing.assert_array_equal(_stack([whole[1, ...], whole[2, ...]]), whole[1:])
-    np.testing.assert_array_equal(_stack([whole[:, 0], whole[:, 1]]), whole[:, :2].T)
-    np.testing.assert_array_equal(_stack([np.float64(1.0), np.float64(2.0)]), [1.0, 2.0])
+    np.testing.assert_array_equal(stack([whole[1, ...], whole[2, ...]]), whole[1:])
+    np.testing.assert_array_equal(stack([whole[:, 0], whole[:, 1]]), whole[:, :2].T)
+    np.testing.assert_array_equal(stack([np.float64(1.0), np.float64(2.0)]), [1.0, 2.0])
 
 
 def fit(seed: int):
@@ -197,11 +197,11 @@ def test_what_is_compiled_with_less_effort_gives_the_same():
     for effort in EFFORTS:
         fresh = batchable(effort=effort)(waves_again())
         np.testing.assert_allclose(fresh(tree), want, rtol=1e-12, atol=1e-12)
-        assert fresh.small._cache_size() == fresh._cache_size() == 1
+        assert fresh.small._cache_size() == fresh.compilations() == 1
         np.testing.assert_allclose(jax.jit(fresh)(tree), want, rtol=1e-12, atol=1e-12)
         fresh({**tree, "x": rng.normal(size=(4, SMALL))})
         assert fresh.alone._cache_size() >= 1
-        assert fresh._cache_size() == 2
+        assert fresh.compilations() == 2
     unknown = Batchable(waves_again(), 0, 0)
     unknown.options = (("no_such_option", True),)
     np.testing.assert_allclose(unknown(tree), want, rtol=1e-12, atol=1e-12)

@@ -85,7 +85,7 @@ def test_the_daily_wave_has_two_rushes_stronger_in_the_centre(dense):
 
 
 def test_the_season_rises_into_winter():
-    season = demo_town._season(np.array([0.0, 28.0, 56.0]))
+    season = demo_town.season(np.array([0.0, 28.0, 56.0]))
     assert season[0] < season[1] < season[2]
 
 

@@ -336,11 +336,11 @@ def test_restarts_keep_the_best_bound():
 def test_hot_path_is_compiled_once_for_all_rounds():
     from pfedhgp.inference.structured.client_step import batched_step
 
-    before = batched_step._cache_size()
+    before = batched_step.compilations()
     FederatedGP(averaging=False, rounds=6, inducing=7, local_inducing=5, tolerance=0.0).fit(
         table(rows=19), client="site", inputs="t", outputs="a"
     )
-    assert batched_step._cache_size() - before == 1
+    assert batched_step.compilations() - before == 1
 
 
 BAD = [

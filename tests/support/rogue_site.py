@@ -28,7 +28,7 @@ def answer(self, request):
         time.sleep(6.0)
     if FAULT == "raise":
         self.read = lambda text: 1 / 0
-        self._runs.clear()
+        self.open_runs.clear()
     reply = honest(self, request)
     kept = first.setdefault("reply", reply)
     if FAULT == "nan":

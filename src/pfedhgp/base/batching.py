@@ -75,7 +75,7 @@ class Batchable:
             compiler_options=dict(self.options),
         )
 
-    def _cache_size(self) -> int:
+    def compilations(self) -> int:
         """How often the function was compiled outside `run_batched`."""
         other = self.__dict__.get("small", self.alone)
         return sum(int(each._cache_size()) for each in {self.alone, other})
@@ -185,7 +185,7 @@ def _compute(group: list[_Ticket], device: Any, least: int) -> None:
     is_common = tuple(_whole(leaf) for leaf in first.leaves)
     common = [np.asarray(leaf) for leaf, same in zip(first.leaves, is_common, strict=True) if same]
     mapped = [
-        _stack([ticket.leaves[i] for ticket in (*group, *[first] * extra)])
+        stack([ticket.leaves[i] for ticket in (*group, *[first] * extra)])
         for i, same in enumerate(is_common)
         if not same
     ]
@@ -223,7 +223,7 @@ def _whole(leaf: Any) -> bool:
     return np.ndim(leaf) == 0 and np.issubdtype(leaf.dtype, np.integer)
 
 
-def _stack(leaves: list) -> np.ndarray:
+def stack(leaves: list) -> np.ndarray:
     """One array with a leading axis; without a copy if the leaves follow each other in memory."""
     arrays = [np.asarray(leaf) for leaf in leaves]
     first = arrays[0]

@@ -67,7 +67,7 @@ def simulate(*, seed: int = 0, town: Town | None = None) -> list[ClientRows]:
         t = hours / 24.0
         street = _wave(rng, town.street, town.street_days)
         own = rng.normal(0.0, 2.0)
-        y = _season(t) + weather(t) + LEVEL[zone] + RUSH[zone] * rush_hours(hours % 24)
+        y = season(t) + weather(t) + LEVEL[zone] + RUSH[zone] * rush_hours(hours % 24)
         y += drift[zone](t) + own + street(t) + rng.normal(0.0, town.noise, len(t))
         y = np.maximum(y, 0.5)  # what the instrument can tell from zero
         y = np.round(y, 1)
@@ -149,7 +149,7 @@ def hold_out_blocks(
     return Split(train, test)
 
 
-def _season(t: np.ndarray) -> np.ndarray:
+def season(t: np.ndarray) -> np.ndarray:
     """A year's wave, of which the demo sees autumn turn to winter."""
     return -6.0 * np.cos(2.0 * np.pi * (t + 88.0) / 365.25)
 

@@ -71,7 +71,7 @@ class Site:
     def __post_init__(self) -> None:
         self._check_owner()
         self.audit = AuditLog(self.home)
-        self._runs: dict[str, OpenRun] = {}
+        self.open_runs: dict[str, OpenRun] = {}
 
     @with_numerics
     def answer(self, request: Envelope) -> Envelope:
@@ -85,7 +85,9 @@ class Site:
             self.audit.append("received", **about, arrays=request.arrays)
             arrays = self._arrays_for(request)
         except Exception as error:
-            self._runs.pop(request.run, None)  # a step may be half done: read it from disk again
+            self.open_runs.pop(
+                request.run, None
+            )  # a step may be half done: read it from disk again
             code = code_of(error)
             about_it = (request.exchange, request.kind, CODES[code], reason(error))
             log.warning("exchange %d, %s: refused: %s%s", *about_it)
@@ -138,7 +140,7 @@ class Site:
             raise Refused("stale")
         self._match_history(here, request)
         self.save_model(here.agreed, self._group_for(here, request), request)
-        self._runs.pop(request.run)
+        self.open_runs.pop(request.run)
 
     def _group_for(self, here: OpenRun, request: Envelope) -> ClientGroup:
         here.group.catch_up(request.missed())
@@ -174,15 +176,17 @@ class Site:
         known = store.agreement()
         if known is not None and known != request.agreement:
             raise Refused("config")
-        if request.run not in self._runs:
+        if request.run not in self.open_runs:
             agreed = self.read(request.agreement)
             if known is None:
                 self._claim_home()
                 store.save_agreement(request.agreement)
             here = OpenRun(store, agreed, ClientGroup(agreed.plan, [agreed.rows]), store.newest())
             here.group = self._restored(here)
-            self._runs = {request.run: here}  # an earlier run is over, or is read from disk again
-        return self._runs[request.run]
+            self.open_runs = {
+                request.run: here
+            }  # an earlier run is over, or is read from disk again
+        return self.open_runs[request.run]
 
     def _restored(self, here: OpenRun) -> ClientGroup:
         """The group as it was after the last exchange."""
