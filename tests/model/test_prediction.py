@@ -318,11 +318,11 @@ def test_a_failing_factorisation_is_named():
 def test_nothing_recompiles_for_another_number_of_rows():
     model = make(seed=1, inducing=(4, 7)).model
     predict(model, "client 0", points(1, n=20))
-    before = predictor_module.moments._cache_size()
+    before = predictor_module.moments.compilations()
     for n in (17, 18, 31, 32):
         for client in model.clients:
             predict(model, client, points(1, n=n))
-    assert predictor_module.moments._cache_size() == before
+    assert predictor_module.moments.compilations() == before
 
 
 def test_float64_whatever_the_host_program_says():
