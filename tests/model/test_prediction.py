@@ -396,7 +396,7 @@ jax.config.update("jax_enable_x64", True)
 sys.path.insert(0, "tests")
 import numpy as np
 from support.posteriors import make
-from pfedhgp.predict import predict
+from pfedhgp.model.prediction import predict
 model = make(outputs=4, inducing=(50, 100)).model
 p = predict(model, "client 0", np.random.default_rng(0).uniform(size=(100_000, 1)))
 assert p.mean.shape == (100_000, 4) and p.covariance().shape == (100_000, 4, 4)

@@ -140,21 +140,27 @@ def without_outputs(own: ClientPosterior, seen: Float[Array, " Q"]) -> ClientPos
     return replace(own, tangents=both(own.tangents))
 
 
-def limits_in_words(clients: Mapping[str, ClientPosterior]) -> str | None:
-    """In how many directions averaging went less far than one standard deviation; None: nowhere."""
+def limits_in_words(
+    clients: Mapping[str, ClientPosterior], *, unless_only_shortened: bool = False
+) -> str | None:
+    """In how many directions averaging went less far than one standard deviation; None: nowhere.
+
+    Small clients have directions that are shortened after any number of rounds: nothing to warn of.
+    """
     reach = {
         name: np.asarray(own.tangents.reach)
         for name, own in clients.items()
         if own.tangents is not None and own.tangents.reach is not None
     }
     limited = [name for name, s in reach.items() if np.any(s < 1.0)]
-    if not limited:
+    s = np.concatenate([reach[name] for name in limited]) if limited else np.ones(0)
+    left_out = int(np.sum(s == 0.0))
+    if not limited or (unless_only_shortened and not left_out):
         return None
-    s = np.concatenate([reach[name] for name in limited])
     return (
         f"averaging over parameters was limited in {int(np.sum(s < 1.0))} of {len(s)} directions "
-        f"({int(np.sum(s == 0.0))} left out) at {len(limited)} of {len(reach)} clients, the first is "
-        f"{limited[0]!r}: training has not settled there, more rounds help"
+        f"({left_out} left out) at {len(limited)} of {len(reach)} clients, the first is "
+        f"{limited[0]!r}: training has not converged, or the rows say little about these parameters"
     )
 
 

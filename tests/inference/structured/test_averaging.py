@@ -376,8 +376,12 @@ def test_where_averaging_was_limited_is_said():
     }
     assert limits_in_words(clients) == (
         "averaging over parameters was limited in 3 of 6 directions (1 left out) at 2 of 3 clients, "
-        "the first is 'b': training has not settled there, more rounds help"
+        "the first is 'b': training has not converged, or the rows say little about these parameters"
     )
+    assert limits_in_words(clients, unless_only_shortened=True) == limits_in_words(clients)
+    short = {name: clients[name] for name in "ac"}
+    assert "1 of 3 directions (0 left out)" in limits_in_words(short)
+    assert limits_in_words(short, unless_only_shortened=True) is None
     assert limits_in_words({"a": clients["a"]}) is None
     assert limits_in_words({"old": SimpleNamespace(tangents=empty)}) is None
     assert limits_in_words({"plain": SimpleNamespace(tangents=None)}) is None

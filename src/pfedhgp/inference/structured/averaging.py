@@ -197,7 +197,7 @@ def with_averages(
             )
             continue
         found[i] = jax.tree.map(lambda leaf, i=i: leaf[i], averaged)
-    told = limits_in_words(dict(zip(names, found, strict=True)))
+    told = limits_in_words(dict(zip(names, found, strict=True)), unless_only_shortened=True)
     if told is not None:
         warnings.warn(told, PFedHGPWarning, stacklevel=3)
     return found
