@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,15 +68,7 @@ def _line(path: Path, found: Finding) -> str:
 
 
 def _as_json(path: Path, found: Finding) -> dict[str, Any]:
-    return {
-        "log": str(path),
-        "lines": found.lines,
-        "sent": found.sent,
-        "bytes_sent": found.bytes_sent,
-        "head": found.head,
-        "bad_line": found.bad_line,
-        "problem": found.problem or None,
-    }
+    return {"log": str(path), **asdict(found), "problem": found.problem or None}
 
 
 def _of_site(home: Path, known: list[tuple[int, str]]) -> Finding | None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from pfedhgp.cli.cycle_batches import Batch
-    from pfedhgp.diagnosis.decision import Calibration, Diagnosis, Why
+    from pfedhgp.diagnosis.decision import Diagnosis, Why
     from pfedhgp.diagnosis.evidence import Evidence
     from pfedhgp.estimator import FederatedGP
 
@@ -95,11 +95,9 @@ def classify(
         priors = _priors(prior, classes)
         columns = columns_of(spec)
         batches = read_batches(data, columns, cycle=cycle, label=label, delimiter=delimiter)
-        kept = (
-            read_batches(held_out, columns, cycle=cycle, label=label, delimiter=delimiter)
-            if held_out is not None
-            else None
-        )
+        kept = None
+        if held_out is not None:
+            kept = read_batches(held_out, columns, cycle=cycle, label=label, delimiter=delimiter)
         use_compilation_cache()
         from pfedhgp.diagnosis import decision
         from pfedhgp.estimator import FederatedGP
@@ -107,7 +105,9 @@ def classify(
         model = FederatedGP.load(run)
         known = model.calibration_
         if kept is not None:
-            known = _calibrated(model, kept, rate)
+            labels = [each for batch in kept for each in batch.labels or ()]
+            held = _evidence(model, kept, novelty=True)
+            known = decision.calibrate(held, labels, false_alarms=rate)
         found = _evidence(model, batches, novelty=known.thresholds is not None)
         diagnosis = decision.diagnose(found, priors=priors, calibration=known)
         names = [name for batch in batches for name in batch.names]
@@ -183,13 +183,6 @@ def _evidence(model: FederatedGP, batches: Sequence[Batch], *, novelty: bool) ->
         X, Y = cycles_on(model.model_, batch.cycles, batch.grid, batch.channels, names=batch.names)
         parts.append(evidence(model.model_, X, Y, novelty=novelty))
     return concatenated(parts)
-
-
-def _calibrated(model: FederatedGP, batches: Sequence[Batch], share: float) -> Calibration:
-    from pfedhgp.diagnosis.decision import calibrate
-
-    truth = [each for batch in batches for each in batch.labels or ()]
-    return calibrate(_evidence(model, batches, novelty=True), truth, false_alarms=share)
 
 
 def _false_alarms(given: float | None, held_out: Path | None) -> float:

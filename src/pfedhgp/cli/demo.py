@@ -79,6 +79,7 @@ def demo(
     compile_fast()
     use_compilation_cache()  # before JAX is imported, or XLA talks
     from pfedhgp import report
+    from pfedhgp.cli.cluster import FOLDER, write
     from pfedhgp.data import demo_town as town
 
     size = Size(rounds=2, inducing=12, local_inducing=6) if tiny else Size()
@@ -97,9 +98,7 @@ def demo(
             scores[name] = judge(fitted[name], split.test)
         model = fitted[FEDERATED]
         metrics = {
-            "holdout": {
-                **{"kind": "blocks", "fraction": FRACTION, "seed": seed, "block_days": block_days}
-            },
+            "holdout": dict(kind="blocks", fraction=FRACTION, seed=seed, block_days=block_days),
             "data": ledger_of(rows, split),
             **scores[FEDERATED],
             "baselines": {name: scores[name]["overall"] for name in (ALONE, POOLED)},
@@ -111,14 +110,14 @@ def demo(
         zones = zones_of(model, split)
         atomic_files.write_bytes(out / TABLE, table_of(rows))
         model.save(out / MODEL, overwrite=True)  # `check_folder` has asked already
-        write_zones(zones, out / MODEL)
+        write(zones, out / MODEL / FOLDER, RunFolder.open(out / MODEL).spec["sha256"])
         say("writing the report", quiet=quiet)
         heed()
         page = out / REPORT
         report.write(
             page, model, rows=split.train, held_out=split.test, metrics=metrics, zones=zones
         )
-    took = {"seconds": time.monotonic() - started, "cpu_seconds": processor_seconds()}
+    took = {"seconds": time.monotonic() - started, "cpu_seconds": time.process_time()}
     overall = {name: scores[name]["overall"]["client_mean"] for name in scores}
     command = NEXT.format(table=out / TABLE)
     if as_json:
@@ -143,12 +142,6 @@ def compile_fast() -> None:
     """
     if "jax" not in sys.modules:
         os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-
-
-def processor_seconds() -> float:
-    """User and system time of this process, all threads."""
-    used = os.times()
-    return used.user + used.system
 
 
 def made_up(*, seed: int, tiny: bool) -> list[ClientRows]:
@@ -295,15 +288,6 @@ def zones_of(model: FederatedGP, split: Split) -> KeptZones:
     how = ClusterSettings(groups=len({*here.values()}), grid=GRID, size=SKETCH)
     found = discover(model.model_, how, rows=rows)
     return KeptZones(found, truth=here)
-
-
-def write_zones(zones: KeptZones, run: Path) -> None:
-    """Writes zones into RUN/zones, where `pfedhgp report RUN` finds them."""
-    from pfedhgp.cli.cluster import write
-    from pfedhgp.cli.saved import open_run
-    from pfedhgp.zones import files as zone_files
-
-    write(zones, run / zone_files.FOLDER, open_run(run)["sha256"])
 
 
 def zones_in_words(zones: KeptZones) -> list[str]:

@@ -108,6 +108,8 @@ def read_inputs(
     dropped: Sequence[str] = (),
 ) -> list[Observations]:
     """The rows to predict at, by client; outputs and the inputs `dropped` are not read."""
+    import numpy as np
+
     from pfedhgp.data.readers import observations_of, read_tables, wanted_names
 
     needed = replace(columns, outputs=(), cycle=None)
@@ -136,16 +138,10 @@ def read_inputs(
             assert each.order is not None
             found.append(replace(each, name=client, order=each.order + start))
         start += len(table)
-    return _joined(found)
-
-
-def _joined(parts: list[Observations]) -> list[Observations]:
-    """One client's rows from several files."""
-    import numpy as np
-
-    orders = [part.order for part in parts if part.order is not None]
-    X, Y = np.concatenate([p.X for p in parts]), np.concatenate([p.Y for p in parts])
-    return [replace(parts[0], X=X, Y=Y, order=np.concatenate(orders))]
+    joined: dict[str, Any] = {
+        name: np.concatenate([vars(p)[name] for p in found]) for name in ("X", "Y", "order")
+    }
+    return [replace(found[0], **joined)]
 
 
 def _warn_of(unknown: list[str]) -> None:

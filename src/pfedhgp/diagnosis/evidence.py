@@ -147,9 +147,8 @@ def evidence_under(
 ) -> Evidence:
     """The evidence of cycles (C, n, Q) under Gaussians on their grid, one at a time."""
     scores, seen = [], []
-    gaussians = (
-        list(gaussians) if novelty else gaussians
-    )  # every class is compared with the means of all others
+    if novelty:  # every class is compared with the means of all others
+        gaussians = list(gaussians)
     for gaussian in gaussians:
         scores.append(gaussian.score(cycles))
         if novelty:

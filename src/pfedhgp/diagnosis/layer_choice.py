@@ -64,9 +64,9 @@ ALL_LAYERS = tuple(
     Candidate(form, sharing)
     for form in FORMS
     for sharing in SHARINGS
-    if (form, sharing)
-    != ("white", "mixed")  # replicates have their client's own noise, or all the same
+    if (form, sharing) != ("white", "mixed")
 )
+"""Also layers of a class's own. Replicates have their client's own noise or all the same, never mixed."""
 LEAST = 4
 """Complete cycles that a choice needs of each class."""
 SHORT, MANY = 200, 20

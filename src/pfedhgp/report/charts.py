@@ -45,14 +45,7 @@ def convergence(history: Sequence[Mapping[str, Any]], *, width: int, name: str) 
             )
         left.set_title("Bound on the log evidence (nats)")
         sent = np.cumsum([_per_client(h) for h in history]) / 1e3
-        right.plot(
-            np.arange(len(sent)),
-            sent,
-            color=COLOURS["global"],
-            marker="o",
-            markersize=4,
-            gid="bytes",
-        )
+        right.plot(sent, color=COLOURS["global"], marker="o", markersize=4, gid="bytes")
         right.set_ylim(bottom=0)
         right.set_title("Exchanged by a client in rounds so far (kB)")
         for each in axes:
@@ -177,8 +170,7 @@ def baselines(scores: Mapping[str, Mapping[str, float]], *, width: int, name: st
             each.grid(visible=False)
             each.set_xticks([])
             each.set_xlim(0, 1.16 * max(values))
-            for side in ("bottom", "left"):
-                each.spines[side].set_visible(False)
+            each.spines[["bottom", "left"]].set_visible(False)
             each.set_title(metric.upper())
         return to_svg(figure, name=name, label="Errors of this model and of the baselines")
 
@@ -227,7 +219,6 @@ def heatmap(
         axes.set_yticks(np.arange(len(matrix)) + 0.47, row_names)
         axes.grid(visible=False)
         axes.tick_params(length=0)
-        for side in ("bottom", "left"):
-            axes.spines[side].set_visible(False)
+        axes.spines[["bottom", "left"]].set_visible(False)
         axes.set_title(title)
         return to_svg(figure, name=name, label=title)

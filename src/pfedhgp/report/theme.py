@@ -26,16 +26,8 @@ from matplotlib.ticker import ScalarFormatter
 from pfedhgp.report.compact import compact
 
 ROLES = (
-    "ink",
-    "muted",
-    "rule",
-    "card",
-    "prediction",
-    "global",
-    "deviation",
-    "local",
-    "noise",
-    "held",
+    *("ink", "muted", "rule", "card"),
+    *("prediction", "global", "deviation", "local", "noise", "held"),
     *(f"zone-{i}" for i in range(8)),
 )
 COLOURS = {role: f"#0f{i:02x}{0xE0 + i:02x}" for i, role in enumerate(ROLES)}
@@ -84,9 +76,8 @@ SETTINGS: dict[str, Any] = {
     "savefig.facecolor": "none",
 }
 
-_PLACE = re.compile(
-    r'\b(?:d|x|y|width|height)="[^"]*"'
-)  # not opacities, and not the text between tags
+# Not opacities, and not the text between tags.
+_PLACE = re.compile(r'\b(?:d|x|y|width|height)="[^"]*"')
 _COMMAND = re.compile(r"\s*([MLQCZz])\s*")  # needs no space around it
 _NUMBER = re.compile(r"-?\d+\.\d{2,}")
 _COLOUR = re.compile("|".join(COLOURS.values()))
@@ -118,10 +109,8 @@ def new_figure(
     """
     left, right, top, bottom = margins
     count = len(ratios)
-    inner = (
-        (width - left - right - gap * (columns - 1)),
-        (height - top - bottom - gap * (count - 1)),
-    )
+    inner_width = width - left - right - gap * (columns - 1)
+    inner_height = height - top - bottom - gap * (count - 1)
     figure = Figure(figsize=(width / 72.0, height / 72.0), dpi=72)
     grid = figure.subplots(
         nrows=count,
@@ -134,8 +123,8 @@ def new_figure(
             "top": 1.0 - top / height,
             "bottom": bottom / height,
             "height_ratios": list(ratios),
-            "wspace": gap * columns / max(inner[0], 1),
-            "hspace": gap * count / max(inner[1], 1),
+            "wspace": gap * columns / max(inner_width, 1),
+            "hspace": gap * count / max(inner_height, 1),
         },
     )
     return figure, list(grid.ravel())

@@ -117,39 +117,27 @@ def _tables(results: dict[str, Any]) -> dict[str, Table]:
         ]
         for part in ("", "fortnight_")
     )
-    few = [
-        [
-            m.removesuffix(FEW),
-            *(f"{v[c]:.3f}" if c in v else "" for c in ("accuracy", *columns)),
-        ]
-        for m, v in cells.items()
-        if m.endswith(FEW)
-    ]
-    curve = [
-        [
-            str(p["size"]),
-            f"{p['r2']:.3f}",
-            f"{p['r2_largest']:.3f}",
-            f"{p['ari']:.3f}",
-            f"{p['exact']}/{p['seeds']}",
-        ]
-        for p in results["curves"]["ari against r2"]
-    ]
+    few = []
+    for m, v in cells.items():
+        if m.endswith(FEW):
+            shown = (f"{v[c]:.3f}" if c in v else "" for c in ("accuracy", *columns))
+            few.append([m.removesuffix(FEW), *shown])
+    curve = []
+    for p in results["curves"]["ari against r2"]:
+        cells = [f"{p[c]:.3f}" for c in ("r2", "r2_largest", "ari")]
+        curve.append([str(p["size"]), *cells, f"{p['exact']}/{p['seeds']}"])
     seeds = [
         [str(s["seed"]), *(f"{s[c]:.3f}" for c in ("r2", "r2_largest", "ari", "ari_spectral"))]
         for s in results["tables"]["sketch seeds"]
     ]
+    sizes = ["numbers", "R², mean", "R², largest", "ARI", "exact"]
     counts = [[choice, str(n)] for choice, n in results["tables"]["number of groups"].items()]
     return {
         "Zones": (["row", "ARI", "NMI"], zones),
         "Sketch seeds": (["seed", "R², mean", "R², largest", "ARI", "ARI, spectral"], seeds),
         "Number of groups, were it not given": (["chosen by", "groups"], counts),
-        "Sketch size, what it reproduces, what it finds": (
-            ["numbers", "R², mean", "R², largest", "ARI", "exact"],
-            curve,
-        ),
+        "Sketch size, what it reproduces, what it finds": (sizes, curve),
         "Imputation of held-out days and a fortnight": (["method", *columns], imputed),
         "The fortnight alone": (["method", *columns], fortnight),
-    } | (
-        {"A station with 5% of its rows": (["method", "in its zone", *columns], few)} if few else {}
-    )
+        "A station with 5% of its rows": (["method", "in its zone", *columns], few),
+    }  # a table without rows is left out

@@ -58,15 +58,15 @@ def zones_part(study: AirQuality, sites: dict[str, Series], say: Say) -> dict[st
     say(f"zones: fitted in {fit_seconds:.0f} s")
     stacked = {name: (X, y[:, None]) for name, (X, y) in data.items()}
     own, attacks = own_functions(model), attacks_on(model, stacked)
+    known = Known(own, attacks)
     by_seed: list[Zones] = []
     for method in ("agglomerative", "spectral"):
         for i in range(study.sketches):
             draws = 20 if i == 0 and method == "agglomerative" else 0
             how = ClusterSettings(groups=3, method=method, seed=study.seed + i, draws=draws)
-            measure = method == "agglomerative"
-            known = Known(own, attacks)
-            found = discover(model.model_, how, rows=stacked, known=known, measure=measure)
-            by_seed += [found] if method == "agglomerative" else []
+            ward = method == "agglomerative"
+            found = discover(model.model_, how, rows=stacked, known=known, measure=ward)
+            by_seed += [found] if ward else []
             rows.setdefault(("pfedhgp", method), []).append(found.labels)
     first = by_seed[0]
     counts = {

@@ -52,15 +52,7 @@ def printed_records(scenarios: tuple[str, ...] | list[str]) -> list[dict[str, An
         for metric, cell in zip(METRICS, cells, strict=True):
             mean, low, high = (float(number) for number in cell.split())
             if scenario in scenarios:
-                records.append(
-                    {
-                        "scenario": scenario,
-                        "model": model + MARK,
-                        "metric": metric,
-                        "mean": mean,
-                        "ci95": [low, high],
-                        "runs": RUNS,
-                        "printed": True,
-                    }
-                )
+                record = {"scenario": scenario, "model": model + MARK, "metric": metric}
+                figures = {"mean": mean, "ci95": [low, high], "runs": RUNS, "printed": True}
+                records.append(record | figures)
     return records

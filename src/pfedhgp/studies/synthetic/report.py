@@ -127,16 +127,10 @@ def near_table(results: Results) -> Table:
     """Exchanges and bytes until the NLL is within 0.2 nats of the method's own best."""
     name = next(name for name in results["tables"] if name.startswith("within"))
     head = ["scenario", "model", "exchanges", "MB", "runs"]
-    rows = [
-        [
-            row["scenario"],
-            row["model"],
-            f"{row['exchanges']:.1f}",
-            f"{1e-6 * row['bytes']:.2f}",
-            str(row["runs"]),
-        ]
-        for row in results["tables"][name]
-    ]
+    rows = []
+    for row in results["tables"][name]:
+        cells = [f"{row['exchanges']:.1f}", f"{1e-6 * row['bytes']:.2f}", str(row["runs"])]
+        rows.append([row["scenario"], row["model"], *cells])
     return head, rows
 
 

@@ -73,18 +73,13 @@ def summarise(
 
 def behind(found: Sequence[Record], full: Sequence[Record]) -> dict[str, Any]:
     """How far a model is behind `full` on the same data: mean of the differences, with its 95% interval."""
-    gaps = {
-        metric: [
-            one["metrics"][metric] - other["metrics"][metric]
-            for one, other in zip(found, full, strict=True)
-        ]
-        for metric in PAIRED
-    }
-    named = {metric: interval(values) for metric, values in gaps.items()}
-    return {
-        metric: {"mean": mean, "ci95": ci95, "least": min(gaps[metric])}
-        for metric, (mean, ci95) in named.items()
-    }
+    pairs = [(o["metrics"], f["metrics"]) for o, f in zip(found, full, strict=True)]
+    summary = {}
+    for metric in PAIRED:
+        gaps = [one[metric] - other[metric] for one, other in pairs]
+        mean, ci95 = interval(gaps)
+        summary[metric] = {"mean": mean, "ci95": ci95, "least": min(gaps)}
+    return summary
 
 
 def nearness(curves: Sequence[Sequence[Sequence[float]]]) -> dict[str, float]:

@@ -68,16 +68,13 @@ def write_tonnage(
     if worth is not None:
         notes.append(worth)
     parts = {"Accuracy": _accuracy(results)}
-    by_class = _f1(results["tables"])
-    if by_class is not None:
-        parts["F1 by class"] = by_class
+    parts["F1 by class"] = _f1(results["tables"])
     for name, table in results["tables"].items():
         if name.startswith("confusion"):
             head = ["truth", *table["classes"]]
             rows = zip(table["classes"], table["counts"], strict=True)
             parts[name] = (head, [[truth, *map(str, counts)] for truth, counts in rows])
-    if results["tables"]["none of these"]:
-        parts["None of these"] = _none(results["tables"]["none of these"])
+    parts["None of these"] = _none(results["tables"]["none of these"])
     pictures = {}
     if figures:
         data = sources.load(source, study.seed, subtlety=study.subtlety, small=study.small)
@@ -102,12 +99,10 @@ def worth_of_the_layer(results: Mapping[str, Any]) -> str | None:
     )
 
 
-def _f1(tables: Mapping[str, Any]) -> Table | None:
+def _f1(tables: Mapping[str, Any]) -> Table:
     """A row for each model, a column for each class, mean over runs."""
     found = {name.removeprefix("f1: "): t for name, t in tables.items() if name.startswith("f1: ")}
-    if not found:
-        return None
-    names = list(next(iter(found.values())))
+    names = list(next(iter(found.values()), ()))
     rows = [[model, *(f"{own[name]:.4f}" for name in names)] for model, own in found.items()]
     return ["model", *names], rows
 
@@ -136,17 +131,11 @@ def _accuracy(results: Mapping[str, Any]) -> Table:
 
 def _none(found: list[dict[str, Any]]) -> Table:
     head = ["class left out", "flagged", "of", "false alarms", "of known", "cycle layer"]
-    rows = [
-        [
-            each["left_out"],
-            f"{each['flagged']:.2%}",
-            str(each["stranger_cycles"]),
-            f"{each['false_alarms']:.2%}",
-            str(each["known_cycles"]),
-            each["chosen"],
-        ]
-        for each in found
-    ]
+    rows = []
+    for each in found:
+        flagged = [f"{each['flagged']:.2%}", str(each["stranger_cycles"])]
+        alarms = [f"{each['false_alarms']:.2%}", str(each["known_cycles"])]
+        rows.append([each["left_out"], *flagged, *alarms, each["chosen"]])
     return head, rows
 
 
