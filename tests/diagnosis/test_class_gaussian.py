@@ -9,6 +9,7 @@ import pfedhgp.diagnosis.class_gaussian
 import reference as ref
 from pfedhgp.diagnosis.class_gaussian import ClassGaussian, towards_others
 from support import reference_diagnosis as naive
+from support.reference_diagnosis import dense
 
 N, Q = 30, 2
 
@@ -34,7 +35,7 @@ def cycles_with_gaps(one: ClassGaussian, seed: int = 0) -> np.ndarray:
 def test_densities_are_those_of_the_dense_matrix(columns, spanned):
     """Narrow and wide factors, complete cycles, gaps and a missing channel; noise correlated."""
     one = gaussian(columns, columns=columns, spanned=spanned)
-    cycles, cov = cycles_with_gaps(one), one.dense()
+    cycles, cov = cycles_with_gaps(one), dense(one)
     log_density, distance = one.score(cycles)
     for c, cycle in enumerate(cycles):
         y, seen = cycle.ravel(), np.flatnonzero(np.isfinite(cycle.ravel()))
@@ -66,7 +67,7 @@ def test_the_part_within_the_span_is_that_of_the_projected_gaussian():
     cycles = cycles_with_gaps(one)
     found, freedom = one.within_span(cycles)
     P = np.kron(one.span, np.eye(Q))
-    cov = P.T @ one.dense() @ P
+    cov = P.T @ dense(one) @ P
     for c in (0, 1):
         gap = P.T @ (cycles[c] - one.mean).ravel()
         assert found[c] == pytest.approx(gap @ np.linalg.solve(cov, gap), rel=1e-9)
@@ -81,7 +82,7 @@ def test_the_part_towards_other_classes_is_the_dense_one():
     found, count = towards_others(one, others, cycles)
     for c, cycle in enumerate(cycles):
         flat = [mean.ravel() for mean in others]
-        expected = naive.distance_towards(cycle.ravel(), one.mean.ravel(), flat, one.dense())
+        expected = naive.distance_towards(cycle.ravel(), one.mean.ravel(), flat, dense(one))
         assert found[c] == pytest.approx(expected[0], rel=1e-8)
         assert count[c] == expected[1]
 
@@ -98,7 +99,7 @@ def test_classes_that_do_not_differ_on_the_cells_seen_give_no_direction():
 def test_a_cycle_of_the_class_is_chi_squared_towards_the_others():
     one, others = gaussian(6), [gaussian(7).mean, gaussian(8).mean, gaussian(9).mean]
     rng = np.random.default_rng(0)
-    root = np.linalg.cholesky(one.dense())
+    root = np.linalg.cholesky(dense(one))
     cycles = one.mean + (rng.normal(size=(4000, N * Q)) @ root.T).reshape(-1, N, Q)
     found, _ = towards_others(one, others, cycles)
     assert found.mean() == pytest.approx(3.0, abs=0.15)
@@ -110,7 +111,7 @@ def test_terms_along_the_axis_are_conditional_densities_whatever_the_blocks(colu
     one = gaussian(10, columns=columns)
     cycle = cycles_with_gaps(one)[2]
     seen = np.flatnonzero(np.isfinite(cycle.ravel()))
-    cov = one.dense()[np.ix_(seen, seen)]
+    cov = dense(one)[np.ix_(seen, seen)]
     expected = naive.terms_along(cycle.ravel()[seen], one.mean.ravel()[seen], cov)
     for block in (1, 14, 400):
         monkeypatch.setattr(pfedhgp.diagnosis.class_gaussian, "BLOCK", block)

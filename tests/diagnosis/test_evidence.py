@@ -17,6 +17,7 @@ from pfedhgp.gp.kernels import RBF
 from pfedhgp.model.at_inputs import AtInputs
 from pfedhgp.model.fitted import FittedModel
 from support.press import GRID, SETTINGS, press
+from support.reference_diagnosis import dense
 
 # Few inducing inputs, so that the residual R is there, and averaging, so that the tilt is.
 COARSE = {**SETTINGS, "inducing": 6, "local_inducing": 5, "averaging": True}
@@ -72,7 +73,7 @@ def test_both_branches_of_the_density_agree_with_the_dense_gaussian(rank):
     for c, cycle in enumerate(cycles):
         y = cycle.ravel()
         seen = np.flatnonzero(np.isfinite(y))
-        cov = gaussian.dense()[np.ix_(seen, seen)]
+        cov = dense(gaussian)[np.ix_(seen, seen)]
         gap = (y - gaussian.mean.ravel())[seen]
         assert log_density[c] == pytest.approx(ref.log_gaussian(gap, 0.0, cov), rel=1e-8)
         assert distance[c] == pytest.approx(gap @ np.linalg.solve(cov, gap), rel=1e-8)
@@ -106,7 +107,7 @@ def test_a_channel_given_the_rest_is_the_conditional_gaussian(fitted):
     assert gaussian.span is None  # of a short cycle all is within
     found, freedom = gaussian.given_the_rest(cycles)
     assert freedom[0].tolist() == [12, 12]
-    cov = gaussian.dense()
+    cov = dense(gaussian)
     one, two = np.arange(0, 24, 2), np.arange(1, 24, 2)
     gap = (cycles - gaussian.mean).reshape(3, -1)
     gain = cov[np.ix_(two, one)] @ np.linalg.inv(cov[np.ix_(one, one)])
@@ -136,7 +137,7 @@ def test_long_smooth_cycles_are_scored_in_a_span_of_few_functions(fitted):
     assert gaussian.span.shape[1] < 80
     view = AtInputs.of(model, "press 1", grid, None)
     cov = view.with_noise(view.covariance("total", "total", "joint"), "joint")
-    np.testing.assert_allclose(gaussian.dense(), cov, atol=1e-8)
+    np.testing.assert_allclose(dense(gaussian), cov, atol=1e-8)
     np.testing.assert_allclose(gaussian.mean, view.marginals()[0]["total"], atol=1e-9)
     cycle = gaussian.mean + 0.3 * np.random.default_rng(0).normal(size=gaussian.mean.shape)
     expected = ref.log_gaussian(cycle.ravel(), gaussian.mean.ravel(), cov)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from pfedhgp.diagnosis.class_gaussian import ClassGaussian
+
 
 def distance_towards(y, mean, others, cov) -> tuple[float, int]:
     """dᵀΣ⁻¹M (MᵀΣ⁻¹M)⁻¹ MᵀΣ⁻¹d of one cycle (cells,) and rank M, cells that are NaN left out."""
@@ -26,3 +28,8 @@ def terms_along(y, mean, cov) -> np.ndarray:
         variance = cov[m, m] - gain @ cov[:m, m]
         out[m] = -0.5 * ((y[m] - expected) ** 2 / variance + np.log(2 * np.pi * variance))
     return out
+
+
+def dense(one: ClassGaussian) -> np.ndarray:
+    """Σ of a class, (nQ, nQ)."""
+    return one.half @ one.half.T + np.kron(np.eye(len(one.mean)), one.noise)

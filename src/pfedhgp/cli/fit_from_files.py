@@ -15,6 +15,7 @@ from pfedhgp.base.compilation_cache import use_compilation_cache
 from pfedhgp.base.signals import Heeding, Terminated, heed
 from pfedhgp.cli import diagnosing
 from pfedhgp.cli.fit_summary import about, scoring, summary_of
+from pfedhgp.cli.report import write_report
 from pfedhgp.cli.stopped_run import Asked, StoppedRun
 from pfedhgp.cli.targets import check_parent, writing_to
 from pfedhgp.cli.terminal import say
@@ -117,8 +118,10 @@ def _fitted_and_written(
         with writing_to(run):
             model.save(run, overwrite=True)  # `_check_run` has asked already
         _tell(show, "writing the report" if config.report else None)
-        report = _report(model, run, data) if config.report else None
-    return model, report
+        if not config.report:
+            return model, None
+        rows, held_out = (client_rows(part, data.columns) for part in (data.training, data.test))
+        return model, write_report(run / "report.html", model, rows=rows, held_out=held_out)
 
 
 # ------------------------------------------------------------------------- before the data are read
@@ -272,10 +275,3 @@ def _keep_metrics(model: FederatedGP, data: Ingested, began: float, show: Progre
         metrics |= summarise(scored, data.columns.outputs)
     metrics["seconds"] = time.monotonic() - began
     model.model_ = replace(model.model_, metrics=metrics)
-
-
-def _report(model: FederatedGP, run: Path, data: Ingested) -> Path:
-    from pfedhgp.cli.report import write_report
-
-    rows, held_out = (client_rows(part, data.columns) for part in (data.training, data.test))
-    return write_report(run / "report.html", model, rows=rows, held_out=held_out)

@@ -58,12 +58,8 @@ def report(
         if data:
             from pfedhgp.data.readers import observations_of, read_tables, wanted_names
 
-            tables = read_tables(
-                data,
-                wanted=wanted_names(columns),
-                delimiter=delimiter_of(delimiter),
-            )
-            given = observations_of(tables, columns)
+            wanted, separator = wanted_names(columns), delimiter_of(delimiter)
+            given = observations_of(read_tables(data, wanted=wanted, delimiter=separator), columns)
         use_compilation_cache()
         from pfedhgp.cli.resplit import Shown, parts_of, warn_of
         from pfedhgp.diagnosis import files as class_files

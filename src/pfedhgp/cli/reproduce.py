@@ -75,8 +75,7 @@ def synthetic(
             device=device,
             progress=None if as_json else _Progress(),
         )
-    results = report.write_synthetic(store, scenarios=chosen, models=wanted, runs=runs)
-    _say(results, out, as_json)
+    _say(report.write_synthetic(store, scenarios=chosen, models=wanted, runs=runs), out, as_json)
 
 
 @app.command(cls=PlainCommand)
@@ -105,8 +104,7 @@ def stability(
             device=device,
             progress=None if as_json else _Progress(),
         )
-    results = write_stability(store, study, runs=runs)
-    _say(results, out, as_json)
+    _say(write_stability(store, study, runs=runs), out, as_json)
 
 
 @app.command(cls=PlainCommand)
@@ -153,8 +151,7 @@ def tonnage(
             full=full,
             progress=None if as_json else _Progress(),
         )
-    results = write_tonnage(store, study, runs=runs)
-    _say(results, out, as_json)
+    _say(write_tonnage(store, study, runs=runs), out, as_json)
 
 
 @app.command(cls=PlainCommand)
@@ -202,8 +199,7 @@ def airquality(
             )
         every = air_hours.AllHours(year=year, raw=raw, seed=seed)
         with naming(ARGUMENTS):
-            found = air_hours.run(every, data, out, tell)
-        _say(found, out, as_json)
+            _say(air_hours.run(every, data, out, tell), out, as_json)
         return
     from pfedhgp.studies.airquality.models import AirQuality
     from pfedhgp.studies.airquality.study import run
@@ -222,8 +218,7 @@ def airquality(
         full=full,
     )
     with naming(ARGUMENTS):
-        found = run(study, data, out, tell)
-    _say(found, out, as_json)
+        _say(run(study, data, out, tell), out, as_json)
 
 
 @contextmanager

@@ -69,11 +69,6 @@ class ClassGaussian:
         wide = self.span @ self.core.reshape(self.span.shape[1], Q * k)
         return np.asarray(wide.reshape(n * Q, k))
 
-    def dense(self) -> FloatArray:
-        """Σ, (nQ, nQ)."""
-        half = self.half
-        return half @ half.T + np.kron(np.eye(len(self.mean)), self.noise)
-
     def metric(self, there: BoolArray) -> Metric:
         """The metric of cycles with these observed cells, (n, Q)."""
         if there.all():

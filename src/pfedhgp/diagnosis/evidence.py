@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,10 +40,6 @@ class Novelty:
     """Of each channel given the others, within the span, (C, K, Q); NaN if a cycle lacks the channel"""
     span_each: FloatArray
     """How many those are, (C, K, Q)"""
-
-    def take(self, which: npt.NDArray[Any]) -> Novelty:
-        """For some of the cycles."""
-        return Novelty(*(getattr(self, field.name)[which] for field in fields(self)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,13 +81,6 @@ class Evidence:
         return (
             np.concatenate([distance, new.given_the_rest], axis=2),
             np.concatenate([freedom, new.span_each], axis=2),
-        )
-
-    def take(self, which: npt.NDArray[Any]) -> Evidence:
-        """Some of the cycles."""
-        new = None if self.novelty is None else self.novelty.take(which)
-        return Evidence(
-            self.classes, self.log_density[which], self.distance[which], self.cells[which], new
         )
 
 

@@ -75,7 +75,8 @@ class ClassGaussians:
             return _from_factors(view)
         local = self._layer(view.predictor.local)
         slopes = view._whole_tilt("total").reshape(self.n, -1)
-        loose = _undetermined(view)
+        # k(X, X) and the outputs' covariance of smooth functions that rows do not determine.
+        loose = list(view.undetermined_joint("total", "total", kernel=OF_DEVIATION))
         roots = [low_rank(K, self.tolerance) for K, _ in loose]
         S = self._grown(np.concatenate([local.columns, slopes, *roots], axis=1))
         core = np.concatenate(
@@ -98,7 +99,7 @@ class ClassGaussians:
             return _Layer(np.zeros((0, 0, self.n)), ())
         pad = -self.n % STEP
         X = np.concatenate([self.X, np.repeat(self.X[-1:], pad, axis=0)])
-        A, rest = _features_and_rest(basis, X)
+        A, rest = (np.asarray(part) for part in _on_grid(basis, X))
         n = self.n
         return _Layer(A[:, :, :n], tuple(low_rank(R[:n, :n], self.tolerance) for R in rest))
 
@@ -200,11 +201,6 @@ def _noise(view: AtInputs) -> FloatArray:
     return np.asarray(sum((power for power in local if power is not None), view.noise))
 
 
-def _undetermined(view: AtInputs) -> list[tuple[FloatArray, FloatArray]]:
-    """k(X, X) and the outputs' covariance of smooth functions that rows do not determine."""
-    return list(view.undetermined_joint("total", "total", kernel=OF_DEVIATION))
-
-
 def _power(view: AtInputs) -> float:
     """One unit of a latent's variance in units of the noise, all outputs together."""
     smallest = float(np.linalg.eigvalsh(view.noise)[0])
@@ -259,12 +255,6 @@ def _flat(core: FloatArray) -> FloatArray:
 def _by_output(columns: FloatArray, outputs: int) -> FloatArray:
     """(a, Q k) as (a, Q, k)."""
     return columns.reshape(len(columns), outputs, columns.shape[1] // outputs)
-
-
-@with_numerics
-def _features_and_rest(basis: Basis, X: FloatArray) -> tuple[FloatArray, FloatArray]:
-    A, rest = _on_grid(basis, X)
-    return np.asarray(A), np.asarray(rest)
 
 
 @jax.jit

@@ -339,7 +339,7 @@ class FederatedGP(ModelSettings):
             draws=draws,
         )
         result = clustering.discover(model, how, rows=rows)
-        self.model_ = clustering.with_messages(model, result)
+        self.model_ = replace(model, messages=[*model.messages, *result.messages])
         return result
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:

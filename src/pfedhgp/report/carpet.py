@@ -1,7 +1,7 @@
 """The overview of many clients, or of fast functions: the shared layer, and a strip for each client.
 
-Lines of twelve clients with a daily wave over eight weeks are a blob. A strip shows where and when a client
-is above the shared layer and where below; it is averaged over columns some pixels wide.
+Twelve clients' lines with a daily wave over eight weeks would be a blob. A strip shows when a client is above
+the shared layer and when below it, averaged over columns some pixels wide.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from pfedhgp.report.views import Slice
 from pfedhgp.report.words import shown
 
 SHADES = 10
-"""Of each sign; the lightest is drawn as nothing."""
+"""Shades for each sign; the lightest is not drawn."""
 STRONGEST = 0.9
 COLUMNS = 60
 
 
 def columns_of(values: np.ndarray, count: int) -> np.ndarray:
-    """(…, count): means over neighbouring points, as equal in number as can be."""
+    """(…, count): means over neighbouring points, in groups of nearly equal size."""
     parts = np.array_split(np.arange(values.shape[-1]), min(count, values.shape[-1]))
     return np.stack([values[..., part].mean(axis=-1) for part in parts], axis=-1)
 
 
 def own_parts(slices: Mapping[str, Slice], output: int) -> tuple[np.ndarray, float]:
-    """(clients, columns) of deviation + local, and the size at which colours end: nearly the largest."""
+    """Deviation + local (clients, columns), and the value of the strongest colour (99% quantile)."""
     own = np.stack(
         [
             s.prediction.mean[:, output] - s.prediction.layers["global"].mean[:, output]
@@ -80,7 +80,7 @@ def carpet(
 
 
 def _shared(axes: Axes, view: Slice, output: int, wide: bool) -> None:
-    """The layer's mean and 95% band; in a narrow figure of many points, their means over columns."""
+    """The layer's mean and 95% band, averaged over columns if many points meet a narrow figure."""
     layer = view.prediction.layers["global"]
     x, mean, sd = view.x, layer.mean[:, output], layer.sd[:, output]
     if not wide and len(x) > 2 * COLUMNS:

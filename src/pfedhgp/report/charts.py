@@ -34,15 +34,10 @@ def convergence(history: Sequence[Mapping[str, Any]], *, width: int, name: str) 
             mine = [h for h in history if int(h.get("attempt", 0)) == attempt]
             known = [(i, h["bound"]) for i, h in enumerate(mine) if h.get("bound") is not None]
             rounds, bound = zip(*known, strict=True) if known else ((), ())
-            left.plot(
-                rounds,
-                bound,
-                color=COLOURS["prediction"],
-                alpha=1.0 if attempt == attempts[0] else 0.5,
-                marker="o",
-                markersize=4,
-                gid=f"bound-{attempt}",
+            (line,) = left.plot(
+                rounds, bound, color=COLOURS["prediction"], marker="o", markersize=4
             )
+            line.set(alpha=1.0 if attempt == attempts[0] else 0.5, gid=f"bound-{attempt}")
         left.set_title("Bound on the log evidence (nats)")
         sent = np.cumsum([_per_client(h) for h in history]) / 1e3
         right.plot(sent, color=COLOURS["global"], marker="o", markersize=4, gid="bytes")
@@ -92,7 +87,7 @@ def variance_shares(clients: Sequence[str], parts: np.ndarray, *, width: int, na
 
 
 def coverage_curve(levels: Sequence[float], coverage: Sequence[float], *, name: str) -> str:
-    """How many held-out cells fell inside intervals of each nominal level; calibrated is the diagonal."""
+    """Share of held-out cells inside intervals of each level; a calibrated model is on the diagonal."""
     with drawing():
         figure, (axes,) = new_figure(NARROW, 330)
         axes.plot([0, 1], [0, 1], color=COLOURS["muted"], linewidth=1.0, linestyle=(0, (4, 3)))
@@ -112,24 +107,18 @@ def coverage_curve(levels: Sequence[float], coverage: Sequence[float], *, name: 
 
 
 def pit_histogram(edges: Sequence[float], counts: Sequence[float], *, name: str) -> str:
-    """Where held-out cells fell in their predictive distribution; calibrated is flat.
+    """Where held-out cells lie in their predictive distribution; a calibrated model gives a flat histogram.
 
-    The dotted lines are ±2 standard deviations of a bin's count where cells are independent and calibrated.
+    The dotted lines are ±2 standard deviations of a bin's count, for independent and calibrated cells.
     """
     at, widths = np.asarray(edges, float), np.diff(np.asarray(edges, float))
     expected = float(np.sum(counts)) * widths
     spread = 2.0 * np.sqrt(expected * (1.0 - widths))
     with drawing():
         figure, (axes,) = new_figure(NARROW, 330)
-        axes.bar(
-            at[:-1],
-            counts,
-            widths * 0.94,
-            align="edge",
-            color=COLOURS["prediction"],
-            alpha=0.75,
-        )
-        for i, patch in enumerate(axes.patches):
+        tint = COLOURS["prediction"]
+        bars = axes.bar(at[:-1], counts, widths * 0.94, align="edge", color=tint, alpha=0.75)
+        for i, patch in enumerate(bars.patches):
             patch.set_gid(f"bin-{i}")
         for line, style in ((expected, "-"), (expected - spread, ":"), (expected + spread, ":")):
             level = np.maximum(np.append(line, line[-1:]), 0.0)
@@ -198,17 +187,11 @@ def heatmap(
         figure, (axes,) = new_figure(NARROW, height, margins=(left, 6, 34, bottom))
         for (i, j), value in np.ndenumerate(matrix):
             role, alpha = ("global" if value >= 0 else "deviation"), min(abs(value) / scale, 1.0)
-            axes.add_patch(
-                Rectangle(
-                    (j, i),
-                    0.96,
-                    0.94,
-                    color=COLOURS[role],
-                    alpha=STRONGEST * alpha,
-                    lw=0,
-                    gid=f"cell-{i}-{j}",
-                )
+            patch = Rectangle(
+                (j, i), 0.96, 0.94, color=COLOURS[role], alpha=STRONGEST * alpha, lw=0
             )
+            patch.set_gid(f"cell-{i}-{j}")
+            axes.add_patch(patch)
             if wordy:
                 text = f"{value:.2f}".replace("-", "−") if scale <= 1 else number(value)
                 axes.text(j + 0.48, i + 0.49, text, ha="center", va="center", fontsize=9.5)

@@ -1,8 +1,8 @@
-"""Figures in fewer bytes, as far as no eye can see it: points, coordinates and marks of SVG text.
+"""Makes SVG figures smaller without a visible difference.
 
-A line of 500 points across 300 pixels has more points than a screen can show. Points that lie within `SEEN`
-pixels of the line through the others are left out (Ramer, Douglas and Peucker), the others are written
-as steps from point to point, and what all marks of a group have in common is written once.
+A line of 500 points across 300 pixels has more points than a screen can show. Points within `SEEN` pixels of
+the line through the others are left out (Ramer, Douglas and Peucker). The others are written as steps from
+point to point, and the style that all marks of a group share is written once.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from itertools import pairwise
 import numpy as np
 
 SEEN = 0.15
-"""Pixels by which a line may move: below what a screen of three times the density can show."""
+"""Pixels by which a line may move: too little to see even at three times the usual density."""
 SHORT = 40
-"""Paths of fewer points stay as they are: ticks, marks, boxes."""
+"""Paths with fewer points stay as they are: ticks, marks, boxes."""
 
 _PATH = re.compile(r'\bd="((?:[ML] ?-?[\d.]+ -?[\d.]+\s*|[zZ]\s*)+)"')
 _PART = re.compile(r"M[^M]*")
@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"-?[\d.]+")
 _USE = r'<use xlink:href="([^"]*)" x="([^"]*)" y="([^"]*)" style="([^"]*)"/>'
 _MARKS = re.compile(rf"<g( [^<>]*)?>\n(?:{_USE}\n){{2,}}</g>")
 
-# matplotlib's own: numbered names that nothing asks for, boxes without ink, turns by nothing, groups of one.
+# What matplotlib adds: unused numbered names, invisible boxes, rotations by zero, groups of one.
 _EMPTY = re.compile(
     r' id="[^"]*(?:figure|axes|patch|line2d|text|legend|matplotlib\.axis|[xy]tick|[A-Z]\w*Collection)_\d+"'
     r'|<path d="[^"]*" style="fill: none"/>\n'
@@ -42,15 +42,15 @@ def compact(svg: str) -> str:
     svg = _EMPTY.sub("", svg)
     for pattern, less in ((_GROUP, r"\1"), (_NEIGHBOURS, r"\1\2")):
         count = 1
-        while count:  # what a group of one was in may be such a group then
+        while count:  # removing a group of one may leave another
             svg, count = pattern.subn(less, svg)
     return _MARKS.sub(_fewer_words, _PATH.sub(_fewer_numbers, svg))
 
 
 def shorter_names(page: str) -> str:
-    """A page's marks and clips by number: their names are made of digests, and stand at every use.
+    """Numbers a page's marks and clips, whose names are long digests that are repeated at every use.
 
-    Not those of zones, whose section may come into a page that is there already.
+    Names in the section on zones stay, because it may be inserted into an existing page.
     """
     names = {name: f"s{i}" for i, name in enumerate(dict.fromkeys(_KEY.findall(page)))}
 
@@ -62,7 +62,7 @@ def shorter_names(page: str) -> str:
 
 
 def fewer_points(points: np.ndarray, within: float = SEEN) -> np.ndarray:
-    """Those (n, 2) points that are needed for all others to lie within `within` of the line through them.
+    """The points (n, 2) to keep so that all others are within `within` of the line through them.
 
     >>> fewer_points(np.array([[0.0, 0.0], [1.0, 0.05], [2.0, 0.0], [3.0, 5.0]]))
     array([[0., 0.],
@@ -86,7 +86,7 @@ def fewer_points(points: np.ndarray, within: float = SEEN) -> np.ndarray:
 
 
 def _distances(points: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Of points from the piece of a line between two others."""
+    """Distances of points from the line segment between two others."""
     along, gap = end - start, points - start
     square = float(along @ along)
     if square == 0.0:
@@ -103,7 +103,7 @@ def _fewer_numbers(match: re.Match[str]) -> str:
 
 
 def _part(text: str) -> str:
-    """One line, closed or not: a start, and steps in tenths of a pixel that add up to where points are."""
+    """One line, closed or not: a start, then steps in tenths of a pixel."""
     points = np.array(_NUMBER.findall(text), np.float64).reshape(-1, 2)
     closed = text.rstrip()[-1] in "zZ"
     tenths = np.rint(10.0 * fewer_points(points)).astype(np.int64)
@@ -117,7 +117,7 @@ def _part(text: str) -> str:
 
 
 def _after(before: str, number: str) -> str:
-    """A number behind another one, with a space where it needs one: "1.5" and ".3" are "1.5.3"."""
+    """A number after another one, with a space only if needed: "1.5" and ".3" become "1.5.3"."""
     alone = number.startswith("-") or (number.startswith(".") and "." in before)
     return number if alone else f" {number}"
 
@@ -130,7 +130,7 @@ def _number(tenths: int) -> str:
 
 
 def _fewer_words(match: re.Match[str]) -> str:
-    """Marks of one kind: the style is the group's."""
+    """Moves the style that all marks of a group share to the group."""
     inside = re.findall(_USE, match.group())
     styles = {style for *_, style in inside}
     if len(styles) != 1:

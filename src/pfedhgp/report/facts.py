@@ -1,4 +1,4 @@
-"""What was fitted and what crossed the wire, in words and the data's own units."""
+"""What was fitted and what was sent, in words and in the data's own units."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def layers_of(model: FittedModel) -> tuple[str, ...]:
 
 
 def describe(kernel: Kernel, axes: Sequence[InputAxis], extent: np.ndarray) -> str:
-    """One latent's kernel in words; `extent` takes lengths in the unit box to the data's units."""
+    """One latent's kernel in words; `extent` converts lengths in the unit box to the data's units."""
     if isinstance(kernel, Scaled):
         return f"{number(kernel.variance)} × {describe(kernel.kernel, axes, extent)}"
     if isinstance(kernel, Sum):
@@ -78,7 +78,7 @@ def kernels_of(model: FittedModel, client: str | None = None) -> list[str]:
 def layer_sizes(model: FittedModel, client: str | None = None) -> np.ndarray:
     """(Q, 4): prior standard deviations of global, deviation and local layers, and of the noise.
 
-    In the data's units; of one client, or the root mean square over all of them.
+    In the data's units, for one client, or as root mean square over all clients.
     """
     spread = np.broadcast_to(model.scaling.spread, (model.outputs,))
     shared = model.shared.block
@@ -99,7 +99,7 @@ def layer_sizes(model: FittedModel, client: str | None = None) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Traffic:
-    """All messages, added up: by kind, and by the name of an array."""
+    """Totals of all messages, by kind and by name of the array."""
 
     kinds: list[dict[str, Any]]
     arrays: list[dict[str, Any]]
@@ -113,7 +113,7 @@ class Traffic:
 
 
 def traffic(messages: Sequence[Mapping[str, Any]]) -> Traffic:
-    """Adds the message log up; an array of float64 has eight bytes an entry."""
+    """Adds up the message log; every array is float64, eight bytes per entry."""
     kinds: dict[str, dict[str, Any]] = {}
     arrays: dict[tuple[str, str], dict[str, Any]] = {}
     clients: set[str] = set()

@@ -144,15 +144,8 @@ def band(
     """Gaussian intervals mean ± z sd, drawn one over the other."""
     for level in levels:
         reach = ndtri(0.5 * (1.0 + level)) * sd
-        axes.fill_between(
-            x,
-            mean - reach,
-            mean + reach,
-            color=COLOURS[role],
-            alpha=0.2,
-            linewidth=0,
-            gid=f"{role}-band-{round(100 * level)}{part}",
-        )
+        tint, name = COLOURS[role], f"{role}-band-{round(100 * level)}{part}"
+        axes.fill_between(x, mean - reach, mean + reach, color=tint, alpha=0.2, lw=0, gid=name)
 
 
 def _points(axes: Axes, view: Slice, output: int, wide: bool, part: str, start: float) -> None:

@@ -252,7 +252,8 @@ def _by_operators(
     count, scores = _group_count(squared, how)
     labels = grouping.group(squared, count, method)
     _check_found(labels, count)
-    size = int(np.shape(model.shared.block.inputs)[0]) + len(_own_inputs(model, names[0]))
+    own = int(np.sum(np.asarray(model.clients[names[0]].block.active) > 0))
+    size = int(np.shape(model.shared.block.inputs)[0]) + own
     sent = SketchLog(names)
     sent.request({}, [{"operator": np.zeros((size, size))} for _ in names])
     return Zones(
@@ -269,13 +270,3 @@ def _by_operators(
         together=grouping.shared_membership([labels]),
         messages=sent.entries,
     )
-
-
-def _own_inputs(model: FittedModel, name: str) -> np.ndarray:
-    block = model.clients[name].block
-    return np.asarray(block.inputs)[np.asarray(block.active) > 0]
-
-
-def with_messages(model: FittedModel, zones: Zones) -> FittedModel:
-    """The model with the exchange added to its message log."""
-    return replace(model, messages=[*model.messages, *zones.messages])

@@ -39,12 +39,8 @@ def group(squared: np.ndarray, count: int, method: str) -> np.ndarray:
 def tree(squared: np.ndarray, method: str = "agglomerative") -> np.ndarray:
     """SciPy's linkage matrix with similar leaves side by side: Ward's of distances, or average of squares."""
     flat = squareform(_symmetric(squared), checks=False)
-    found = linkage(flat if method == "average" else np.sqrt(flat), _linkage(method))
+    found = linkage(flat, "average") if method == "average" else linkage(np.sqrt(flat), "ward")
     return optimal_leaf_ordering(found, flat) if len(squared) > 2 else found
-
-
-def _linkage(method: str) -> str:
-    return "average" if method == "average" else "ward"
 
 
 def leaf_order(squared: np.ndarray, method: str = "agglomerative") -> np.ndarray:

@@ -1,8 +1,8 @@
 """All hours of all stations, PM2.5 and temperature together, and held-out days.
 
-The global layer has two latents: a Matérn 3/2 function of days, a seasonal one, and periodic ones of the week
-and the day, in one sum. A station's own functions are state-space layers of the hours. Kernels of the global
-layer are given and stay; everything else is learned (`inference.expected` says how, over so many rows).
+The global layer has two latents, whose kernel is a sum: Matérn 3/2 over days, a seasonal part, and periodic
+parts for the week and the day. Each station's own functions are state-space layers over the hours. The
+kernels of the global layer are fixed; everything else is learned.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Predicted = dict[str, tuple[np.ndarray, np.ndarray]]
 
 @dataclass(frozen=True)
 class AllHours:
-    """Settings of the study; without `year` all years of the files."""
+    """Settings of the study; without `year` it uses all years in the files."""
 
     year: int | None = None
     raw: bool = False
@@ -52,7 +52,7 @@ class AllHours:
 
 @dataclass(frozen=True, eq=False)
 class Hours:
-    """One clock for all stations: days (n,), and {station: (n, 2)} with NaN where missing."""
+    """All stations on one clock: days (n,), and {station: (n, 2)} with NaN for missing values."""
 
     days: np.ndarray
     values: dict[str, np.ndarray]
@@ -74,7 +74,7 @@ def hours_of(study: AllHours, source: str | Path) -> Hours:
 
 
 def split(hours: Hours, *, share: float, seed: int) -> tuple[Hours, dict[str, np.ndarray]]:
-    """Whole days at random at each station become NaN in both columns; and where they are."""
+    """Holds out random whole days at each station: the rows without them, and a mask of them."""
     rng = np.random.default_rng([seed, 11])
     whole = np.unique(np.floor(hours.days))
     if len(whole) < 10:
@@ -88,7 +88,7 @@ def split(hours: Hours, *, share: float, seed: int) -> tuple[Hours, dict[str, np
 
 
 def shared_kernel(spacing: float) -> Kernel:
-    """Days, the season, the week and the day."""
+    """The kernel of the global layer: days, the season, the week and the day."""
     return (
         0.5 * Matern32(spacing)
         + 0.25 * RBF(45.0)
@@ -98,7 +98,7 @@ def shared_kernel(spacing: float) -> Kernel:
 
 
 def model_of(study: AllHours, days: np.ndarray) -> FederatedGP:
-    """What is fitted."""
+    """The model to fit."""
     return FederatedGP(
         kernel=shared_kernel(study.spacing),
         layers=("global", "local"),
@@ -189,7 +189,7 @@ def _alone(kept: Hours, held: dict[str, np.ndarray]) -> Predicted:
 
 
 def peak_gib() -> float:
-    """The most memory that the process has held so far."""
+    """Peak memory of this process so far."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
 
@@ -214,8 +214,10 @@ def _write(
     count = sum(len(v) for v in hours.values.values())
     results = {
         "records": records,
-        "config": {"study": "airquality, all hours", **asdict(study), "machine": machine()}
-        | {
+        "config": {
+            "study": "airquality, all hours",
+            **asdict(study),
+            "machine": machine(),
             "rows": count,
             "observed": int(sum(np.isfinite(v).sum() for v in hours.values.values())),
         },

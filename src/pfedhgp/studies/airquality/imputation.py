@@ -1,10 +1,9 @@
-"""Imputing held-out days and a station's whole fortnight, against what one would do without the hierarchy.
+"""Imputes held-out days and a whole fortnight of one station, and compares with simpler methods.
 
-Every method gives a mean and an sd for each held-out cell. Own-station baselines see their station alone:
-`station-gp`, an exact GP with a Matérn function and waves of the year, the week and the day,
-`station-gp-plain` without the waves (both by Kalman filter), and linear interpolation. `pooled-gp` is one GP
-on all stations' rows, as if they were one; `others-mean` is the mean of the other stations at that hour. Both
-need pooled rows.
+Every method gives a mean and an sd for each held-out cell. Three baselines use only the station itself:
+`station-gp` is an exact GP with a Matérn function and yearly, weekly and daily waves, `station-gp-plain` has
+no waves (both by Kalman filter), and `interpolation` is linear. Two baselines need pooled rows: `pooled-gp`
+is one GP of all rows, as if of one station, and `others-mean` is the mean of the other stations at that hour.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def _joined(first: Series, second: Series | None) -> Series:
 
 
 def split(sites: Mapping[str, Series], *, share: float, seed: int) -> Split:
-    """Whole days at random at each station, and two weeks on end at one station."""
+    """Holds out random whole days at each station, and two weeks in a row at one station."""
     rng = np.random.default_rng([seed, 7])
     names = sorted(sites)
     chosen = names[int(rng.integers(len(names)))]
@@ -125,7 +124,7 @@ _slope = jax.jit(jax.value_and_grad(_negative))
 
 @with_numerics
 def gaussian_process(t: np.ndarray, y: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """An exact GP of one series with a Matérn 1/2 kernel, its parameters by maximum likelihood."""
+    """An exact GP of one series with a Matérn 1/2 kernel; its parameters maximise the likelihood."""
     order = np.argsort(t, kind="stable")
     t, y = t[order], y[order]
     centre = float(y.mean())
@@ -163,7 +162,7 @@ def posterior(
 def with_waves(
     kept: Mapping[str, Series], held: Mapping[str, Series]
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Each station's own GP with seasonal, weekly and daily structure, on one clock for all."""
+    """Each station's own GP with yearly, weekly and daily waves, all on one clock."""
     names = list(held)
     parts = [*(kept[n][0] for n in names), *(held[n][0] for n in names)]
     clock = np.unique(np.concatenate(parts))
@@ -176,7 +175,7 @@ def with_waves(
 
 
 def interpolation(t: np.ndarray, y: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Between the neighbours in time; the sd is that of leaving out whole days of the rows themselves."""
+    """Interpolates between neighbours in time; the sd comes from leaving out whole days of the rows."""
     mean = np.interp(at, t, y)
     errors = []
     for fold in range(5):
@@ -190,7 +189,7 @@ def interpolation(t: np.ndarray, y: np.ndarray, at: np.ndarray) -> tuple[np.ndar
 def others_mean(
     kept: Mapping[str, Series], name: str, at: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The mean of the other stations at the hour, shifted by the station's mean difference from it."""
+    """The mean of the other stations at that hour, plus this station's average difference from it."""
     others = [kept[other] for other in kept if other != name]
     everything = float(np.mean(np.concatenate([y for _, y in others])))
 

@@ -13,10 +13,10 @@ from pfedhgp.inference.structured.settings import Structured
 from pfedhgp.studies.airquality.imputation import Series
 
 MOST_INPUTS = 730
-"""Of the imputing model: two a day over a year."""
+"""Most inducing inputs of the imputing model: two per day over a year."""
 RESOLVED = 0.8
-"""Lengthscale of its global layer in spacings: of .4, .6, .8, .9, 1, 1.1 and 1.5 and Matérn
-kernels the one with the highest bound in 2014."""
+"""Lengthscale of its global layer, in spacings of the inducing inputs. It had the highest bound in 2014,
+compared with .4, .6, .9, 1, 1.1, 1.5 and Matérn kernels."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class AirQuality:
     inducing: int = 48
     rounds: int = 6
     impute_inducing: int | None = None
-    """global inputs of the imputing model; without it one at each time, 730 at most"""
+    """global inducing inputs of the imputing model; by default one per time, at most 730"""
     held_out: float = 0.1
     full: bool = False
     sparse: int = 0
@@ -39,12 +39,12 @@ class AirQuality:
 
     @property
     def splits(self) -> int:
-        """Imputation's repetitions."""
+        """How often imputation is repeated."""
         return 3 if self.full else 1
 
 
 def zone_model(study: AirQuality) -> FederatedGP:
-    """What zones are found with."""
+    """The model for finding zones."""
     return FederatedGP(
         kernel="rbf",
         local="state-space",
@@ -61,10 +61,10 @@ def paper_model(study: AirQuality) -> FederatedGP:
 
 
 def imputing_model(study: AirQuality, sites: Mapping[str, Series]) -> FederatedGP:
-    """A global layer at the rows' own resolution and state-space local layers, which hold the deviation too.
+    """The model for imputation: a global layer as fine as the rows, and state-space local layers.
 
-    The global kernel stays as given, 0.8 of the spacing of its inputs: what all stations share from one time
-    to the next half a day later is little more than its mean, and each time has twelve stations to say it.
+    The local layers also carry the deviations. The global lengthscale is fixed at 0.8 of the spacing: half a
+    day later the stations share little more than the mean, and at each time twelve stations determine it.
     """
     times = np.unique(np.concatenate([t for t, _ in sites.values()]))
     extent, step = float(np.ptp(times)), float(np.median(np.diff(times)))

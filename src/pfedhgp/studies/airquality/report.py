@@ -83,7 +83,7 @@ def write(
 
 
 def row_name(model: str, method: str) -> str:
-    """Rows are called by their usual grouping, which for the paper's operators is the paper's, spectral."""
+    """A row's name, with the grouping unless it is the default: Ward, or spectral for operators."""
     usual = zone_groups.DEFAULT_METHOD["operator" if model == "operator" else "function"]
     if method == usual:
         return model
@@ -124,8 +124,8 @@ def _tables(results: dict[str, Any]) -> dict[str, Table]:
             few.append([m.removesuffix(FEW), *shown])
     curve = []
     for p in results["curves"]["ari against r2"]:
-        cells = [f"{p[c]:.3f}" for c in ("r2", "r2_largest", "ari")]
-        curve.append([str(p["size"]), *cells, f"{p['exact']}/{p['seeds']}"])
+        values = [f"{p[c]:.3f}" for c in ("r2", "r2_largest", "ari")]
+        curve.append([str(p["size"]), *values, f"{p['exact']}/{p['seeds']}"])
     seeds = [
         [str(s["seed"]), *(f"{s[c]:.3f}" for c in ("r2", "r2_largest", "ari", "ari_spectral"))]
         for s in results["tables"]["sketch seeds"]

@@ -1,8 +1,8 @@
 """A station with few rows left: is it put in its zone, and what does it predict?
 
 All other stations keep their rows. Zones are found again from a new fit of the zone model, and from pooled
-rows; the station's other rows are predicted by a new fit of the imputing model, whose global layer has
-their own resolution, by the zone model, and by the station's own GP.
+rows. The rows that were removed are predicted by a new fit of the imputing model, by the zone model, and by
+the station's own GP.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Pooled = Callable[[dict[str, imputing.Series]], tuple[tuple[str, ...], np.ndarra
 
 
 def one_of_each(zones: Mapping[str, str], seed: int, rounds: int = 1) -> list[str]:
-    """Stations at random, `rounds` of each zone or as many as it has."""
+    """Random stations, `rounds` of each zone, or all of a smaller zone."""
     rng = np.random.default_rng([seed, 5])
     chosen: list[str] = []
     for zone in sorted(set(zones.values())):
@@ -33,7 +33,7 @@ def one_of_each(zones: Mapping[str, str], seed: int, rounds: int = 1) -> list[st
 def thinned(
     sites: Mapping[str, imputing.Series], name: str, *, share: float, seed: int
 ) -> tuple[dict[str, imputing.Series], imputing.Series]:
-    """The rows with `share` of one station's left, and what was taken away."""
+    """All rows, but only a `share` of one station's; and the rows that were removed."""
     t, y = sites[name]
     rng = np.random.default_rng([seed, 6])
     kept = np.zeros(len(t), bool)
@@ -42,7 +42,7 @@ def thinned(
 
 
 def in_its_zone(labels: Mapping[str, int], zones: Mapping[str, str], name: str) -> bool:
-    """Whether most of those that share its group are of its zone; alone in a group it is not."""
+    """Whether most other stations in its group are of its zone; False if it is alone."""
     others = [zones[n] for n in labels if n != name and labels[n] == labels[name]]
     return bool(others) and others.count(zones[name]) > len(others) / 2
 
@@ -58,7 +58,7 @@ def sparse_part(
     seed: int,
     say: Callable[[str], None],
 ) -> dict[str, dict[str, list[float]]]:
-    """{method: {metric: one value a station}}; `accuracy` is 1 where a station was put in its zone."""
+    """{method: {metric: one value per station}}; `accuracy` is 1 if a station was put in its zone."""
     found: dict[str, dict[str, list[float]]] = {}
     count = len(set(zones.values()))
     how = ClusterSettings(groups=count, seed=seed, draws=0)

@@ -1,7 +1,7 @@
-"""An exact GP for each station and output, with seasonal, weekly and daily structure: what it has alone.
+"""An exact GP for each station and output alone, with yearly, weekly and daily waves.
 
 y = A w + f + ε: waves A of the year, the week and the day with weights w ~ N(0, diag s²) (periodic kernels of
-few harmonics), f a Matérn 1/2 function by Kalman filter, ε white. All parameters by maximum likelihood.
+few harmonics), f a Matérn 1/2 function (Kalman filter), ε white noise. Parameters maximise the likelihood.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pfedhgp.inference import lbfgs
 from pfedhgp.inference.structured.state_space_sums import observed
 
 PERIODS = ((365.25, 2), (7.0, 2), (1.0, 4))
-"""In days, and how many harmonics."""
+"""Periods in days, each with its number of harmonics."""
 EVALUATIONS = 40
 
 
 class Waves(NamedTuple):
-    """cos and sin at each time, and which period each column is of."""
+    """cos and sin at each time, and the period that each column belongs to."""
 
     columns: np.ndarray
     period: np.ndarray

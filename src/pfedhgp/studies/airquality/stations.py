@@ -25,36 +25,24 @@ HEADER = (
 CONCENTRATIONS = ("PM2.5", "PM10", "SO2", "NO2", "CO", "O3")
 NUMBERS = tuple(name for name in HEADER if name not in ("No", "wd", "station"))
 FILE = re.compile(r"PRSA_Data_([A-Za-z]+)_\d{8}-\d{8}\.csv")
-ZONES = {
-    "Aotizhongxin": "Urban",
-    "Changping": "West",
-    "Dingling": "West",
-    "Dongsi": "Urban",
-    "Guanyuan": "Urban",
-    "Gucheng": "Urban",
-    "Huairou": "East",
-    "Nongzhanguan": "Urban",
-    "Shunyi": "East",
-    "Tiantan": "Urban",
-    "Wanliu": "Urban",
-    "Wanshouxigong": "Urban",
+STATIONS = {
+    "Aotizhongxin": ("Urban", 39.982, 116.397),
+    "Changping": ("West", 40.217, 116.230),
+    "Dingling": ("West", 40.292, 116.220),
+    "Dongsi": ("Urban", 39.929, 116.417),
+    "Guanyuan": ("Urban", 39.929, 116.339),
+    "Gucheng": ("Urban", 39.914, 116.184),
+    "Huairou": ("East", 40.328, 116.628),
+    "Nongzhanguan": ("Urban", 39.937, 116.461),
+    "Shunyi": ("East", 40.127, 116.655),
+    "Tiantan": ("Urban", 39.886, 116.407),
+    "Wanliu": ("Urban", 39.987, 116.287),
+    "Wanshouxigong": ("Urban", 39.878, 116.352),
 }
-"""The paper's three zones."""
-COORDINATES = {
-    "Aotizhongxin": (39.982, 116.397),
-    "Changping": (40.217, 116.230),
-    "Dingling": (40.292, 116.220),
-    "Dongsi": (39.929, 116.417),
-    "Guanyuan": (39.929, 116.339),
-    "Gucheng": (39.914, 116.184),
-    "Huairou": (40.328, 116.628),
-    "Nongzhanguan": (39.937, 116.461),
-    "Shunyi": (40.127, 116.655),
-    "Tiantan": (39.886, 116.407),
-    "Wanliu": (39.987, 116.287),
-    "Wanshouxigong": (39.878, 116.352),
-}
-"""Approximate (latitude, longitude); for maps only, no model sees them."""
+"""The paper's three zones, and approximate latitude and longitude."""
+ZONES = {name: zone for name, (zone, _, _) in STATIONS.items()}
+COORDINATES = {name: (latitude, longitude) for name, (_, latitude, longitude) in STATIONS.items()}
+"""For maps only; no model sees them."""
 ATTRIBUTION = (
     "Data: Beijing Multi-Site Air-Quality, Song Xi Chen, UCI Machine Learning Repository 501, CC BY 4.0. "
     "Station coordinates are approximate and are used for maps alone."
@@ -64,7 +52,7 @@ LARGEST_FILE = 200 * 2**20
 
 @dataclass(frozen=True, eq=False)
 class Station:
-    """One station's hours: `days` since 1 January of the first year, `values` (n, Q), NaN where missing."""
+    """One station's hours: `days` since 1 January of the first year, `values` (n, Q) with NaN if missing."""
 
     name: str
     days: np.ndarray
@@ -80,9 +68,9 @@ def load_stations(
     hours: Sequence[int] | None = None,
     stations: Sequence[str] = tuple(ZONES),
 ) -> list[Station]:
-    """The stations in the order of `stations`; every one of them must be there, and have values.
+    """The stations in the order of `stations`; each must have a file, with values.
 
-    `hours` keeps some hours of the day. Rows whose every column is missing stay, as NaN.
+    `hours` selects hours of the day. Rows without any value are kept, as NaN.
     """
     unknown = [name for name in columns if name not in NUMBERS]
     if unknown:

@@ -1,9 +1,9 @@
 """The paper's second application: twelve Beijing stations, PM2.5 at 02:00 and 14:00, and their three zones.
 
-There are two models, because the two questions need different ones. Zones: a smooth global layer (48 inputs
-a year) and exact state-space local layers, so that training messages say little about single days.
-Imputation: a global layer at the rows' own resolution, because the other stations are what knows a missing
-day; its sums then determine the rows (docs/zones.md).
+The two questions need different models. For zones: a smooth global layer (48 inducing inputs a year) and
+exact state-space local layers, so that training messages say little about single days. For imputation: a
+global layer as fine as the rows, because only the other stations know a missing day. Its sums then determine
+the rows (docs/zones.md).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def run(study: AirQuality, source: str | Path, folder: Path, say: Say) -> dict[s
 def imputation_part(
     study: AirQuality, splits: Sequence[imputing.Split], say: Say
 ) -> dict[str, list[dict[str, float]]]:
-    """{method: scores of each split}, on held-out days and the fortnight together; fortnight alone beside."""
+    """{method: scores of each split}: held-out days with the fortnight, and the fortnight alone."""
     found: dict[str, list[dict[str, float]]] = {}
     for i, parts in enumerate(splits):
         began = time.perf_counter()

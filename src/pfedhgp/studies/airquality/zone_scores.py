@@ -1,4 +1,4 @@
-"""How well each method finds the paper's zones, and what sketches of each size give away."""
+"""How well each method finds the paper's zones, and how much sketches of each size reveal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def nmi(labels: dict[str, int]) -> float:
 
 
 def pooled_distances(sites: dict[str, Series]) -> tuple[tuple[str, ...], np.ndarray]:
-    """Mean squared differences over hours that both stations have: centralised, on the rows themselves."""
+    """Mean squared differences over the hours that two stations share; needs pooled rows."""
     names = tuple(sorted(sites))
     every = np.unique(np.concatenate([t for t, _ in sites.values()]))
     table = np.full((len(names), len(every)), np.nan)
@@ -122,7 +122,7 @@ def own_functions(model: FederatedGP) -> dict[str, zone_sketches.OwnFunction]:
 def attacks_on(
     model: FederatedGP, rows: dict[str, tuple[np.ndarray, np.ndarray]]
 ) -> dict[str, zone_sketches.Attack]:
-    """What it takes to guess at every station's rows from sketches."""
+    """The attacks that guess each station's rows from sketches."""
     grid = zone_sketches.public_grid(model.model_, GRID)
     return {n: zone_sketches.Attack.on(model.model_, n, grid, rows[n]) for n in model.clients_}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,24 @@ STYLE = (
     "text-align:right;white-space:nowrap}td:nth-child(-n+2){text-align:left}svg{max-width:100%;height:auto}"
     ".wide{overflow-x:auto}pre{overflow-x:auto}"
 )
+FIGURES: dict[Any, Any] = {
+    "svg.hashsalt": "pfedhgp",  # the same figure has the same bytes
+    "svg.fonttype": "none",  # text stays text
+    "font.size": 10.0,
+    "axes.titlesize": 11.0,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#666666",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.7,
+    "xtick.color": "#444444",
+    "ytick.color": "#444444",
+    "legend.frameon": False,
+}
+"""Settings of matplotlib."""
 
 
 def can_draw() -> bool:
@@ -29,6 +48,25 @@ def can_draw() -> bool:
     except ModuleNotFoundError:
         return False
     return True
+
+
+def pyplot() -> Any:
+    """Matplotlib in the studies' style. It is imported here alone, and draws without a display."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update(FIGURES)
+    return plt
+
+
+def to_svg(plt: Any, figure: Any) -> str:
+    """The figure as SVG text; closes it."""
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    plt.close(figure)
+    return text.getvalue()
 
 
 def with_makers(config: Mapping[str, Any], used: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

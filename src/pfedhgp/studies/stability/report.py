@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from pfedhgp.studies.common.drawing import pyplot, to_svg
-from pfedhgp.studies.common.pages import with_makers, write_results
+from pfedhgp.studies.common.pages import pyplot, to_svg, with_makers, write_results
 from pfedhgp.studies.common.records import with_interval
 from pfedhgp.studies.common.store import Store
 from pfedhgp.studies.stability.study import Stability, runs_of, summarise
@@ -74,15 +73,8 @@ def note_on_the_band(records: list[dict[str, Any]], study: Stability) -> str:
 def table(records: list[dict[str, Any]], study: Stability) -> tuple[list[str], list[list[str]]]:
     """One row per point."""
     cells = {(r["scenario"], r["model"], r["metric"]): r for r in records}
-    head = [
-        "sweep",
-        "value",
-        "correlation",
-        "rule",
-        "CRPS",
-        "coverage of the layer's own 95% band",
-        "runs",
-    ]
+    head = ["sweep", "value", "correlation", "rule", "CRPS"]
+    head += ["coverage of the layer's own 95% band", "runs"]
     rows = []
     for sweep, value in study.points():
         point = f"{value:g}"

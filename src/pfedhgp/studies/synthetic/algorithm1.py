@@ -1,9 +1,9 @@
 """The paper's Algorithm 1 with the settings of its section "Fitted ILMM–pFedHGP configuration and training".
 
 M = M_i = 25 on grids over the domain, ℓ_g = 2.0, ℓ_i = .35, unit variances, σ² that of the simulator, 20
-rounds of 80 Adam steps at .1 and one server step at .1. Learning rates mean what the paper means only in
-the data's own units, so nothing is scaled here. The paper does not say where loadings and φ start: they
-start at 0.5·N(0, 1), and at 1.
+rounds of 80 Adam steps at .1 and one server step at .1. The paper's learning rates are for the data's own
+units, so nothing is scaled here. The paper does not say where loadings and φ start: here loadings start at
+0.5·N(0, 1) and φ at 1.
 """
 
 from __future__ import annotations

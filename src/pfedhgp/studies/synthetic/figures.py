@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pfedhgp.studies.common.drawing import pyplot, to_svg
+from pfedhgp.studies.common.pages import pyplot, to_svg
 from pfedhgp.studies.synthetic.printed import competes
 
 Results = dict[str, Any]
@@ -73,7 +73,7 @@ def robustness(results: Results) -> str:
 
 
 def limits(values: Sequence[float]) -> tuple[float, float]:
-    """The range that is drawn: what is 2.5 times the middle half's width outside it is cut off."""
+    """The range to draw; values beyond the quartiles by 2.5 times their distance are cut off."""
     array = np.asarray(values, np.float64)
     if len(array) == 0:
         return 0.0, 1.0

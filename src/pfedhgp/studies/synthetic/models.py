@@ -1,4 +1,4 @@
-"""The rows of the study's table: how each method is set up, trained and asked for predictions."""
+"""The rows of the study's table: how each method is set up and trained, and how it predicts."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ INDUCING = 24
 """Global inducing inputs over [0, 10]: a third of a lengthscale of 1.5 apart. Fixed, so that all runs have
 arrays of one shape and compile once; `inducing="auto"` chooses 20 or 32 run by run."""
 SHORT_INDUCING = 48
-"""The same where no local layer is there to carry what is short."""
+"""The same for models without a local layer, where the global layer must follow short scales."""
 CANDIDATE_INDUCING = 32
-"""The same for the kernels that `full-kernels` has beside RBF."""
+"""The same for the kernels that `full-kernels` tries besides RBF."""
 
 STRUCTURED: Mapping[str, Mapping[str, Any]] = {
     "full": {"inducing": INDUCING},
@@ -45,7 +45,7 @@ CANDIDATES: Mapping[str, Mapping[str, Any]] = {
         "inducing": CANDIDATE_INDUCING,
     },
 }
-"""What `full-kernels` chooses among besides `full`; the period is open, and starts from the data."""
+"""What `full-kernels` tries besides `full`. The period is learned, and starts from the data."""
 KERNELS = "full-kernels"
 PARTS: Mapping[str, str] = {"rbf": "full", **{name: f"{KERNELS}/{name}" for name in CANDIDATES}}
 """The trainings that `full-kernels` is made of, each stored as a row of its own."""
@@ -73,7 +73,7 @@ class Outcome:
 
 
 def trainings_of(models: Sequence[str]) -> list[str]:
-    """What has to be trained for these rows: `full-kernels` is chosen from trainings of their own."""
+    """What has to be trained for these rows; `full-kernels` needs several trainings."""
     parts = [PARTS.values() if model == KERNELS else (model,) for model in models]
     return list(dict.fromkeys(name for names in parts for name in names))
 
@@ -95,11 +95,11 @@ def outcome_of(
 
 
 def chosen(found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """The record of `full-kernels`: the candidate of the highest bound, at the price of all of them.
+    """The record of `full-kernels`: the candidate with the highest bound, at the cost of all of them.
 
-    Trainings do not depend on each other. `exchanges` and `rounds` are those of the longest, which is what it
-    would take if an exchange carried the messages of all candidates; nothing sends them so. As they are
-    run, one after another, they take the sum, which is kept beside it; bytes and seconds are sums too.
+    `exchanges` and `rounds` are those of the longest training, as if each exchange carried the messages of
+    all candidates. In fact they run one after another, which takes the sum; that is stored, too. Bytes and
+    seconds are sums.
     """
     bounds = {name: record["bound"] for name, record in found.items()}
     best = max(bounds, key=lambda name: bounds[name])

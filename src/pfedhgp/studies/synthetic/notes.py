@@ -1,7 +1,7 @@
-"""What the study's report says beside its tables: how rows are made, and findings of the runs at hand.
+"""The notes in the study's report: how each row is made, and what these runs show.
 
-Nothing here is true of one run and false of another: counts come from settings, findings from the records.
-What was found elsewhere is said to be, with its date.
+Counts come from the settings and findings from the records, so the notes are true of every run. Findings
+from elsewhere are marked as such, with their date.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pfedhgp.studies.synthetic.personal import Personal
 from pfedhgp.studies.synthetic.printed import MARK
 
 PAPERS = {"clients": 6, "rows": 50}
-"""Sizes of which the printed figures are."""
+"""The sizes behind the printed figures."""
 ABLATIONS = ("no-deviation", "no-local", "global-only", "local-only")
 AVERAGED = ("pfedgp", "algorithm1")
 """Methods that keep the paper's rounds."""
@@ -26,7 +26,7 @@ AVERAGED = ("pfedgp", "algorithm1")
 def synthetic_notes(
     results: Mapping[str, Any], config: Mapping[str, Any], models: Sequence[str]
 ) -> list[str]:
-    """One paragraph each; those of rows that are not there are left out."""
+    """One paragraph per note, without notes on rows that were not run."""
     notes = [
         "Mean over runs; brackets are 95% confidence intervals. Bold is the best of the fitted models.",
         _exchanges(config, models),
@@ -55,7 +55,7 @@ def synthetic_notes(
 
 
 def _near(results: Mapping[str, Any]) -> list[str]:
-    """How the points of the table of near rounds are taken."""
+    """How exchanges until near the best are counted."""
     tables = results.get("tables", {}).items()
     rows = [row for name, found in tables if name.startswith("within") for row in found]
     if not rows:

@@ -84,14 +84,14 @@ class PersonalServer:
 
 
 class PersonalClients(StructuredClients):
-    """Clients without a global layer, that take over the kernel they are sent."""
+    """Clients without a global layer, which use the kernel that they are sent."""
 
     def answer(
         self, arrays: Arrays, kind: str, names: tuple[str, ...]
     ) -> list[dict[str, np.ndarray]]:
         count = self.blocks.active.shape[0]
         if arrays["kernel"].size:
-            unravel = _unravel(self.blocks.kernels)
+            _, unravel = _flat(self.blocks.kernels, 0)
             shared = unravel(jnp.exp(jnp.asarray(arrays["kernel"])))
             kernels = jax.tree.map(lambda leaf: jnp.tile(leaf, (count,) + (1,) * leaf.ndim), shared)
             self.blocks = eqx.tree_at(lambda b: b.kernels, self.blocks, kernels)
@@ -108,7 +108,7 @@ class PersonalClients(StructuredClients):
         )
         others = GlobalEvidence(jnp.zeros((count, 0, 0)), jnp.zeros((count, 0)))
         self.improve(broadcast, others, names)
-        logs = [np.log(_ravel(self.blocks.kernels, i)) for i in range(count)]
+        logs = [np.log(_flat(self.blocks.kernels, i)[0]) for i in range(count)]
         return [{"kernel": kernel, "clients": np.ones(())} for kernel in logs]
 
     def final_replies(
@@ -127,9 +127,6 @@ class PersonalClients(StructuredClients):
         ]
 
 
-def _ravel(kernels: Kernel, client: int) -> np.ndarray:
-    return np.asarray(ravel_pytree(jax.tree.map(lambda leaf: leaf[client], kernels))[0])
-
-
-def _unravel(kernels: Kernel) -> Callable[[jax.Array], Kernel]:
-    return ravel_pytree(jax.tree.map(lambda leaf: leaf[0], kernels))[1]
+def _flat(kernels: Kernel, client: int) -> tuple[jax.Array, Callable[[jax.Array], Kernel]]:
+    """A client's kernel as a vector, and the way back."""
+    return ravel_pytree(jax.tree.map(lambda leaf: leaf[client], kernels))

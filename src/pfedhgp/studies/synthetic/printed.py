@@ -1,5 +1,5 @@
 # ruff: noqa: E501 (a printed table keeps its lines)
-"""The paper's table "Multi-output performance": shown for comparison, and tuned to by nothing."""
+"""The paper's table "Multi-output performance", for comparison only: nothing is tuned to it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Other classifiers of whole cycles, on the same split: probabilities of each class for new cycles.
+"""Other classifiers of whole cycles on the same split. Each returns class probabilities of new cycles.
 
-They work on the cycles as flat rows of numbers, standardised by the training set. Of long cycles they see
-the means of stretches, at most `MOST` a channel: a covariance of 4804 values would take minutes, the curves
-are smooth, and means keep what every sample says of them.
+They get each cycle as one flat row of numbers. Long cycles are first averaged over at most `MOST` stretches
+per channel: a covariance of 4804 values would take minutes, and the curves are smooth enough.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float64]
 MOST = 121
 KERNEL = 9
-"""Weights a kernel of the MiniRocket-style features: six are −1, three are 2."""
+"""Weights in each MiniRocket-style kernel: six are −1 and three are 2."""
 
 
 def thinned(cycles: FloatArray) -> FloatArray:
-    """Means of stretches of equal length of (C, Q, n); the last may be shorter."""
+    """Cycles (C, Q, n) averaged over stretches of equal length; the last one may be shorter."""
     n = cycles.shape[2]
     starts = np.arange(0, n, max(1, -(-n // MOST)))
     sums = np.add.reduceat(cycles, starts, axis=2)
@@ -60,8 +59,8 @@ def nearest(train: FloatArray, labels: FloatArray, new: FloatArray) -> FloatArra
 def minirocket(train: FloatArray, labels: FloatArray, new: FloatArray) -> FloatArray:
     """Shares of positive values after fixed kernels at several dilations, then a ridge classifier.
 
-    In the style of MiniRocket (Dempster and others, 2021): biases are quantiles of a training cycle's own
-    output, each kernel and dilation looks at one random channel pair's sum.
+    In the style of MiniRocket (Dempster and others, 2021). Biases are quantiles of the output for a training
+    cycle. Each kernel at each dilation sees the sum of two random channels.
     """
     from sklearn.linear_model import RidgeClassifierCV
     from sklearn.pipeline import make_pipeline
@@ -81,7 +80,7 @@ BASELINES: dict[str, Callable[[FloatArray, FloatArray, FloatArray], FloatArray]]
     "minirocket-style": minirocket,
 }
 LABELS_ONLY = frozenset({"1-nn"})
-"""Which say a class and nothing of how sure they are: log-loss and ECE are not theirs."""
+"""These return a class without a probability, so they have no log-loss and no ECE."""
 
 
 def _rocket(train: FloatArray, new: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -112,7 +111,7 @@ def _flat(cycles: FloatArray) -> FloatArray:
 
 
 def _shares(decision: FloatArray) -> FloatArray:
-    """Probabilities of a ridge's decision values by softmax: a ranking, not a calibration."""
+    """Softmax of a ridge classifier's decision values: good for ranking, but not calibrated."""
     if decision.ndim == 1:
         decision = np.stack([-decision, decision], axis=1)
     from scipy.special import softmax

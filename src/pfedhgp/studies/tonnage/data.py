@@ -20,7 +20,7 @@ from pfedhgp.errors import InputError
 from pfedhgp.studies.tonnage import press
 
 SHARE = 0.1377
-"""Of cycles, or of blocks where cycles come in blocks, that the paper trains on."""
+"""Share of the cycles that the paper trains on; share of the blocks if cycles come in blocks."""
 FIRST_NORMAL, TRAINING_NORMAL, TRAINING_FAULTY = 305, 40, 10
 HYDRAULIC = Path("hydraulic") / "hydraulic_valve_cooler.npz"
 SMALL_PRESS = {"normal": 60, "faulty": 20, "samples": 121}
@@ -28,7 +28,7 @@ SMALL_PRESS = {"normal": 60, "faulty": 20, "samples": 121}
 
 @dataclass(frozen=True)
 class Source:
-    """Where cycles come from, and what the study is to say about it."""
+    """Where cycles come from, and how the study describes it."""
 
     name: str
     kind: str
@@ -51,7 +51,7 @@ def source_of(given: str) -> Source:
 
 
 def hydraulic_file() -> Path:
-    """Under PFEDHGP_DATA, then beside the checkout."""
+    """Looks in the folder PFEDHGP_DATA, then beside the checkout."""
     places = [Path(os.environ["PFEDHGP_DATA"])] if os.environ.get("PFEDHGP_DATA") else []
     places.append(Path(__file__).resolve().parents[4].parent / "shared" / "data")
     for place in places:
@@ -91,10 +91,10 @@ def training_mask(
 ) -> npt.NDArray[np.bool_]:
     """Which cycles are for training.
 
-    Blocks, where there are some, go whole: a share of each class's, at least two. The press (`is_press`), at
-    the paper's share, as the paper has it: 40 of 305 normal cycles and 10 of each fault, the first ones of a
-    file and any of the simulator, whose cycles have no order. Else a share of each class at random, at least
-    two cycles.
+    If cycles come in blocks, a share of each class's blocks, at least two, is chosen as a whole. The press
+    (`is_press`) at the paper's share is split as in the paper: 40 of 305 normal cycles and 10 of each fault.
+    These are the first ones of a file, and random ones of the simulator, whose cycles have no order.
+    Otherwise it is a random share of each class, at least two cycles.
     """
     assert data.label is not None
     labels = np.asarray(data.label)
@@ -118,18 +118,18 @@ def training_mask(
 
 
 def splits_once(data: CycleSet, source: Source, share: float) -> bool:
-    """Whether every seed has the same split: the first cycles of a file of the press's shape."""
+    """Whether all seeds give the same split, which is so for a file with the press's shape."""
     return share == SHARE and source.kind == "file" and is_press(data, source)
 
 
 FAULTY_LEAST, CHANNELS, SAMPLES, MORE = 60, 4, 1201, 5
-"""Cycles of each fault of the press at least; its shape; normal cycles that it may have beyond 305."""
+"""The press: fewest cycles of a fault, channels, samples, and normal cycles allowed beyond 305."""
 
 
 def is_press(data: CycleSet, source: Source) -> bool:
-    """Whether the paper's counts (40 and 10) are meant: the press in full, simulated or a file of its shape.
+    """Whether the data look like the full press, so that the paper's counts (40 and 10) apply.
 
-    One class of 305 to 310 cycles, others of 60 to 304, no blocks, and 4 channels of 1,201 samples.
+    That is one class of 305 to 310 cycles, others of 60 to 304, no blocks, 4 channels of 1,201 samples.
     """
     if source.kind not in ("simulated", "file") or data.block is not None:
         return False
@@ -141,7 +141,7 @@ def is_press(data: CycleSet, source: Source) -> bool:
 
 
 def first_normal(data: CycleSet, source: Source) -> CycleSet:
-    """Of more than 305 cycles of the press's normal class the first 305, as in the paper."""
+    """Keeps the first 305 cycles of the press's normal class, as the paper does."""
     assert data.label is not None
     if not is_press(data, source):
         return data

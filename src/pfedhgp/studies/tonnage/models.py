@@ -30,7 +30,7 @@ FloatArray = npt.NDArray[np.float64]
 OURS, WHITE, PAPER = "pfedhgp", "pfedhgp-white", "paper"
 MODELS = (OURS, WHITE, PAPER, *BASELINES)
 LONG = 200
-"""Samples from which on cycles count as long: inducing inputs as in the paper, few evaluations."""
+"""Cycles with more samples are long: they get the paper's inducing inputs and few evaluations."""
 FOLDS = 2
 STRETCHES = 60
 PAPER_VARIANCES = (1.0, 0.5)
@@ -38,10 +38,10 @@ PAPER_VARIANCES = (1.0, 0.5)
 
 
 def settings_of(data: CycleSet) -> dict[str, Any]:
-    """Ours, by the cycles' shape alone.
+    """Our settings, which depend only on the shape of the cycles.
 
-    Long cycles have the paper's M = 81 and M_i = 41. Short ones are resolved at every sample: transients
-    of one sample decide there. With many channels the basis of the cycle layer is kept at about 340 in all.
+    Long cycles get the paper's M = 81 and M_i = 41. Short ones are resolved at every sample, because there
+    transients of one sample can decide. The cycle layer has at most about 340 basis functions in all.
     """
     _, Q, n = data.cycles.shape
     found: dict[str, Any] = {
@@ -81,7 +81,7 @@ def run_model(
     paper_rounds: int = 10,
     explain: bool = False,
 ) -> dict[str, Any]:
-    """Metrics of one row on one split, and what it chose; with `explain`, why its closest call went so."""
+    """Metrics of one row on one split, and what it chose; `explain` adds the reasons for its closest call."""
     assert data.label is not None
     began = time.perf_counter()
     seen, new = data.take(train), data.take(~train)
@@ -97,10 +97,7 @@ def run_model(
             wanted = (Candidate("white"),) if model == WHITE else candidates
             fitted = ours(seen, seed, candidates=wanted)
             chosen = fitted.model_.settings[KEY]
-            extra = {
-                "chosen": layer_in_words(chosen),
-                "judged": chosen["candidates"],
-            }
+            extra = {"chosen": layer_in_words(chosen), "judged": chosen["candidates"]}
         trained = time.perf_counter()
         found = fitted.classify(new.cycles, grid=new.grid)
         extra["seconds_to_classify"] = time.perf_counter() - trained
@@ -126,9 +123,9 @@ def run_model(
 
 
 def closest_call(model: FederatedGP, new: CycleSet, found: Diagnosis) -> dict[str, Any]:
-    """The cycle whose two best classes are nearest to each other, and what decided between them.
+    """The cycle whose two best classes are closest, and what decided between them.
 
-    Only log-likelihood differences are kept, over at most `STRETCHES` stretches a channel: no samples.
+    It holds log-likelihood differences over at most `STRETCHES` stretches per channel, and no samples.
     """
     ranked = np.sort(found.log_density, axis=1)
     cycle = int(np.argmin(ranked[:, -1] - ranked[:, -2]))
@@ -139,7 +136,7 @@ def closest_call(model: FederatedGP, new: CycleSet, found: Diagnosis) -> dict[st
 
 
 def layer_in_words(choice: Mapping[str, Any]) -> str:
-    """The cycle layer, and where that is so, that it was not chosen."""
+    """The cycle layer in words, with a remark if there were too few cycles to choose it."""
     layer = f"{choice['form']}, {choice['sharing']}"
     return f"{layer} ({TOO_FEW})" if choice["choice"] == TOO_FEW else layer
 
@@ -153,7 +150,7 @@ def ours(
     false_alarms: float = FALSE_ALARMS,
     folds: int = FOLDS,
 ) -> FederatedGP:
-    """Our model of some cycles, by default settings."""
+    """Our model with default settings, trained on these cycles."""
     assert seen.label is not None
     labels = np.asarray(seen.label)
     blocks = None
@@ -180,8 +177,7 @@ def ours(
 class PaperStart(MeanField):
     """`mean-field` from the paper's variances, 1 and .5, in units of the outputs' own variance.
 
-    The paper does not say in which; in raw units a pulse of 150 would be further off than 1,000 steps of 0.1
-    can go.
+    The paper does not name the units. In raw units 1,000 steps of 0.1 could not reach a pulse of 150.
     """
 
     def server(self, spec: Spec, block: GlobalBlock) -> MeanFieldServer:

@@ -1,10 +1,10 @@
 """A simulated press, not the real data: four tonnage channels of 1201 samples, normal and four faults.
 
-It has the shape of the press data as they are described (one pulse a channel with its peak near sample 750,
-ripples before it, an undershoot after it; 305 normal cycles and 69 of each fault). Cycles differ by smooth
-functions: height, timing, and a Gaussian process that channels share in part; noise is small. Faults are
-graded: 1 lowers the peak, 2 dips around samples 250 and 400, 3 and 4 are faint bumps, far smaller than what
-cycles of one class differ by, but not as smooth. `subtlety` divides what faults do to the curve.
+It follows the published description of the press data: one pulse per channel with its peak near sample 750,
+ripples before it and an undershoot after it; 305 normal cycles and 69 of each fault. Cycles differ in height,
+in timing, and by a Gaussian process that channels share in part; the noise is small. Fault 1 lowers the peak,
+fault 2 dips around samples 250 and 400, faults 3 and 4 are faint bumps: far smaller than the differences
+between cycles of one class, but less smooth. `subtlety` divides the size of the faults.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def simulate(
     faulty: int = FAULTY,
     samples: int = SAMPLES,
 ) -> CycleSet:
-    """All cycles, class after class; with fewer `samples` the same curves on a coarser grid."""
+    """All cycles, class by class. Fewer `samples` give the same curves on a coarser grid."""
     rng = np.random.default_rng([seed, 1201])
     grid = np.linspace(0.0, SAMPLES - 1.0, samples)
     root = _smooth_root(grid)

@@ -1,4 +1,4 @@
-"""What the diagnosis study leaves in its folder: results.json, tables.md, figures and report.html."""
+"""What the diagnosis study writes: results.json, tables.md, figures and report.html."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from pfedhgp.data.cycle_files import CycleSet
-from pfedhgp.studies.common.drawing import pyplot, to_svg
-from pfedhgp.studies.common.pages import Table, write_results
+from pfedhgp.studies.common.pages import Table, pyplot, to_svg, write_results
 from pfedhgp.studies.common.provenance import machine
 from pfedhgp.studies.common.store import Store
 from pfedhgp.studies.tonnage import data as sources
@@ -89,7 +88,7 @@ def write_tonnage(
 
 
 def worth_of_the_layer(results: Mapping[str, Any]) -> str | None:
-    """What the cycle layer brings: our accuracy less that with it off, where both were run."""
+    """How much accuracy the cycle layer adds; None unless the model ran with it and without it."""
     mean = {r["model"]: r["mean"] for r in results["records"] if r["metric"] == "accuracy"}
     if OURS not in mean or WHITE not in mean:
         return None

@@ -17,9 +17,9 @@ from pfedhgp.studies.tonnage import data as sources
 from pfedhgp.studies.tonnage.models import MODELS, OURS, PAPER, layer_in_words, ours, run_model
 
 NONE_SHARE = 0.5
-"""Of blocks (cycles) that "none of these" is trained on: thresholds need held-out blocks of every kind."""
+"""Share of blocks (or cycles) to train "none of these" on. Thresholds need held-out blocks of every kind."""
 PAPER_SAMPLES = 2000
-"""Of all channels on one axis: longer cycles take the paper's row many minutes a split."""
+"""With more samples in all channels together, the paper's row takes many minutes per split."""
 SHARES = (0.02, 0.05, 0.1377, 0.25, 0.5)
 SUBTLETIES = (0.5, 1.0, 2.0, 4.0, 8.0)
 PUBLISHED = (
@@ -36,14 +36,14 @@ PUBLISHED = (
 
 @dataclass(frozen=True)
 class Tonnage:
-    """What the study is run with."""
+    """Settings of the study."""
 
     data: str
     seed: int = 0
     share: float = sources.SHARE
     subtlety: float = 1.0
     small: bool = False
-    """Fewer and shorter simulated cycles: to see that it works."""
+    """Fewer and shorter simulated cycles, for a quick trial."""
 
 
 def run_tonnage(
@@ -88,7 +88,7 @@ def run_tonnage(
 
 
 def usual_rows(samples: int, *, full: bool = False) -> tuple[str, ...]:
-    """All; where cycles have many samples in all channels, the paper's row with `full` alone.
+    """All rows, but the paper's row only with `full` if cycles are long.
 
     >>> "paper" in usual_rows(4 * 60), "paper" in usual_rows(4 * 1201)
     (True, False)
@@ -120,9 +120,9 @@ def _job(
 def none_of_these(
     data: CycleSet, source: sources.Source, seed: int, left_out: str, *, false_alarms: float = 0.005
 ) -> dict[str, Any]:
-    """One class is left out of training: how often is it flagged, and how often are known cycles?
+    """Leaves one class out of training, and counts how often it is flagged, and how often known cycles are.
 
-    Thresholds come from held-out blocks of the training cycles; both rates are of cycles not seen in it.
+    Thresholds come from held-out blocks of the training cycles. Both rates are measured on new cycles.
     """
     assert data.label is not None
     labels = np.asarray(data.label)
@@ -186,7 +186,7 @@ def summarise(store: Store, study: Tonnage, *, runs: int) -> dict[str, Any]:
 
 
 def _in_order(record: Mapping[str, Any], names: Sequence[str]) -> np.ndarray:
-    """A run's confusion matrix with classes in this order: a split may meet them in any."""
+    """A run's confusion matrix with its classes in this order, which differs between splits."""
     place = [record["classes"].index(name) for name in names]
     return np.asarray(record["confusion"])[np.ix_(place, place)]
 
