@@ -246,7 +246,8 @@ def _incomplete(half: FloatArray, noise: FloatArray, there: BoolArray) -> Metric
 
         return Metric(dense, 2.0 * float(np.sum(np.log(np.diagonal(factor)))), cells)
     # Rows in units of their noise: W_nᵀW_n = P_n, so that P never multiplies anything twice.
-    W = _half_of(noise, there)
+    values, vectors = np.linalg.eigh(row_precision(noise, there))
+    W = np.sqrt(np.maximum(values, 0.0))[:, :, None] * np.swapaxes(vectors, 1, 2)
     n, Q = there.shape
     V = np.asarray(W @ half.reshape(n, Q, k), np.float64).reshape(n * Q, k)
     inner: FloatArray = np.eye(k) + V.T @ V
@@ -258,13 +259,6 @@ def _incomplete(half: FloatArray, noise: FloatArray, there: BoolArray) -> Metric
 
     log_det = 2.0 * float(np.sum(np.log(np.diagonal(root)))) + _log_det(noise, there)
     return Metric(narrow, log_det, cells)
-
-
-def _half_of(noise: FloatArray, there: BoolArray) -> FloatArray:
-    """W_n with W_nᵀW_n = P_n, (n, Q, Q)."""
-    P = row_precision(noise, there)
-    values, vectors = np.linalg.eigh(P)
-    return np.sqrt(np.maximum(values, 0.0))[:, :, None] * np.swapaxes(vectors, 1, 2)
 
 
 def _log_det(noise: FloatArray, there: BoolArray) -> float:

@@ -136,10 +136,8 @@ def calibrate(
         raise InputError(f"`false_alarms` must be between 0 and 1, got {false_alarms!r}")
     truth = numbered(found.classes, labels)
     flat = np.zeros(len(found.classes))
-    tried = (
-        *TEMPERATURES,
-        max(TEMPERATURES[-1], FLAT * float(np.ptp(found.log_density, axis=1).max())),
-    )
+    hottest = max(TEMPERATURES[-1], FLAT * float(np.ptp(found.log_density, axis=1).max()))
+    tried = (*TEMPERATURES, hottest)
     losses = [_log_loss(_log_posterior(found.log_density, flat, t), truth) for t in tried]
     at = int(np.argmin(losses))
     own = found.surprise[np.arange(len(truth)), truth]

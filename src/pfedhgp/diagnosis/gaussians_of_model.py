@@ -79,12 +79,13 @@ class ClassGaussians:
         loose = list(view.undetermined_joint("total", "total", kernel=OF_DEVIATION))
         roots = [low_rank(K, self.tolerance) for K, _ in loose]
         S = self._grown(np.concatenate([local.columns, slopes, *roots], axis=1))
+        Q, tilt = len(view.centre), _moved(slopes, S)
         core = np.concatenate(
             [
                 *_posterior(view, self.shared, local, S),
                 *self._residuals(view, local, S),
                 *self._cycle(view, S),
-                _flat(_by_output(_moved(slopes, S), len(view.centre))),
+                tilt.reshape(len(tilt) * Q, tilt.shape[1] // Q),
                 *(
                     np.kron(_moved(root, S), psd_factor(power))
                     for root, (_, power) in zip(roots, loose, strict=True)
@@ -250,11 +251,6 @@ def _moved(columns: FloatArray, S: FloatArray | None) -> FloatArray:
 def _flat(core: FloatArray) -> FloatArray:
     """(a, Q, k) as (aQ, k), also if k is 0."""
     return core.reshape(core.shape[0] * core.shape[1], core.shape[2])
-
-
-def _by_output(columns: FloatArray, outputs: int) -> FloatArray:
-    """(a, Q k) as (a, Q, k)."""
-    return columns.reshape(len(columns), outputs, columns.shape[1] // outputs)
 
 
 @jax.jit
