@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 __all__ = [
     "BudgetWarning",
     "ExtrapolationWarning",
@@ -87,3 +89,8 @@ class BudgetWarning(PFedHGPWarning):
 
 class ExtrapolationWarning(PFedHGPWarning):
     """A prediction was asked for far outside the data, where only the prior speaks."""
+
+
+def warn(text: str, kind: type[PFedHGPWarning] = PFedHGPWarning, *, stacklevel: int = 2) -> None:
+    """`warnings.warn` with a warning of ours; by default it points at whoever called the caller."""
+    warnings.warn(text, kind, stacklevel=stacklevel + 1)

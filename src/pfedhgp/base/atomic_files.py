@@ -63,6 +63,13 @@ def write_new_folder(target: Path, files: Iterable[tuple[str, bytes]]) -> None:
     sync_folder(target.parent)
 
 
+def numbered_folders(folder: Path) -> list[Path]:
+    """The folders in `folder` that have a number for a name, in order: written whole, one after another."""
+    if not folder.is_dir():
+        return []
+    return sorted(p for p in folder.iterdir() if p.name.isdigit() and p.is_dir())
+
+
 def exchange(fresh: Path, target: Path, spare: Path) -> Path:
     """`fresh` takes `target`'s place in one step, and what was there has the path that is returned.
 

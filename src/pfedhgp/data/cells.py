@@ -7,7 +7,6 @@ stays NaN; a missing input is refused.
 from __future__ import annotations
 
 import re
-import warnings
 
 import numpy as np
 import polars as pl
@@ -15,7 +14,7 @@ import polars as pl
 from pfedhgp.base.checks import short
 from pfedhgp.data.columns import InputColumn
 from pfedhgp.data.table import Table
-from pfedhgp.errors import InputError, PFedHGPWarning
+from pfedhgp.errors import InputError, warn
 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "-nan", "#n/a")
 """Text that means "not observed", in any case."""
@@ -154,11 +153,7 @@ def seconds(table: Table, column: InputColumn) -> np.ndarray:
             f"{table.path}: column {column.name!r} must be datetimes, it holds {series.dtype}"
         )
     if has_zone(table, column) is False and stamps.dtype != pl.Date:
-        warnings.warn(
-            f"column {short(column.name)!r} has no time zone: taken as UTC",
-            PFedHGPWarning,
-            stacklevel=2,
-        )
+        warn(f"column {short(column.name)!r} has no time zone: taken as UTC")
     if stamps.dtype == pl.Datetime and getattr(stamps.dtype, "time_zone", None) is not None:
         stamps = stamps.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
     micro = stamps.cast(pl.Datetime("us")).cast(pl.Int64).to_numpy()

@@ -23,7 +23,7 @@ from pfedhgp.data.readers import (
 from pfedhgp.data.rows import with_observations
 from pfedhgp.data.table import Table
 from pfedhgp.data.text_tables import delimiter_of
-from pfedhgp.errors import InputError, PFedHGPWarning
+from pfedhgp.errors import InputError, PFedHGPWarning, warn
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,9 @@ def ingest(
         blocks = np.concatenate([_texts(table.column(block)) for table in tables])
     clients = with_observations(observations_of(tables, columns))
     if columns.client is None and len(clients) == 1:
-        warnings.warn(
+        warn(
             f"one file and no --client: {short(clients[0].name)!r} is the only client; use --client if a "
-            "column tells clients apart",
-            PFedHGPWarning,
-            stacklevel=2,
+            "column tells clients apart"
         )
     _tell(clients, columns)
     pairs = None
@@ -156,10 +154,9 @@ def _tell(clients: list[Observations], columns: Columns) -> None:
     single = [client.name for client in clients if len(client.X) == 1]
     if single:
         others = f" and {len(single) - 1} more" if len(single) > 1 else ""
-        warnings.warn(
+        warn(
             f"client {short(single[0])!r}{others}: one row, which the first sums reveal; predictions there "
             "are mostly what the others share",
-            PFedHGPWarning,
             stacklevel=3,
         )
     Y = np.concatenate([client.Y for client in clients])
@@ -168,17 +165,10 @@ def _tell(clients: list[Observations], columns: Columns) -> None:
         if not len(seen):
             raise InputError(f"output {name!r} was never observed: leave it out")
         if len(seen) < len(Y):
-            warnings.warn(
-                f"output {name!r}: {len(Y) - len(seen)} of {len(Y)} cells are missing, kept as missing",
-                PFedHGPWarning,
-                stacklevel=3,
-            )
+            some = f"{len(Y) - len(seen)} of {len(Y)} cells are missing"
+            warn(f"output {name!r}: {some}, kept as missing", stacklevel=3)
         if seen.min() == seen.max():
-            warnings.warn(
-                f"output {name!r} is constant: there is nothing to learn about it",
-                PFedHGPWarning,
-                stacklevel=3,
-            )
+            warn(f"output {name!r} is constant: there is nothing to learn about it", stacklevel=3)
 
 
 def _varying(clients: list[Observations], columns: Columns) -> list[int]:
@@ -189,7 +179,5 @@ def _varying(clients: list[Observations], columns: Columns) -> list[int]:
         names = ", ".join(columns.input_names)
         raise InputError(f"no input varies ({names}): a function needs two different inputs")
     for j in np.flatnonzero(~varies):
-        warnings.warn(
-            f"input {columns.inputs[j].name!r} is constant: dropped", PFedHGPWarning, stacklevel=3
-        )
+        warn(f"input {columns.inputs[j].name!r} is constant: dropped", stacklevel=3)
     return [int(j) for j in np.flatnonzero(varies)]

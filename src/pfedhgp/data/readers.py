@@ -13,7 +13,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import warnings
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +28,7 @@ from pfedhgp.data.columns import Columns, InputColumn
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.table import Table
 from pfedhgp.data.text_tables import read_text
-from pfedhgp.errors import InputError, PFedHGPWarning
+from pfedhgp.errors import InputError, warn
 
 TEXT = {".csv": ",", ".txt": ",", ".tsv": "\t"}
 PARQUET = (".parquet", ".pq")
@@ -263,7 +262,7 @@ def _clients_in(table: Table, columns: Columns, start: int) -> list[Observations
     for name in wanted_names(columns):
         table.column(name)
     if not len(table):
-        warnings.warn(f"{table.path}: no rows, skipped", PFedHGPWarning, stacklevel=2)
+        warn(f"{table.path}: no rows, skipped")
         return []
     X = np.stack([cells.input_values(table, column) for column in columns.inputs], axis=1)
     Y = np.empty((len(table), 0))

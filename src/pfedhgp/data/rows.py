@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
@@ -10,7 +9,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from pfedhgp.base.checks import listed
-from pfedhgp.errors import InputError, PFedHGPWarning
+from pfedhgp.errors import InputError, warn
 
 LARGEST = 1e120
 """The largest input or output: sums of squares, and squares of those, stay finite."""
@@ -63,9 +62,8 @@ def with_observations(clients: Sequence[Rows], *, stacklevel: int = 3) -> list[R
         raise InputError("no client has an observed output: every cell of the outputs is missing")
     empty = [client.name for client in clients if not np.isfinite(client.Y).any()]
     if empty:
-        warnings.warn(
+        warn(
             f"left out, because no output was observed: client {listed(empty, 3)}",
-            PFedHGPWarning,
             stacklevel=stacklevel,
         )
     for client in kept:

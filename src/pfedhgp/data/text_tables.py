@@ -10,7 +10,6 @@ import csv
 import io
 import re
 import shlex
-import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -18,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from pfedhgp.data.table import Table
-from pfedhgp.errors import InputError, PFedHGPWarning
+from pfedhgp.errors import InputError, warn
 
 DELIMITERS = {",": "','", ";": "';'", "\t": "tab", "|": "'|'"}
 LARGEST_FIELD = 1 << 30
@@ -171,9 +170,7 @@ def _check_spaces(path: Path, content: str, wanted: list[str]) -> None:
 def _names(path: Path, header: Sequence[str]) -> list[str]:
     names = [name.strip() for name in header]
     if names != list(header):
-        warnings.warn(
-            f"{path}: spaces around column names are ignored", PFedHGPWarning, stacklevel=2
-        )
+        warn(f"{path}: spaces around column names are ignored")
     for name in names:
         if name and names.count(name) > 1:
             raise RepeatedColumn(path, name, names.count(name))

@@ -7,7 +7,6 @@ reads its own file by it. It names columns and choices, and holds nothing of any
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +30,7 @@ from pfedhgp.data.readers import (
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.table import Table
 from pfedhgp.data.text_tables import RepeatedColumn, delimiter_of
-from pfedhgp.errors import InputError, PFedHGPWarning
+from pfedhgp.errors import InputError, warn
 from pfedhgp.federation.envelope import Refused
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.planning import make_plan
@@ -174,7 +173,7 @@ def warn_of_unused(config: Config, file: Path) -> None:
     found = [s.in_file for s in SETTINGS if s.unused and getattr(config, s.name) != s.default]
     if found:
         text = f"{file}: not used by a federation, where each site has files of its own: "
-        warnings.warn(text + ", ".join(found), PFedHGPWarning, stacklevel=2)
+        warn(text + ", ".join(found))
 
 
 def difference(here: str, there: str) -> str:

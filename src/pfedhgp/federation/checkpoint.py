@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import numpy as np
 import safetensors.numpy
 
-from pfedhgp.base.atomic_files import write_new_folder
+from pfedhgp.base.atomic_files import numbered_folders, write_new_folder
 from pfedhgp.errors import InputError, ModelFileError
 from pfedhgp.federation.server import Server
 from pfedhgp.inference.arrays import State
@@ -55,7 +55,7 @@ class Checkpoint:
 
     def save(self, server: Server, groups: Sequence[Party], messages: list[dict[str, Any]]) -> None:
         """Writes the parties' states; the one before goes when the new one is whole."""
-        before = self._kept()
+        before = numbered_folders(self.folder)
         target = self.folder / f"{server.exchanges:06d}"
         write_new_folder(target, self._files(server, groups, messages))
         for old in before:
@@ -63,12 +63,12 @@ class Checkpoint:
 
     def clear(self) -> None:
         """Forgets what an earlier run left, so that it is not taken for this one's."""
-        for old in self._kept():
+        for old in numbered_folders(self.folder):
             shutil.rmtree(old)
 
     def restore(self, server: Server, groups: Sequence[Party]) -> list[dict[str, Any]]:
         """Puts the newest states back and returns the messages until then."""
-        kept = self._kept()
+        kept = numbered_folders(self.folder)
         if not kept:
             raise InputError(f"{self.folder}: no checkpoint to go on from: start the run again")
         found = kept[-1]
@@ -107,12 +107,6 @@ class Checkpoint:
         yield listed(MESSAGES, lines.encode("ascii"))
         index = {"format": FORMAT, "version": VERSION, "files": digests}
         yield INDEX, json.dumps(index, indent=1).encode("ascii")
-
-    def _kept(self) -> list[Path]:
-        """The whole checkpoints, oldest first."""
-        if not self.folder.is_dir():
-            return []
-        return sorted(p for p in self.folder.iterdir() if p.name.isdigit() and p.is_dir())
 
 
 def group_file(group: Party) -> str:

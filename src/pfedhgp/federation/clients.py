@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 
 from pfedhgp.data.rows import ClientRows, in_order
 from pfedhgp.data.scaling import Scaling
-from pfedhgp.errors import InputError, MessageError, PFedHGPWarning
+from pfedhgp.errors import InputError, MessageError, warn
 from pfedhgp.federation import local_budget
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.opening import inference_of, kernels_like
@@ -205,11 +204,9 @@ class ClientGroup:
         for client in self.clients:
             stray = int(np.sum(np.any((lower > client.X) | (upper < client.X), axis=1)))
             if stray:
-                warnings.warn(
+                warn(
                     f"client {client.name!r} has {stray} of {len(client.X)} rows with inputs far from "
-                    "nearly all others: they stretch the domain. Correct or drop them, or give `domain`",
-                    PFedHGPWarning,
-                    stacklevel=2,
+                    "nearly all others: they stretch the domain. Correct or drop them, or give `domain`"
                 )
 
     # checkpoints ------------------------------------------------------------------------------

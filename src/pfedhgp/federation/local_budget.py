@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.scaling import Scaling
-from pfedhgp.errors import BudgetWarning
+from pfedhgp.errors import BudgetWarning, warn
 from pfedhgp.federation.plan import Plan
 from pfedhgp.gp.kernels import Kernel, unstack
 from pfedhgp.inference.protocols import ClientParty
@@ -113,9 +112,8 @@ def warn_of_cap(plan: Plan, spec: Spec, party: ClientParty, names: Sequence[str]
         if own >= largest and lost > budget.NATS
     ]
     if short:
-        warnings.warn(
+        warn(
             f"{largest} local inducing inputs, the most allowed, are too few for {len(short)} of "
             f"{len(names)} clients, the first is {short[0]!r}: raise `largest_local_inducing`",
             BudgetWarning,
-            stacklevel=2,
         )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from pfedhgp.data.scaling import Scaling
-from pfedhgp.errors import BudgetWarning
+from pfedhgp.errors import BudgetWarning, warn
 from pfedhgp.federation.local_budget import local_kernels
 from pfedhgp.federation.phases import Prepared
 from pfedhgp.federation.plan import Plan
@@ -86,10 +85,8 @@ def warn_of_fewer(prepared: Prepared) -> None:
     """Warns, once for all starts, if there are fewer rows than global inducing inputs asked for."""
     wanted, rows = prepared.plan.inducing, prepared.counted.rows
     if prepared.spec.latents and wanted != "auto" and int(wanted) > rows:
-        warnings.warn(
-            f"{rows} rows in all: {rows} global inducing inputs instead of {wanted}",
-            BudgetWarning,
-            stacklevel=2,
+        warn(
+            f"{rows} rows in all: {rows} global inducing inputs instead of {wanted}", BudgetWarning
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 
 from pfedhgp.base.choices import SHARED_WHITE
 from pfedhgp.data.rows import ClientRows
-from pfedhgp.errors import InputError, PFedHGPWarning
+from pfedhgp.errors import InputError, warn
 from pfedhgp.federation.clients import ClientGroup
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
@@ -153,7 +152,7 @@ def _warn_of_unused(settings: ModelSettings, inference: Inference) -> None:
                 what = f"the variance {float(variance):g} of `{name}`"
                 unused.append(f"{what} (it starts from the data)")
     if unused:
-        warnings.warn(f"not used: {', '.join(unused)}", PFedHGPWarning, stacklevel=6)
+        warn(f"not used: {', '.join(unused)}", stacklevel=6)
 
 
 def fitted_model(

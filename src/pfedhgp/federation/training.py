@@ -6,7 +6,6 @@ Starts and rounds come again for each restart.
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -14,7 +13,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 import numpy as np
 
-from pfedhgp.errors import BudgetWarning
+from pfedhgp.errors import BudgetWarning, warn
 from pfedhgp.federation.opening import Opening, opened, too_few, warn_of_fewer
 from pfedhgp.federation.phases import Best, Outcome, Phase, Prepared, RunState, Sums
 from pfedhgp.inference import ending
@@ -221,11 +220,10 @@ def warn_of_cap(prepared: Prepared, party: ServerParty) -> None:
         return
     nats = party.shared_nats()
     if nats > budget.NATS:
-        warnings.warn(
+        warn(
             f"{largest} global inducing inputs, the most allowed, are too few for the data's "
             f"lengthscales ({nats:.1f} nats a client are lost): raise `largest_inducing`",
             BudgetWarning,
-            stacklevel=2,
         )
 
 

@@ -17,14 +17,13 @@ import sys
 import tempfile
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from pfedhgp.errors import InputError, PFedHGPError, PFedHGPWarning
+from pfedhgp.errors import InputError, PFedHGPError, warn
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 PARENT, READY = "PFEDHGP_PARENT", "PFEDHGP_READY"
@@ -192,7 +191,7 @@ def private_folder(folder: Path, option: str) -> None:
                 folder.chmod(0o700)
             else:
                 text = f"{option} {folder} can be read by other users of this machine: chmod 700 it"
-                warnings.warn(text, PFedHGPWarning, stacklevel=2)
+                warn(text)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pfedhgp.base.atomic_files import write_bytes
+from pfedhgp.base.atomic_files import numbered_folders, write_bytes
 from pfedhgp.base.checks import short
 from pfedhgp.base.numerics import numerics
 from pfedhgp.errors import InputError
@@ -33,7 +33,7 @@ from pfedhgp.federation.flower.certificates import (
 from pfedhgp.federation.flower.delivered_model import server_model
 from pfedhgp.federation.flower.exchange import Engine, Link, Patience
 from pfedhgp.federation.flower.state import Roster
-from pfedhgp.federation.flower.transport import GridLink, NodesByKey
+from pfedhgp.federation.flower.transport import GridLink
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.server import Server
 from pfedhgp.model import files
@@ -90,10 +90,7 @@ class Coordinator:
             )
         if not timeout > 0:
             raise InputError(f"--timeout must be positive, got {timeout:g}")
-        stopped = out / CHECKPOINT
-        resume = not overwrite and any(
-            p.name.isdigit() for p in (stopped.iterdir() if stopped.is_dir() else ())
-        )
+        resume = not overwrite and bool(numbered_folders(out / CHECKPOINT))
         check_target(out, overwrite=overwrite or resume)
         return Coordinator(agreement, names, known, out, timeout, least, resume)
 
@@ -287,12 +284,11 @@ def serve(coordinator: Coordinator, listen: ListenAddress) -> dict[str, Any]:
 def _train(
     coordinator: Coordinator, listen: ListenAddress, secret: bytes, child: processes.Child
 ) -> dict[str, Any]:
-    address, directory, folder = listen.local, None, child.log.parent
+    address, names, folder = listen.local, None, child.log.parent
     superlink.wait_until_up(address, lambda: child.running, log=child.log)
     if listen.certificates is not None:
         names = {public_bytes(key, name): name for name, key in coordinator.keys.items()}
         superlink.register(address, names)
-        directory = NodesByKey(names)
     (folder / "ready").touch()
     coordinator.on_listening()
     run_file = folder / "run"
@@ -300,4 +296,4 @@ def _train(
     run_id = superlink.start_run(address, before)
     run_file.write_text(str(run_id))
     with superlink.server_grid(address, secret, run_id) as grid:
-        return coordinator.run(GridLink(grid, coordinator.sites, directory))
+        return coordinator.run(GridLink(grid, coordinator.sites, names))

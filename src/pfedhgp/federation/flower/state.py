@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from pfedhgp.base.atomic_files import write_bytes, write_new_folder
+from pfedhgp.base.atomic_files import numbered_folders, write_bytes, write_new_folder
 from pfedhgp.errors import ModelFileError
 from pfedhgp.federation.checkpoint import decode, encode
 from pfedhgp.inference.arrays import State, below
@@ -88,21 +88,12 @@ class RunStore:
 
     def save(self, answered: AnsweredExchange) -> None:
         """Adds an exchange; of the older ones only the newest stays."""
-        older = self._folders()
-        parts = {
-            STATE: encode(answered.state),
-            REPLY: encode(State(dict(answered.reply), {})),
-        }
+        older = numbered_folders(self.folder)
+        reply = State(dict(answered.reply), {})
+        parts = {STATE: encode(answered.state), REPLY: encode(reply)}
         digests = {name: hashlib.sha256(content).hexdigest() for name, content in parts.items()}
-        index = {
-            "format": FORMAT,
-            "version": VERSION,
-            "exchange": answered.exchange,
-            "kind": answered.kind,
-            "round": answered.round,
-            "block": answered.block,
-            "files": digests,
-        }
+        asked = {name: getattr(answered, name) for name in ("exchange", "kind", "round", "block")}
+        index = {"format": FORMAT, "version": VERSION, **asked, "files": digests}
         target = self.folder / f"{answered.exchange:06d}"
         content = json.dumps(index, indent=1).encode("ascii")
         write_new_folder(target, [*parts.items(), (INDEX, content)])
@@ -110,24 +101,19 @@ class RunStore:
             shutil.rmtree(old, ignore_errors=True)
 
     def newest(self) -> AnsweredExchange | None:
-        kept = self._folders()
+        kept = numbered_folders(self.folder)
         return _read_exchange(kept[-1]) if kept else None
 
     def exchanges(self) -> list[int]:
-        return [int(path.name) for path in self._folders()]
+        return [int(path.name) for path in numbered_folders(self.folder)]
 
     def drop_newest(self) -> None:
         """Removes the newest exchange, whose reply was not counted."""
-        shutil.rmtree(self._folders()[-1])
+        shutil.rmtree(numbered_folders(self.folder)[-1])
 
     def drop_all(self) -> None:
-        for path in self._folders():
+        for path in numbered_folders(self.folder):
             shutil.rmtree(path)
-
-    def _folders(self) -> list[Path]:
-        if not self.folder.is_dir():
-            return []
-        return sorted(p for p in self.folder.iterdir() if p.name.isdigit() and p.is_dir())
 
 
 def _read_exchange(folder: Path) -> AnsweredExchange:
@@ -141,14 +127,8 @@ def _read_exchange(folder: Path) -> AnsweredExchange:
             if hashlib.sha256(content).hexdigest() != index["files"][name]:
                 raise ModelFileError(f"{folder / name}: corrupted: its SHA-256 is wrong")
             parts[name] = decode(content)
-        return AnsweredExchange(
-            int(index["exchange"]),
-            str(index["kind"]),
-            int(index["round"]),
-            str(index["block"]),
-            parts[STATE],
-            parts[REPLY].arrays,
-        )
+        asked = int(index["exchange"]), str(index["kind"]), int(index["round"]), str(index["block"])
+        return AnsweredExchange(*asked, parts[STATE], parts[REPLY].arrays)
 
 
 # -------------------------------------------------------------------------------- at the server
@@ -181,17 +161,10 @@ class Roster:
         arrays: dict[str, np.ndarray] = {}
         for kind, request in self.setup.items():
             arrays |= below(kind, request)
-        plain = {
-            "sites": list(self.sites),
-            "agreement": self.agreement,
-            "run": self.run,
-            "counted": self.counted,
-            "knows": self.knows,
-            "last_round": {str(k): v for k, v in self.last_round.items()},
-            "setup": list(self.setup),
-            "log": self.log,
-        }
-        return State(arrays, plain)
+        kept = ("sites", "agreement", "run", "counted", "knows", "last_round", "setup", "log")
+        plain = {name: getattr(self, name) for name in kept}
+        plain["last_round"] = {str(k): v for k, v in self.last_round.items()}
+        return State(arrays, plain | {"sites": list(self.sites), "setup": list(self.setup)})
 
     def restore(self, state: State) -> None:
         """Puts `state` back, except for the list of sites: that stays today's, and changes are noted."""

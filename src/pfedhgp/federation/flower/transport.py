@@ -14,7 +14,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
@@ -123,33 +123,19 @@ def refusal_of(message: Message, name: str, code: str = "internal", *, audit: st
 # --------------------------------------------------------------------------------- at the server
 
 
-class Directory(Protocol):
-    """Which node is which site."""
-
-    def site_of(self, node: Any) -> str | None: ...
-
-
-@dataclass(frozen=True)
-class NodesByKey:
-    """By the registered public keys: a node is the site whose key it signs with."""
-
-    names: Mapping[bytes, str]
-
-    def site_of(self, node: Any) -> str | None:
-        return self.names.get(bytes(node.public_key))
-
-
 @dataclass
 class GridLink:
     """The exchange's `Link` over Flower's Grid.
 
-    Without a directory (no authentication, or keys that somebody else registered) nodes are asked for their
-    names. The first node that claims a name keeps it until the node is gone.
+    A node is the site whose registered key it signs with. Without `keys` (no authentication, or keys that
+    somebody else registered) nodes are asked for their names. The first node that claims a name keeps it
+    until the node is gone.
     """
 
     grid: Grid
     sites: tuple[str, ...]
-    directory: Directory | None = None
+    keys: Mapping[bytes, str] | None = None
+    """The site of each registered public key."""
     clock: Callable[[], float] = time.monotonic
     most_bytes: int = 4096
     pending: dict[str, tuple[str, int, str]] = field(default_factory=dict)
@@ -207,13 +193,12 @@ class GridLink:
             return self._nodes
         self._looked = self.clock()
         nodes = list(self.grid.get_nodes())
-        if self.directory is None:
+        if self.keys is None:
             self._ask_names({node.node_id for node in nodes})
         found: dict[str, tuple[int, str]] = {}
         for node in sorted(nodes, key=lambda node: node.registered_at):
-            name = (
-                self.directory.site_of(node) if self.directory else self.claimed.get(node.node_id)
-            )
+            by_name, by_key = self.claimed.get, self.keys
+            name = by_name(node.node_id) if by_key is None else by_key.get(bytes(node.public_key))
             if name not in self.sites or name is None:
                 continue
             if name in found:
