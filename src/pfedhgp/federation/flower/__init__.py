@@ -6,7 +6,7 @@ Without Flower in them:
     site                the site's side: checks a request, answers it from its own rows
     state               what both remember on disk
     audit               the log of what left a machine
-    delivered_model     the fitted model of a site and of the server
+    delivered_model     the fitted model of a site
 
 On Flower:
 

@@ -14,7 +14,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,11 @@ from pfedhgp.federation.flower.certificates import (
     public_bytes,
     read_sites,
 )
-from pfedhgp.federation.flower.delivered_model import server_model
 from pfedhgp.federation.flower.exchange import Engine, Link, Patience
 from pfedhgp.federation.flower.state import Roster
 from pfedhgp.federation.flower.transport import GridLink
 from pfedhgp.federation.messages import Message
+from pfedhgp.federation.planning import fitted_model
 from pfedhgp.federation.server import Server
 from pfedhgp.model import files
 from pfedhgp.model.run_folder import SPEC, check_target, naming, parse_json
@@ -188,13 +188,17 @@ class Coordinator:
         self, server: Server, messages: list[dict[str, Any]], summary: dict[str, Any]
     ) -> None:
         columns = self.agreement.columns
-        model = server_model(
+        model = fitted_model(
+            server.plan,
             server,
-            names=(columns.input_names, columns.outputs),
+            groups=(),  # no client's block: it predicts for a client that was never seen
+            rows=(),
+            input_names=columns.input_names,
+            output_names=columns.outputs,
             settings={**self.agreement.settings(), **summary},
             messages=messages,
-            metrics={"holdout": None},
         )
+        model = replace(model, metrics={"holdout": None})
         # A site that has not got the model gets it when the same command is given again.
         files.save(model, self.out, overwrite=True, stay=(CHECKPOINT,) if self.missing else ())
 
