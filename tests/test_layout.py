@@ -114,3 +114,22 @@ def test_functions_have_few_parameters():
         if count > MOST_PARAMETERS:
             wide[name] = count
     assert wide == {}
+
+
+def test_no_test_imports_a_test():
+    """What several tests need is in tests/support."""
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for name in imported_names(node)
+        if any(part.startswith("test_") for part in name.split("."))
+    ]
+    assert found == []
+
+
+def imported_names(node: ast.AST) -> list[str]:
+    """The dotted names that an import statement brings in; of any other statement, none."""
+    if isinstance(node, ast.ImportFrom):
+        return [f"{node.module or ''}.{each.name}" for each in node.names]
+    return [each.name for each in node.names] if isinstance(node, ast.Import) else []

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from model.test_files import edit_arrays, refused, reseal
 from pfedhgp.errors import InputError
 from pfedhgp.model.cycle_layer import CycleBasis, CycleLayer, check_layer
 from pfedhgp.model.files import load, save
@@ -16,6 +15,7 @@ from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.prediction import predict
 from pfedhgp.model.run_folder import client_file
 from support import cycles as cy
+from support.broken_runs import edit_arrays, refused, reseal
 from support.posteriors import make
 
 X = np.linspace(0.0, 1.0, 6)[:, None]

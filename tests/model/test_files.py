@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import equinox as eqx
@@ -15,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import safetensors.numpy
 
 from pfedhgp.base import atomic_files
 from pfedhgp.data.scaling import Scaling
@@ -26,7 +24,8 @@ from pfedhgp.model.codec import kernel_from_json, kernel_to_json
 from pfedhgp.model.files import load, load_client, save
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.prediction import predict
-from pfedhgp.model.run_folder import client_file, seal
+from pfedhgp.model.run_folder import client_file
+from support.broken_runs import edit_arrays, refused, reseal
 from support.posteriors import make
 
 X = np.linspace(-0.1, 1.1, 5)[:, None]
@@ -97,36 +96,6 @@ def saved(model, tmp_path_factory) -> Path:
 def run(saved, tmp_path) -> Path:
     """A copy of a RUN folder, to break."""
     return Path(shutil.copytree(saved, tmp_path / "RUN"))
-
-
-def reseal(run: Path, change: Callable[[dict], None] = lambda spec: None) -> None:
-    """Changes spec.json and sets all hashes right again, so that only deeper checks can object."""
-    spec = json.loads((run / "spec.json").read_text())
-    for name in spec["files"]:
-        if (run / name).exists():
-            spec["files"][name] = hashlib.sha256((run / name).read_bytes()).hexdigest()
-    change(spec)
-    spec["sha256"] = seal(spec)
-    (run / "spec.json").write_text(json.dumps(spec))
-
-
-def edit_arrays(file: Path, **changes: Callable[[np.ndarray], np.ndarray] | None) -> None:
-    arrays = safetensors.numpy.load_file(file)
-    for name, change in changes.items():
-        key = name.replace("__", ".")
-        value = arrays.pop(key, None)
-        if change is not None:
-            arrays[key] = np.array(change(value), order="C")
-    file.write_bytes(safetensors.numpy.save(arrays))
-
-
-def refused(run: Path, file: str, text: str | None = None) -> None:
-    """One line, which names the file and says what is wrong."""
-    with pytest.raises(ModelFileError, match=text) as caught:
-        load(run)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert message.startswith(f"{run / file}: "), message
 
 
 # ---------------------------------------------------------------------------------------- round trip
