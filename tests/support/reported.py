@@ -77,7 +77,7 @@ def rows_of(case: Case) -> list[ClientRows]:
     """The rows that the case was solved on, in the data's units."""
     scaling = case.model.scaling
     return [
-        ClientRows(name, X * scaling.extent + scaling.lower, scaling.mean_back(Y))
+        ClientRows(name, X * scaling.extent + scaling.lower, Y * scaling.spread + scaling.centre)
         for name, X, Y in zip(case.model.clients, case.Xs, case.Ys, strict=True)
     ]
 

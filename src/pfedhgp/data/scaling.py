@@ -53,10 +53,3 @@ class Scaling:
             scatter=scatter,
             cycles=None if cycles is None else self.outputs(cycles),
         )
-
-    def mean_back(self, mean: np.ndarray) -> np.ndarray:
-        return mean * self.spread + self.centre
-
-    def covariance_back(self, cov: np.ndarray) -> np.ndarray:
-        """Covariance blocks (..., Q, Q) in the data's units."""
-        return cov * self.spread[:, None] * self.spread[None, :]
