@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
+from pfedhgp.base import choices
 from pfedhgp.errors import InputError
 from pfedhgp.inference.meanfield.training import MeanField
 from pfedhgp.inference.protocols import Inference
 from pfedhgp.inference.structured.settings import Structured
 
-INFERENCES = {"structured": Structured, "mean-field": MeanField}
+INFERENCES = dict(zip(choices.INFERENCES, (Structured, MeanField), strict=True))
 
 
 def inference_named(

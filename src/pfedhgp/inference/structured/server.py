@@ -5,15 +5,17 @@ The step is the exact maximum over B_g, a Newton step in θ_g inside a trust reg
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from pfedhgp.base.batching import batchable
 from pfedhgp.gp import linalg
+from pfedhgp.inference import lbfgs
 from pfedhgp.inference.arrays import (
     State,
     block_arrays,
@@ -34,12 +36,6 @@ from pfedhgp.model.spec import Spec
 
 if TYPE_CHECKING:
     from pfedhgp.inference.structured.settings import Structured
-
-from typing import NamedTuple
-
-from jaxtyping import Array
-
-from pfedhgp.inference import lbfgs
 
 
 class ServerOptions(NamedTuple):
