@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
-from pfedhgp.federation.message_checks import FIXED
-from pfedhgp.federation.schema import ALWAYS, EXCHANGES, OTHER, SYMBOLS, Content, Exchange, Part
+from pfedhgp.federation.envelope import Envelope
+from pfedhgp.federation.message_checks import FIXED, LARGEST_BASIS
+from pfedhgp.federation.plan import LARGEST_INDUCING
+from pfedhgp.federation.schema import (
+    ALWAYS,
+    EXCHANGES,
+    OTHER,
+    OTHER_STARTS,
+    SYMBOLS,
+    Content,
+    Exchange,
+    Part,
+)
 from pfedhgp.inference.messages import Field
 
 INTRODUCTION = """\
 # Messages
 
-<!-- Made by `make messages` from src/pfedhgp/federation/schema.py. Do not edit. -->
+<!-- Made by `make messages` from schema.py and envelope.py in src/pfedhgp/federation. Do not edit. -->
 
-Everything that crosses between the server and a client is on this page. The server asks, each
-client replies, and the server goes on with the totals over clients. No message has a row, and none
-has a client's weights, inducing inputs or loadings. That does not make the numbers harmless:
-[privacy](privacy.md) says what can be learned from them.
+Everything that pfedhgp sends between the server and a client is on this page. (Between machines,
+TLS and Flower add their own.) The server asks, each client replies, and the server goes on with
+the totals over clients. No message has a row, and none has a client's weights, inducing inputs or
+loadings. That does not make the numbers harmless: [privacy](privacy.md) says what can be learned
+from them.
 
 Every array is float64. Of a symmetric matrix (*sym*) the upper triangle is sent, of a triangular
 one (*tri*) the lower triangle, row by row. All numbers must be finite. A server and its sites on
@@ -26,24 +41,46 @@ other machines also check names, shapes and ranges, and refuse a message that br
 The file `messages.jsonl` and a site's audit log have one line for each message: its kind, the names and
 shapes of its arrays and their bytes, never a value.
 
-## Symbols
+## Around every message
 
-| symbol | number of |
-|---|---|
+Between machines every message also has these plain fields. The names and shapes of its arrays go
+with them, as JSON.
+
 """
+PLAIN = "| field | type | meaning |\n|---|---|---|\n"
+TYPES = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false"}
+LIMITS = {
+    **{symbol: f": {number}" for symbol, number in FIXED.items()},
+    "M": ": at most `inducing`; if that is auto, `largest_inducing`, "
+    f"or {LARGEST_INDUCING} if that is not set",
+    "E": f": at most `cycle_basis`, or {LARGEST_BASIS} if that is auto",
+}
+"""Sizes that are the same in every run, and the largest that are accepted."""
+SYMBOLS_HEADING = "\n## Symbols\n\n| symbol | number of |\n|---|---|\n"
 HEADING = "| array | shape | range | only if | meaning |\n|---|---|---|---|---|\n"
 
 
 def page() -> str:
     """The whole page."""
-    symbols = [
-        f"| {symbol} | {words}{f': {FIXED[symbol]}' if symbol in FIXED else ''} |\n"
-        for symbol, words in SYMBOLS.items()
-    ]
+    symbols = "".join(
+        f"| {symbol} | {words}{LIMITS.get(symbol, '')} |\n" for symbol, words in SYMBOLS.items()
+    )
     common = "\n# What several messages have\n"
     for part in _titled([c for e in EXCHANGES.values() for c in (e.request, e.reply)]):
         common += f"\n## {part.title[0].upper()}{part.title[1:]}\n\n{_table(part.content)}"
-    return INTRODUCTION + "".join(symbols) + "".join(map(_section, EXCHANGES.values())) + common
+    sections = "".join(map(_section, EXCHANGES.values()))
+    return INTRODUCTION + _plain_fields() + SYMBOLS_HEADING + symbols + sections + common
+
+
+def _plain_fields() -> str:
+    """The envelope's fields with their types and docstrings, without the arrays."""
+    table = PLAIN
+    body = ast.parse(inspect.getsource(Envelope)).body[0].body
+    for field, after in pairwise(body):
+        if isinstance(field, ast.AnnAssign) and field.target.id != "arrays":
+            meaning = ast.literal_eval(after.value).removesuffix(".")
+            table += f"| `{field.target.id}` | {TYPES[field.annotation.id]} | {meaning} |\n"
+    return table
 
 
 def _section(exchange: Exchange) -> str:
@@ -80,7 +117,8 @@ def _rows(
             link = f"[{item.title}](#{item.title.replace(' ', '-')})"
             yield f"`{prefix}…`", "", "", only, f"all of {link}"
         else:
-            more = "starts are compared" if item.prefix == OTHER else item.when.words
+            others = f"starts are compared (k ≤ {OTHER_STARTS})"
+            more = others if item.prefix == OTHER else item.when.words
             below = prefix + item.prefix.format("k")
             yield from _rows(item.content, below, (*conditions, more) if more else conditions)
 

@@ -11,8 +11,10 @@ import pytest
 
 from pfedhgp.errors import MessageError
 from pfedhgp.federation import message_checks
+from pfedhgp.federation.envelope import Envelope, Refused
 from pfedhgp.federation.message_checks import FIXED
 from pfedhgp.federation.messages import Message, bytes_of, layout_of
+from pfedhgp.federation.plan import LARGEST_INDUCING
 from pfedhgp.federation.schema import EXCHANGES, KINDS, OTHER, SYMBOLS, Content
 from pfedhgp.inference.cycles.scatter import CycleSums
 from pfedhgp.inference.messages import CYCLE_SUMS, STATISTICS, Field, pack, unpack
@@ -39,6 +41,32 @@ def test_the_page_is_what_the_schema_says():
     page = (ROOT / "docs" / "messages.md").read_text(encoding="utf-8")
     made = runpy.run_path(str(ROOT / "docs" / "make_messages.py"))["page"]()
     assert page == made, "run `make messages`"
+
+
+def test_the_page_has_every_plain_field_and_every_limit():
+    page = (ROOT / "docs" / "messages.md").read_text(encoding="utf-8")
+    section = page.partition("## Around every message")[2].partition("\n## ")[0]
+    rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| `")]
+    names = [field.name for field in dataclasses.fields(Envelope) if field.name != "arrays"]
+    assert [row[0] for row in rows] == [f"| `{name}`" for name in names]
+    assert all(len(row[2]) > len("x |") for row in rows)
+    assert f"`largest_inducing`, or {LARGEST_INDUCING} if" in page
+    assert f"`cycle_basis`, or {message_checks.LARGEST_BASIS} if" in page
+    assert "| `bins` | one number | whole, 16 to 4096 |" in page
+
+
+@pytest.mark.parametrize("bins", [0.0, 15.0, 16.5, 4097.0])
+def test_bins_beyond_their_limits_are_refused_before_anything_is_summed(bins):
+    arrays = {"centre": np.zeros(1), "spread": np.ones(1), "bins": np.asarray(16.0)}
+    expected = message_checks.of_request(plan(Structured(rounds=1)), "extent", arrays)
+    for good in (16.0, 4096.0):
+        message_checks.check_arrays(arrays | {"bins": np.asarray(good)}, expected)
+    with pytest.raises(Refused, match="a count, a flag") as refused:
+        message_checks.check_arrays(arrays | {"bins": np.asarray(bins)}, expected)
+    assert (refused.value.code, refused.value.why) == (
+        "out-of-range",
+        "`bins` must be: whole, 16 to 4096",
+    )
 
 
 def test_every_field_has_a_meaning_and_every_symbol_is_explained_and_used():

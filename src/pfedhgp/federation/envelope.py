@@ -59,15 +59,23 @@ class Envelope:
     """A request or a reply. A reply repeats the request's run, exchange, kind, round and block."""
 
     run: str
+    """Identifier of the run."""
     exchange: int
+    """Number of the exchange in the run, from 1."""
     kind: str
+    """Name of the exchange."""
     round: int
+    """Number of the round; 0 before training."""
     sender: str
+    """Who sends it: "server", or the site's name."""
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
+    """The message itself."""
     block: str = ""
+    """SHA-256 of the request's arrays; empty in the delivery."""
     schema: int = SCHEMA
+    """Version of the messages."""
     receiver: str = ""
-    """In a request: the site that it is for, if the server knows sites by their keys."""
+    """In a request: the name of the site that it is for."""
     counted: int = 0
     """In a request: the last exchange in which the receiver's reply was counted."""
     lapsed: bool = False
@@ -75,7 +83,7 @@ class Envelope:
     agreement: str = ""
     """In a request: columns and model, as JSON."""
     summary: str = ""
-    """In the delivery: what the server says about the training, as JSON."""
+    """In the delivery: exchanges, bound and starting scales of the training, as JSON."""
     code: str = ""
     """In a reply: why the site refused, or nothing."""
     audit: str = ""

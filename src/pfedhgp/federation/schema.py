@@ -11,8 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from pfedhgp.inference import messages as sent
-from pfedhgp.inference.messages import COUNT, FLAG, NOT_NEGATIVE, Field
+from pfedhgp.inference.messages import COUNT, FLAG, NOT_NEGATIVE, Field, Range
+from pfedhgp.inference.starts.shared_scale import LEAST_BINS, MOST_BINS
 
 if TYPE_CHECKING:
     from pfedhgp.federation.message_checks import Case
@@ -37,7 +40,11 @@ DELIVER, HELLO = "deliver", "hello"
 OTHER = "other {}."
 """Before the arrays of the other starts that the first exchange of training compares."""
 OTHER_STARTS = 2
-"""So many at most."""
+"""The most other starts that a message may have."""
+BINS = Range(
+    f"whole, {LEAST_BINS} to {MOST_BINS}",
+    lambda a: COUNT.holds(a) and np.all((a >= LEAST_BINS) & (a <= MOST_BINS)),
+)
 
 
 class When(NamedTuple):
@@ -134,7 +141,9 @@ _POPULATION = (
     Field("deviation_power", "Q Q", "mean of f_δ f_δᵀ over clients"),
     Field("local_power", "Q Q", "mean of f_l f_lᵀ"),
     Field("noise", "Q Q", "mean of Σ"),
-    Field("division", "Q Q", "what the shared layer may owe to the deviations"),
+    Field(
+        "division", "Q Q", "covariance of the error in the split into shared layer and deviations"
+    ),
     Field("clients", "", "number of clients", COUNT),
 )
 _SEED = Field("seed", "", "public seed of the sketch")
@@ -157,9 +166,7 @@ _ALL = (
         request=(
             Field("centre", "d", "mean of each input over all clients"),
             Field("spread", "d", "standard deviation of each input", NOT_NEGATIVE),
-            Part(
-                (Field("bins", "", "number of bins for sums along the input", COUNT),), BINS_ASKED
-            ),
+            Part((Field("bins", "", "number of bins for sums along the input", BINS),), BINS_ASKED),
         ),
         reply=(*sent.HISTOGRAM, _LAGS, Part(sent.BINS, BINS_ASKED)),
         setup=True,

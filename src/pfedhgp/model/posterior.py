@@ -34,8 +34,8 @@ class Tangents(eqx.Module):
     """How a client's layers move with its uncertain parameters ψ̄ + F e, e ~ N(0, I): one row for each e_p.
 
     With a `middle`, ψ̄ + sFe_p has ψ̄'s values + middle + row, and ψ̄ − sFe_p has middle − row: predictions
-    take half the difference between these two, which are predictions at possible parameters, however
-    crooked the way from one to the other. Files of earlier versions have derivatives at ψ̄ and no middle.
+    take half the difference between these two. Both are predictions at possible parameters, even if f
+    bends strongly between them. Files of earlier versions have derivatives at ψ̄ and no middle.
     """
 
     kernels: Float[Array, "P k"]
@@ -172,4 +172,5 @@ class Population(eqx.Module):
     noise: Float[Array, "Q Q"]
     clients: Float[Array, ""]
     division: Float[Array, "Q Q"]
-    """Of what the global layer may owe to the deviations (see `undetermined`); zero without loadings"""
+    """P/T: covariance of the error in the split into global layer and deviations (see `undetermined`);
+    zero without loadings"""
