@@ -108,3 +108,24 @@ def test_gradients_with_missing_cells_equal_finite_differences(kind):
     if kind == "full":  # what stands above the diagonal is not used
         unused = np.triu(np.ones((Q, Q)), 1).ravel() > 0
         np.testing.assert_array_equal(jax.grad(total)(start)[unused], 0.0)
+
+
+@pytest.mark.parametrize("form", ["scalar", "output", "full"])
+def test_noise_of_given_variances_and_louder(form):
+    made = {
+        "scalar": DiagonalNoise(jnp.zeros(1)),
+        "output": DiagonalNoise(jnp.zeros(2)),
+        "full": FullNoise(jnp.array([[0.3, 0.0], [0.4, -0.2]])),
+    }[form]
+    at = np.asarray(made.at(jnp.array([0.04, 0.09])).covariance(2))
+    expected = np.diag([0.06, 0.06]) if form == "scalar" else np.diag([0.04, 0.09])
+    np.testing.assert_allclose(at, expected, rtol=1e-6)
+    four = np.asarray(made.louder(jnp.log(4.0)).covariance(2))
+    np.testing.assert_allclose(four, 4.0 * np.asarray(made.covariance(2)), rtol=1e-6, atol=1e-7)
+
+
+def test_log_gaps_are_of_variances_in_every_form():
+    quiet, loud = jnp.array([0.01, 0.04]), jnp.array([0.02, 0.04])
+    for made in (DiagonalNoise(jnp.zeros(2)), FullNoise(jnp.zeros((2, 2)))):
+        gap = made.at(quiet).log_gap(made.at(loud))
+        assert gap == pytest.approx(np.log(2.0) ** 2, rel=1e-9)

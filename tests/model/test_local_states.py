@@ -9,6 +9,7 @@ import pytest
 
 from pfedhgp import FederatedGP
 from pfedhgp.errors import InputError
+from pfedhgp.model.predictor import Predictor
 from support import reference_states as twin
 
 
@@ -119,14 +120,15 @@ def test_predictions_are_those_of_the_dense_model(fitted: tuple[FederatedGP, dic
     np.testing.assert_allclose(p.covariance("outputs", noise=False), each, rtol=1e-6, atol=1e-8)
     whole = p.covariance("joint", noise=False)
     different = ~np.kron(np.eye(len(at), dtype=bool), np.ones((Q, Q), dtype=bool))
-    residual = p._view.predictor.shared  # between rows the residual of the global layer counts too
+    predictor = Predictor.build(model.model_, "b")
+    residual = predictor.shared  # between rows the residual of the global layer counts too
     assert residual is not None
     X = model.model_.scaling.inputs(at)
     A = np.asarray(residual.features(X))
     K = np.stack([np.exp(-0.5 * ((X - X.T) / length) ** 2) for length in _lengths(model)])
     left = K - np.einsum("rmn,rmk->rnk", A, A)
-    B_d = np.asarray(p._view.predictor.loadings[1])
-    B_g = np.asarray(p._view.predictor.loadings[0])
+    B_d = np.asarray(predictor.loadings[1])
+    B_g = np.asarray(predictor.loadings[0])
     spread = np.broadcast_to(model.model_.scaling.spread, (Q,))
     extra = sum(
         np.einsum("rnm,qr,pr->nqmp", left, B * spread[:, None], B * spread[:, None])

@@ -122,7 +122,7 @@ class Kernel(eqx.Module):
     __rmul__ = __mul__
 
 
-class _Stationary(Kernel):
+class Stationary(Kernel):
     """A kernel of x − z with one lengthscale per dimension."""
 
     lengthscale: Any = eqx.field(default=None, converter=lambda v: _positive(v, "lengthscale"))
@@ -154,21 +154,21 @@ class _Stationary(Kernel):
         return jnp.sum(self._over(self._difference(x, z), "lengthscale") ** 2)
 
 
-class RBF(_Stationary):
+class RBF(Stationary):
     r"""exp(−½ r²), r = |(x − z)/ℓ|"""
 
     def evaluate(self, x: Point, z: Point) -> Array:
         return jnp.exp(-0.5 * self._scaled_squared(x, z))
 
 
-class Matern12(_Stationary):
+class Matern12(Stationary):
     r"""exp(−r), r = |(x − z)/ℓ|"""
 
     def evaluate(self, x: Point, z: Point) -> Array:
         return jnp.exp(-_safe_sqrt(self._scaled_squared(x, z)))
 
 
-class Matern32(_Stationary):
+class Matern32(Stationary):
     r"""(1 + √3 r) exp(−√3 r), r = |(x − z)/ℓ|"""
 
     def evaluate(self, x: Point, z: Point) -> Array:
@@ -176,7 +176,7 @@ class Matern32(_Stationary):
         return (1.0 + r) * jnp.exp(-r)
 
 
-class Matern52(_Stationary):
+class Matern52(Stationary):
     r"""(1 + √5 r + 5r²/3) exp(−√5 r), r = |(x − z)/ℓ|"""
 
     def evaluate(self, x: Point, z: Point) -> Array:
@@ -184,7 +184,7 @@ class Matern52(_Stationary):
         return (1.0 + r + r * r / 3.0) * jnp.exp(-r)
 
 
-class RationalQuadratic(_Stationary):
+class RationalQuadratic(Stationary):
     r"""(1 + r²/2α)^(−α), r = |(x − z)/ℓ|"""
 
     alpha: Any = eqx.field(default=1.0, converter=lambda v: _given(v, "alpha"))
@@ -194,7 +194,7 @@ class RationalQuadratic(_Stationary):
         return jnp.exp(-self.alpha * jnp.log1p(0.5 * self._scaled_squared(x, z) / self.alpha))
 
 
-class Periodic(_Stationary):
+class Periodic(Stationary):
     r"""exp(−2 Σ_j sin²(π (x_j − z_j)/p_j)/ℓ_j²); ℓ is relative to the wave, not to the inputs."""
 
     lengthscale: Any = eqx.field(default=1.0, converter=lambda v: _given(v, "lengthscale"))
@@ -205,7 +205,7 @@ class Periodic(_Stationary):
         return jnp.exp(-2.0 * jnp.sum(self._over(wave, "lengthscale") ** 2))
 
 
-KERNELS: dict[str, type[_Stationary]] = dict(
+KERNELS: dict[str, type[Stationary]] = dict(
     zip(
         choices.KERNELS,
         (RBF, Matern12, Matern32, Matern52, Periodic, RationalQuadratic),
@@ -293,7 +293,7 @@ def refuse_unknown(kernel: Kernel, name: str) -> None:
     if isinstance(kernel, Sum | Product | Scaled):
         for part in (kernel.kernel,) if isinstance(kernel, Scaled) else kernel.kernels:
             refuse_unknown(part, name)
-    elif not isinstance(kernel, _Stationary):
+    elif not isinstance(kernel, Stationary):
         kind = type(kernel).__name__
         raise InputError(
             f"`{name}`: a {kind} cannot be fitted; it must be made of pfedhgp's kernels"
@@ -311,17 +311,17 @@ def _factors(kernel: Kernel) -> tuple[Kernel, ...]:
     return kernel.kernels if isinstance(kernel, Product) else (kernel,)
 
 
-def leaves_of(kernel: Kernel) -> list[_Stationary]:
+def leaves_of(kernel: Kernel) -> list[Stationary]:
     """The base kernels of a tree, left to right."""
     if isinstance(kernel, Scaled):
         return leaves_of(kernel.kernel)
     if isinstance(kernel, Sum | Product):
         return [leaf for part in kernel.kernels for leaf in leaves_of(part)]
-    assert isinstance(kernel, _Stationary)
+    assert isinstance(kernel, Stationary)
     return [kernel]
 
 
-def map_leaves(change: Callable[[_Stationary], _Stationary], kernel: Kernel) -> Kernel:
+def map_leaves(change: Callable[[Stationary], Stationary], kernel: Kernel) -> Kernel:
     """The same tree with each base kernel replaced by `change(base)`."""
     if isinstance(kernel, Scaled):
         return Scaled(map_leaves(change, kernel.kernel), kernel.variance)
@@ -329,7 +329,7 @@ def map_leaves(change: Callable[[_Stationary], _Stationary], kernel: Kernel) -> 
         return Sum(tuple(map_leaves(change, part) for part in kernel.kernels), kernel.ratios)
     if isinstance(kernel, Product):
         return Product(tuple(map_leaves(change, part) for part in kernel.kernels))
-    assert isinstance(kernel, _Stationary)
+    assert isinstance(kernel, Stationary)
     return change(kernel)
 
 

@@ -14,8 +14,8 @@ from pfedhgp.errors import InputError
 from pfedhgp.gp.kernels import (
     Kernel,
     Periodic,
+    Stationary,
     Sum,
-    _Stationary,
     leaves_of,
     map_leaves,
     split_scale,
@@ -118,7 +118,7 @@ def open_periods(spec: Spec) -> bool:
 def with_periods(spec: Spec, periods: np.ndarray) -> Spec:
     """The spec with `periods`, one for each input in the data's units, for kernels that were given none."""
 
-    def fill(leaf: _Stationary) -> _Stationary:
+    def fill(leaf: Stationary) -> Stationary:
         if not isinstance(leaf, Periodic) or leaf.period is not None:
             return leaf
         own = periods if leaf.dims is None else periods[list(leaf.dims)]
@@ -134,7 +134,7 @@ def with_periods(spec: Spec, periods: np.ndarray) -> Spec:
 def like_shared(kernel: Kernel) -> Kernel:
     """A local kernel of the same form with lengthscales of its own: they start from the data."""
 
-    def clear(leaf: _Stationary) -> _Stationary:
+    def clear(leaf: Stationary) -> Stationary:
         if isinstance(leaf, Periodic) or leaf.lengthscale is None:
             return leaf
         return eqx.tree_at(lambda k: k.lengthscale, leaf, None)
@@ -189,7 +189,7 @@ def _fill(template: Kernel, scale: float, extent: np.ndarray) -> Kernel:
         parts = [_fill(part, scale * 0.5**i, extent) for i, part in enumerate(unit.kernels)]
         return Sum(tuple(parts), unit.ratios)
 
-    def change(leaf: _Stationary) -> _Stationary:
+    def change(leaf: Stationary) -> Stationary:
         used = extent if leaf.dims is None else extent[list(leaf.dims)]
         if isinstance(leaf, Periodic):
             return eqx.tree_at(

@@ -121,3 +121,11 @@ def test_rows_are_spread_over_a_clients_own_inputs():
     assert Z.min() == 0.6
     assert Z.max() == 0.9
     assert np.diff(Z[:, 0]).max() < 2.0 * 0.3 / 9
+
+
+def test_spacing_is_that_of_distinct_rows_in_their_own_box():
+    x = np.array([0.2, 0.4, 0.4, 0.6, 0.3])[:, None]
+    np.testing.assert_allclose(budget.spacing(x), 0.5 * 0.4 / 3)
+    np.testing.assert_allclose(budget.spacing(x[:1]), budget.CLOSEST)
+    square = np.stack(np.meshgrid(np.arange(4.0), np.arange(4.0)), -1).reshape(-1, 2)
+    np.testing.assert_allclose(budget.spacing(square), 0.5 * 3.0 / np.sqrt(15), rtol=1e-12)

@@ -55,14 +55,14 @@ class Setting:
         client, rows = problem.clients[0], problem.rows[0]
         self.brief = send(client, rows, *problem.summaries()[1][:0:-1], 0)
         self.surrogate = Surrogate(self.block, twins.add(self.messages))
-        self.bound = twins.compiled(self._bound)
+        self.bound = twins.compiled(self.plain_bound)
         self.pieces = twins.compiled(self._pieces)
 
     def _pieces(self, theta):
         """(c, h, J) of the first client at θ_g, the shared function's values held fixed."""
         return at_fixed_function(model_of(self.problem, *next(self.problem.pairs())), theta)
 
-    def _bound(self, theta):
+    def plain_bound(self, theta):
         """The true ELBO with all statistics taken anew at θ_g."""
         moved = with_theta(self.structure, self.block, theta)
         return twins.total_bound(self.structure, moved, self.clients, self.rows, self.jitter)
@@ -148,7 +148,7 @@ def test_exact_gradient_and_hessian_of_the_bound_in_the_shared_parameters(settin
     gradient, hessian = derivatives(setting.surrogate, jitter=setting.jitter)
     expected = twins.five_point(setting.bound, setting.theta, STEP)
     twins.assert_close(gradient, expected, 1e-8)
-    by_gradient = twins.compiled(jax.grad(setting._bound))
+    by_gradient = twins.compiled(jax.grad(setting.plain_bound))
     expected = twins.five_point(by_gradient, setting.theta, STEP)
     twins.assert_close(hessian, expected, 1e-5)
 

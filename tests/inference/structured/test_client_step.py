@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 from pfedhgp.gp import kernels
-from pfedhgp.gp.noise import DiagonalNoise, FullNoise
-from pfedhgp.inference.starts import budget
+from pfedhgp.gp.noise import DiagonalNoise
 from pfedhgp.inference.structured.client_step import below_floor, log_prior
-from pfedhgp.inference.structured.server import usual_noise
 from pfedhgp.model.blocks import ClientBlock, Structure, to_free
 
 
@@ -65,41 +63,3 @@ def test_lengthscales_below_the_floor_cost_and_others_do_not():
     periodic = kernels.Periodic(jnp.full((1, 2), 1e-4), period=jnp.ones((1, 2)))
     periodic = jax.tree.map(jnp.log, periodic)
     assert below_floor(periodic, floor) == 0.0
-
-
-def test_spacing_is_that_of_distinct_rows_in_their_own_box():
-    x = np.array([0.2, 0.4, 0.4, 0.6, 0.3])[:, None]
-    np.testing.assert_allclose(budget.spacing(x), 0.5 * 0.4 / 3)
-    np.testing.assert_allclose(budget.spacing(x[:1]), budget.CLOSEST)
-    square = np.stack(np.meshgrid(np.arange(4.0), np.arange(4.0)), -1).reshape(-1, 2)
-    np.testing.assert_allclose(budget.spacing(square), 0.5 * 3.0 / np.sqrt(15), rtol=1e-12)
-
-
-@pytest.mark.parametrize("form", ["scalar", "output", "full"])
-def test_noise_of_given_variances_and_louder(form):
-    made = {
-        "scalar": DiagonalNoise(jnp.zeros(1)),
-        "output": DiagonalNoise(jnp.zeros(2)),
-        "full": FullNoise(jnp.array([[0.3, 0.0], [0.4, -0.2]])),
-    }[form]
-    at = np.asarray(made.at(jnp.array([0.04, 0.09])).covariance(2))
-    expected = np.diag([0.06, 0.06]) if form == "scalar" else np.diag([0.04, 0.09])
-    np.testing.assert_allclose(at, expected, rtol=1e-6)
-    four = np.asarray(made.louder(jnp.log(4.0)).covariance(2))
-    np.testing.assert_allclose(four, 4.0 * np.asarray(made.covariance(2)), rtol=1e-6, atol=1e-7)
-
-
-def test_log_gaps_are_of_variances_in_every_form():
-    quiet, loud = jnp.array([0.01, 0.04]), jnp.array([0.02, 0.04])
-    for made in (DiagonalNoise(jnp.zeros(2)), FullNoise(jnp.zeros((2, 2)))):
-        gap = made.at(quiet).log_gap(made.at(loud))
-        assert gap == pytest.approx(np.log(2.0) ** 2, rel=1e-9)
-
-
-def test_usual_noise_is_the_clients_mean_held_back_by_four():
-    class Sums:
-        clients = jnp.asarray(6.0)
-        noise = 6.0 * jnp.diag(jnp.array([0.2, 0.003]))
-
-    expected = np.exp((6 * np.log([0.2, 0.003]) + 4 * np.log(0.01)) / 10)
-    np.testing.assert_allclose(usual_noise(Sums()), expected, rtol=1e-12)

@@ -211,15 +211,16 @@ def test_wrong_tables_are_named():
 def test_a_group_keeps_no_more_for_more_cycles(monkeypatch):
     """What training sees of a client has the same shapes for 4 and for 40 cycles."""
     kept = []
-    original = ClientGroup._on_finish
+    original = ClientGroup.answer
 
     def spy(self, request):
-        kept.append(
-            [a.shape for a in (self.parties[0].rows.cycles.weights, self.parties[0].rows.X)]
-        )
+        if request.kind == "finish":
+            rows = self.parties[0].rows
+            kept.append([a.shape for a in (rows.cycles.weights, rows.X)])
         return original(self, request)
 
-    monkeypatch.setattr(ClientGroup, "_on_finish", spy)
+    monkeypatch.setattr(ClientGroup, "answer", spy)
     for count in (4, 40):
         FederatedGP(cycles="stationary", **SETTINGS).fit(press((count, count)))
+    assert len(kept) == 2
     assert kept[0] == kept[1]
