@@ -291,7 +291,7 @@ def _parts(kernels: Any, name: str) -> tuple[Kernel, ...]:
 def refuse_unknown(kernel: Kernel, name: str) -> None:
     """Refuses base kernels without lengthscales: what is fitted is a tree of the kernels here."""
     if isinstance(kernel, Sum | Product | Scaled):
-        for part in (kernel.kernel,) if isinstance(kernel, Scaled) else kernel.kernels:
+        for part in parts_of(kernel):
             refuse_unknown(part, name)
     elif not isinstance(kernel, Stationary):
         kind = type(kernel).__name__
@@ -311,12 +311,15 @@ def _factors(kernel: Kernel) -> tuple[Kernel, ...]:
     return kernel.kernels if isinstance(kernel, Product) else (kernel,)
 
 
+def parts_of(kernel: Sum | Product | Scaled) -> tuple[Kernel, ...]:
+    """The kernels that a combination is made of."""
+    return (kernel.kernel,) if isinstance(kernel, Scaled) else kernel.kernels
+
+
 def leaves_of(kernel: Kernel) -> list[Stationary]:
     """The base kernels of a tree, left to right."""
-    if isinstance(kernel, Scaled):
-        return leaves_of(kernel.kernel)
-    if isinstance(kernel, Sum | Product):
-        return [leaf for part in kernel.kernels for leaf in leaves_of(part)]
+    if isinstance(kernel, Sum | Product | Scaled):
+        return [leaf for part in parts_of(kernel) for leaf in leaves_of(part)]
     assert isinstance(kernel, Stationary)
     return [kernel]
 

@@ -15,6 +15,7 @@ from jax import lax
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
+LOG_2PI = float(np.log(2.0 * np.pi))
 LEAF = 64
 """Triangles larger than this are inverted by halves."""
 

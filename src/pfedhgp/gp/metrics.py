@@ -18,19 +18,6 @@ from scipy.special import ndtr, ndtri
 
 from pfedhgp.errors import InputError
 
-__all__ = [
-    "ECE_LEVELS",
-    "Scored",
-    "coverage",
-    "coverr",
-    "crps",
-    "ece",
-    "evaluate",
-    "nll",
-    "rmse",
-    "width",
-]
-
 FloatArray = npt.NDArray[np.float64]
 
 ECE_LEVELS: tuple[float, ...] = tuple(round(0.05 * k, 2) for k in range(1, 20))

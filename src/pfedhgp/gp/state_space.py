@@ -16,11 +16,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
 from jax.scipy.linalg import block_diag
 from jaxtyping import Array, Float
 
 from pfedhgp.errors import InputError
-from pfedhgp.gp.kernels import Kernel, Matern12, Matern32, Matern52, Sum
+from pfedhgp.gp.kernels import Kernel, Matern12, Matern32, Matern52, Sum, leaves_of
 
 ORDERS: dict[type, int] = {Matern12: 1, Matern32: 2, Matern52: 3}
 """States of each kernel."""
@@ -35,11 +36,6 @@ def has_states(kernel: Kernel) -> bool:
     """Whether the kernel is a Matérn 1/2, 3/2 or 5/2, or a sum of them."""
     parts = kernel.kernels if isinstance(kernel, Sum) else (kernel,)
     return all(type(part) in ORDERS for part in parts)
-
-
-def _length(kernel: Kernel) -> Array:
-    assert isinstance(kernel, Matern12 | Matern32 | Matern52)
-    return jnp.asarray(kernel.lengthscale)
 
 
 class StateModel(eqx.Module):
@@ -57,18 +53,18 @@ class StateModel(eqx.Module):
             raise InputError(
                 f"a state-space layer takes Matérn kernels and sums of them, not {type(kernel).__name__}"
             )
-        parts = kernel.kernels if isinstance(kernel, Sum) else (kernel,)
+        parts = leaves_of(kernel)
         weights = jnp.asarray(kernel.weights) if isinstance(kernel, Sum) else jnp.ones(1)
         orders = tuple(ORDERS[type(part)] for part in parts)
         rates = tuple(
-            math.sqrt(2 * order - 1) / _length(part).reshape(())
+            math.sqrt(2 * order - 1) / jnp.asarray(part.lengthscale).reshape(())
             for part, order in zip(parts, orders, strict=True)
         )
         first = np.cumsum([0, *orders[:-1]])
         observe = jnp.zeros(sum(orders)).at[first].set(jnp.sqrt(weights))
         return StateModel(
             observe=observe,
-            stationary=jnp.asarray(_blocks([_STATIONARY[order] for order in orders])),
+            stationary=jnp.asarray(scipy.linalg.block_diag(*(_STATIONARY[n] for n in orders))),
             rates=rates,
             orders=orders,
         )
@@ -80,15 +76,6 @@ class StateModel(eqx.Module):
             for rate, order in zip(self.rates, self.orders, strict=True)
         ]
         return parts[0] if len(parts) == 1 else block_diag(*parts)
-
-
-def _blocks(parts: list[np.ndarray]) -> np.ndarray:
-    size = sum(len(part) for part in parts)
-    out, start = np.zeros((size, size)), 0
-    for part in parts:
-        out[start : start + len(part), start : start + len(part)] = part
-        start += len(part)
-    return out
 
 
 def _transition(a: Array, order: int) -> Array:

@@ -11,18 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = [
-    "CONVERGED",
-    "LIMIT",
-    "NOISE",
-    "STOPPED",
-    "gain_a_round",
-    "has_converged",
-    "how",
-    "in_words",
-    "may_end",
-]
-
 CONVERGED, LIMIT, STOPPED = "converged", "limit", "stopped"
 NOISE = 0.05
 """Nats a client by which a bound may fall because clients move at the same time; the server allows for it."""

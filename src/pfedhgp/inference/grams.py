@@ -18,11 +18,10 @@ from jaxtyping import Array, Float
 
 from pfedhgp.gp.features import Basis
 from pfedhgp.gp.kernels import Kernel
+from pfedhgp.gp.linalg import LOG_2PI
 from pfedhgp.gp.noise import Noise, RowPrecision
 from pfedhgp.inference.structured.state_space_sums import gammas, loaded
 from pfedhgp.model.blocks import CycleTerm, Rows
-
-LOG_2PI = float(np.log(2.0 * np.pi))
 
 
 class Design(eqx.Module):

@@ -92,14 +92,15 @@ def not_finite(tree: Any, count: int) -> np.ndarray:
 
 @batchable()
 def _shared_factor(block: GlobalBlock, jitter: jax.Array) -> tuple[jax.Array, jax.Array]:
-    basis = block.basis(jitter)
-    return jnp.all(jnp.isfinite(basis.gram)), jnp.all(jnp.isfinite(basis.factor))
+    return _finite(block, jitter)
 
 
 @batchable()
 def _local_factors(blocks: ClientBlock, jitter: jax.Array) -> tuple[jax.Array, jax.Array]:
-    def one(block: ClientBlock, own: jax.Array) -> tuple[jax.Array, jax.Array]:
-        basis = block.basis(own)
-        return jnp.all(jnp.isfinite(basis.gram)), jnp.all(jnp.isfinite(basis.factor))
+    return jax.vmap(_finite)(blocks, jitter)
 
-    return jax.vmap(one)(blocks, jitter)
+
+def _finite(block: GlobalBlock | ClientBlock, jitter: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Whether the kernel matrix, and its factor, are finite."""
+    basis = block.basis(jitter)
+    return jnp.all(jnp.isfinite(basis.gram)), jnp.all(jnp.isfinite(basis.factor))

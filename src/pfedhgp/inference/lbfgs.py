@@ -18,17 +18,9 @@ from jaxtyping import Array, Float
 Vector = Float[Array, " D"]
 
 
-class Result(NamedTuple):
-    """Where the search ended, and what it saw."""
+class State(NamedTuple):
+    """Where the search is, and what it saw."""
 
-    x: Vector
-    value: Array
-    gradient: Vector
-    first_value: Array
-    accepted: Array
-
-
-class _State(NamedTuple):
     x: Vector
     value: Array
     gradient: Vector
@@ -48,7 +40,7 @@ def minimize(
     evaluations: int | Array,
     movable: Vector,
     history: int = 10,
-) -> Result:
+) -> State:
     """Minimises `objective` from `start` with `evaluations` calls of it and its gradient.
 
     Coordinates whose `movable` is 0 stay where they are. `evaluations` may be traced, and the objective is
@@ -57,7 +49,7 @@ def minimize(
     value_and_grad = jax.value_and_grad(objective)
     zero = jnp.zeros_like(start)
     empty = jnp.zeros((history, start.shape[0]), start.dtype)
-    state = _State(
+    state = State(
         x=start,
         value=jnp.asarray(jnp.inf, start.dtype),
         gradient=zero,
@@ -70,10 +62,11 @@ def minimize(
         accepted=jnp.zeros((), jnp.int32),
     )
 
-    def evaluate(_: Array, state: _State) -> _State:
+    def evaluate(_: Array, state: State) -> State:
         x = state.x + state.step * state.direction
         value, gradient = value_and_grad(x)
-        gradient = _frozen(gradient, movable)
+        # A choice, not a product: a product would keep NaN.
+        gradient = jnp.where(movable > 0.0, gradient, 0.0)
         slope = jnp.dot(state.gradient, state.direction)
         finite = jnp.isfinite(value) & jnp.all(jnp.isfinite(gradient))
         good = finite & (value <= state.value + 1e-4 * state.step * slope)
@@ -81,20 +74,15 @@ def minimize(
         refused = _refuse(state, value, slope, finite)
         return jax.tree.map(lambda a, b: jnp.where(good, a, b), accepted, refused)
 
-    last = jax.lax.fori_loop(0, evaluations, evaluate, state)
-    return Result(last.x, last.value, last.gradient, last.first_value, last.accepted)
-
-
-def _frozen(gradient: Vector, movable: Vector) -> Vector:
-    """Zero for coordinates that stay. A choice, not a product: a product would keep NaN."""
-    return jnp.where(movable > 0.0, gradient, 0.0)
+    last: State = jax.lax.fori_loop(0, evaluations, evaluate, state)
+    return last
 
 
 def _first_step(gradient: Vector) -> Array:
     return jnp.minimum(1.0, 1.0 / jnp.maximum(jnp.linalg.norm(gradient), 1e-12))
 
 
-def _accept(state: _State, x: Vector, value: Array, gradient: Vector) -> _State:
+def _accept(state: State, x: Vector, value: Array, gradient: Vector) -> State:
     s, y = x - state.x, gradient - state.gradient
     sy = jnp.dot(s, y)
     useful = sy > 1e-10 * jnp.dot(y, y)
@@ -108,10 +96,10 @@ def _accept(state: _State, x: Vector, value: Array, gradient: Vector) -> _State:
     known = downhill & jnp.any(curvature > 0.0)
     step = jnp.where(known, 1.0, _first_step(gradient))
     first = jnp.where(state.accepted == 0, value, state.first_value)
-    return _State(x, value, gradient, direction, step, S, Y, curvature, first, state.accepted + 1)
+    return State(x, value, gradient, direction, step, S, Y, curvature, first, state.accepted + 1)
 
 
-def _refuse(state: _State, value: Array, slope: Array, finite: Array) -> _State:
+def _refuse(state: State, value: Array, slope: Array, finite: Array) -> State:
     """Shortens the step by quadratic interpolation; forgets the curvature when that runs dry."""
     drop = value - state.value - state.step * slope
     guess = -0.5 * slope * state.step**2 / jnp.where(drop > 0.0, drop, 1.0)

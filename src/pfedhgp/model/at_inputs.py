@@ -77,13 +77,7 @@ class AtInputs:
         device: str | None = None,
     ) -> AtInputs:
         with on_device(device):
-            return AtInputs._of(model, client, X, chunk, device)
-
-    @staticmethod
-    def _of(
-        model: FittedModel, client: str, X: FloatArray, chunk: int | None, device: str | None
-    ) -> AtInputs:
-        predictor, layer = Predictor.build(model, client), model.layer_of(client)
+            predictor, layer = Predictor.build(model, client), model.layer_of(client)
         white = np.asarray(predictor.noise if layer is None else layer.noise)
         outputs, scaling = model.outputs, model.scaling
         spread = np.broadcast_to(scaling.spread, (outputs,))
@@ -206,9 +200,7 @@ class AtInputs:
         parts = list(self._halves(where, B))
         if self.averaged:
             parts.append(self._whole_tilt("total"))
-        cycle = [_flat(half) for _, half in self._cycle_halves()]
-        if cycle:
-            parts.append(np.concatenate(cycle))
+        parts += self._whole_cycle()
         kinds, rows = np.asarray(self.predictor.kinds), len(self.X)
         own = np.zeros((kinds.max(initial=-1) + 1, rows, rows))
         for one, two, blocks in self._own_blocks():
@@ -287,11 +279,14 @@ class AtInputs:
             return cov + self.noise
         each, blocks = np.arange(rows), cov.reshape(rows, outputs, rows, outputs)
         blocks[each, :, each, :] += self.noise
-        halves = [_flat(half) for _, half in self._cycle_halves()]
-        if halves:
-            whole = np.concatenate(halves)
+        for whole in self._whole_cycle():
             cov += whole @ whole.T
         return cov
+
+    def _whole_cycle(self) -> list[FloatArray]:
+        """E(x) at every cell, (nQ, k), if there is a cycle layer."""
+        halves = [half for _, half in self._cycle_halves()]
+        return [_flat(np.concatenate(halves))] if halves else []
 
     def _cycle_halves(self) -> Iterator[tuple[slice, FloatArray]]:
         """E(x), (n, Q, k) for each chunk of rows, in the data's units; nothing without a cycle layer."""

@@ -19,20 +19,8 @@ from pfedhgp.gp.noise import DiagonalNoise, FullNoise, Noise
 
 Arrays = dict[str, Any]  # NumPy's, of float64
 
-KERNELS: Mapping[str, type[kn.Kernel]] = {
-    cls.__name__: cls
-    for cls in (
-        kn.RBF,
-        kn.Matern12,
-        kn.Matern32,
-        kn.Matern52,
-        kn.RationalQuadratic,
-        kn.Periodic,
-        kn.Sum,
-        kn.Product,
-        kn.Scaled,
-    )
-}
+_COMBINED: tuple[type[kn.Kernel], ...] = (kn.Sum, kn.Product, kn.Scaled)
+KERNELS = {cls.__name__: cls for cls in (*_COMBINED, *kn.KERNELS.values())}
 NOISES: Mapping[str, type[Noise]] = {cls.__name__: cls for cls in (DiagonalNoise, FullNoise)}
 
 
@@ -50,7 +38,7 @@ def kernel_to_json(kernel: kn.Kernel, name: str) -> tuple[dict[str, Any], Arrays
     arrays: Arrays = {}
     if isinstance(kernel, kn.Sum | kn.Product | kn.Scaled):
         tree["parts"] = []
-        for i, part in enumerate(_parts(kernel)):
+        for i, part in enumerate(kn.parts_of(kernel)):
             inside, more = kernel_to_json(part, f"{name}.{i}")
             tree["parts"].append(inside)
             arrays |= more
@@ -70,7 +58,7 @@ def kernel_from_json(tree: Any, arrays: Arrays, name: str) -> kn.Kernel:
     values: dict[str, Any] = {
         key: None if key in opened else arrays.pop(f"{name}.{key}") for key in _parameters(cls)
     }
-    if cls in (kn.Sum, kn.Product, kn.Scaled):
+    if cls in _COMBINED:
         parts = tuple(
             kernel_from_json(part, arrays, f"{name}.{i}") for i, part in enumerate(tree["parts"])
         )
@@ -128,10 +116,6 @@ def _class_of(tree: Any, word: str, known: Mapping[str, Any]) -> Any:
     if not isinstance(tree, dict) or not isinstance(name, str) or name not in known:
         raise ValueError(f"unknown {word} {name!r} in spec.json; known: {', '.join(known)}")
     return known[name]
-
-
-def _parts(kernel: kn.Sum | kn.Product | kn.Scaled) -> tuple[kn.Kernel, ...]:
-    return (kernel.kernel,) if isinstance(kernel, kn.Scaled) else kernel.kernels
 
 
 def _parameters(cls: type) -> list[str]:

@@ -178,14 +178,13 @@ def starting_kernels(template: Kernel, *, scale: float, count: int, extent: np.n
     filled = [_fill(template, scale * factor, extent) for factor in spread]
     if filled:
         return stack(filled)
-    return _no_latents(_fill(template, scale, extent))
+    no_latents = _fill(template, scale, extent)
+    return jax.tree.map(lambda leaf: np.zeros((0, *np.shape(leaf))), no_latents)
 
 
 def _fill(template: Kernel, scale: float, extent: np.ndarray) -> Kernel:
     _, unit = split_scale(template)
-    if isinstance(
-        unit, Sum
-    ):  # parts of a sum start at different scales, or they would stay the same
+    if isinstance(unit, Sum):  # parts start at different scales, or they would stay the same
         parts = [_fill(part, scale * 0.5**i, extent) for i, part in enumerate(unit.kernels)]
         return Sum(tuple(parts), unit.ratios)
 
@@ -204,11 +203,6 @@ def _fill(template: Kernel, scale: float, extent: np.ndarray) -> Kernel:
             value = np.full(used.shape, scale)
         else:
             value = np.broadcast_to(leaf.lengthscale, used.shape) / used
-        leaf = eqx.tree_at(lambda k: k.lengthscale, leaf, value, is_leaf=lambda v: v is None)
-        return leaf
+        return eqx.tree_at(lambda k: k.lengthscale, leaf, value, is_leaf=lambda v: v is None)
 
     return map_leaves(change, unit)
-
-
-def _no_latents(kernel: Kernel) -> Kernel:
-    return jax.tree.map(lambda leaf: np.zeros((0, *np.shape(leaf))), kernel)

@@ -83,7 +83,7 @@ class CycleServer:
 
     def gather(self, sums: Arrays, clients: int) -> None:
         """Fits the layer to the clients' sums."""
-        halves = halves_from(sums)
+        halves = CycleSums.from_arrays(sums, "first."), CycleSums.from_arrays(sums, "rest.")
         if halves[0].freedom + halves[1].freedom <= 0:
             raise InputError(
                 "a cycle layer needs a client with at least two cycles: use cycles='white'"
@@ -127,10 +127,6 @@ def own_layer(choice: CycleChoice, shared: CycleLayer, halves: Halves, noise: st
     if choice.sharing == "client":
         return estimate(halves, shared.basis, form=shared.form, noise=noise)
     return mixed(halves, shared, form=shared.form, noise=noise)[0]
-
-
-def halves_from(arrays: Arrays) -> Halves:
-    return CycleSums.from_arrays(arrays, "first."), CycleSums.from_arrays(arrays, "rest.")
 
 
 def layer_to_arrays(layer: CycleLayer) -> dict[str, np.ndarray]:

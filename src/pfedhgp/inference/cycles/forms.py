@@ -64,11 +64,7 @@ def held_out_evidence(
         )
     pairs = (halves, halves[::-1])
     if form == "free":
-        targets = [_stationary(seen, basis, noise) for seen, _ in pairs]
-        parts = [
-            Shrinkage.of(seen, target, noise)
-            for (seen, _), target in zip(pairs, targets, strict=True)
-        ]
+        parts = [Shrinkage.of(seen, _stationary(seen, basis, noise), noise) for seen, _ in pairs]
         kappa = best_worth([(part, pair[1]) for part, pair in zip(parts, pairs, strict=True)])
         layers = [part.layer(kappa) for part in parts]
     else:

@@ -17,11 +17,11 @@ from dataclasses import dataclass, fields
 import numpy as np
 from scipy.linalg import solve_triangular
 
+from pfedhgp.gp.linalg import LOG_2PI
 from pfedhgp.inference.cycles.incomplete import expected_sums
 from pfedhgp.inference.messages import CYCLE_SUMS, pack, unpack
 from pfedhgp.model.cycle_layer import CycleBasis, CycleLayer
 
-LOG_2PI = float(np.log(2.0 * np.pi))
 SPARE_ROWS = 0.2
 """Rows beyond the basis, for each of its functions, from which Σ_ε can be read off what it cannot carry."""
 
@@ -50,9 +50,6 @@ class CycleSums:
     def __add__(self, other: CycleSums) -> CycleSums:
         names = [field.name for field in fields(self)]
         return CycleSums(**{name: getattr(self, name) + getattr(other, name) for name in names})
-
-    def __sub__(self, other: CycleSums) -> CycleSums:
-        return self + other.times(-1.0)
 
     def times(self, factor: float) -> CycleSums:
         """Each sum `factor` times."""
@@ -110,7 +107,7 @@ def halves_of(
     whole = sums_over_cycles(X, cycles, basis, layer)
     first = sums_over_cycles(X, cycles[: (C + 1) // 2], basis, layer)
     if np.isfinite(cycles).all():
-        return first, whole - first
+        return first, whole + first.times(-1.0)
     if C < 4:  # too few to do without the difference of the halves' means
         return whole.times(0.0), whole
     return first, sums_over_cycles(X, cycles[(C + 1) // 2 :], basis, layer)

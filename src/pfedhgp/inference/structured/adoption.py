@@ -53,7 +53,9 @@ def adopt(
     block = initial_values.client_block(spec, start, client.Y, Z, extent, None)
     if model.cycle_layer is None or client.cycles is None:
         rows = white_rows(client, full_noise=noise == "full")
-        block = eqx.tree_at(lambda b: b.noise, block, block.noise.at(_typical_noise(model)))
+        # The population's σ² is where the search starts, and the prior's centre.
+        typical = jnp.maximum(jnp.diagonal(jnp.asarray(model.population.noise)), 1e-8)
+        block = eqx.tree_at(lambda b: b.noise, block, block.noise.at(typical))
     else:
         layer = model.cycle_layer
         rows = cycle_rows(X, client.cycles, layer, separate=noise == "full", client=client.name)
@@ -77,11 +79,6 @@ def adopt(
     posterior = party.posteriors(model.shared, model.jitter, stacked)[0]
     expect_finite("the posterior", posterior, matrix=WEIGHTS, client=client.name)
     return posterior, float(party.jitter[0])
-
-
-def _typical_noise(model: FittedModel) -> jax.Array:
-    """σ² of the population: where the new client's search starts, and its prior's centre."""
-    return jnp.maximum(jnp.diagonal(jnp.asarray(model.population.noise)), 1e-8)
 
 
 def _spec_of(model: FittedModel, noise: str) -> Spec:

@@ -161,12 +161,6 @@ def movable(
     return ravel_pytree(mask)[0]
 
 
-def others_of(structure: Structure, broadcast: Broadcast, own: Surrogate) -> GlobalEvidence:
-    """The other clients' J and h: the totals less this client's last message, carried to the new θ_g."""
-    J_own, h_own = own.carried(structure, broadcast.block, broadcast.jitter)
-    return GlobalEvidence(broadcast.J - J_own, broadcast.h - h_own)
-
-
 def model_of(
     options: StepOptions, broadcast: Broadcast, client: ClientBlock, rows: Rows, jitter: Array
 ) -> ClientModel:
@@ -195,11 +189,8 @@ def send(
     )
     if not options.learn_shared:
         sums = without_derivatives(sums)
-    layers = (
-        model.shared.loadings,
-        deviation_loadings(model.structure, model.shared, model.client),
-    )
-    of_shared = sum(residual_of(sums.shared_residual, B) for B in layers)
+    B_dev = deviation_loadings(model.structure, model.shared, model.client)
+    of_shared = sum(residual_of(sums.shared_residual, B) for B in (model.shared.loadings, B_dev))
     return sums, 0.5 * (sums.residual - of_shared)
 
 
@@ -245,7 +236,7 @@ def search(
     anchor: ClientBlock,
     rows: Rows,
     floor: Float[Array, " d"] | None,
-) -> tuple[ClientBlock, lbfgs.Result]:
+) -> tuple[ClientBlock, lbfgs.State]:
     """The client's block after L-BFGS on `bound` and the priors."""
     start, unravel = ravel_pytree(to_free(client))
     anchor_free = to_free(anchor)
@@ -313,7 +304,7 @@ def batched_step_at_q(
         anchor: ClientBlock,
         rows: Rows,
         floor: Array,
-    ) -> tuple[ClientBlock, lbfgs.Result]:
+    ) -> tuple[ClientBlock, lbfgs.State]:
         def bound(block: ClientBlock) -> Array:
             return long_series.expected_bound(columns, block, rows)
 
@@ -388,5 +379,10 @@ def first_rows(rows: Rows, count: int) -> Rows:
 def batched_others(
     structure: Structure, broadcast: Broadcast, block: GlobalBlock, own: Statistics
 ) -> GlobalEvidence:
-    """`others_of` for a batch of clients whose last messages were taken at `block`."""
-    return jax.vmap(lambda sums: others_of(structure, broadcast, Surrogate(block, sums)))(own)
+    """The other clients' J and h: the totals less each one's last message, carried to the new θ_g."""
+
+    def one(sums: Statistics) -> GlobalEvidence:
+        J, h = Surrogate(block, sums).carried(structure, broadcast.block, broadcast.jitter)
+        return GlobalEvidence(broadcast.J - J, broadcast.h - h)
+
+    return jax.vmap(one)(own)

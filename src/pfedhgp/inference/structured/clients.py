@@ -89,7 +89,7 @@ class StructuredClients:
             kernels_free=arrays["kernels_free"],
             jitter=arrays["jitter"],
             evaluations=arrays["evaluations"],
-            derivatives=self._derivatives(int(arrays["derivatives"])),
+            derivatives=arrays["derivatives"] if self.settings.learn_shared else None,
         )
         self.expect_noise(arrays["noise"])
         if arrays["evaluations"] or arrays["derivatives"]:
@@ -100,9 +100,6 @@ class StructuredClients:
         if not self.settings.probes:  # the cavity needs them
             self.own, self.own_block = sums, broadcast.block
         return statistics_to_arrays(sums, derivatives=bool(arrays["derivatives"]))
-
-    def _derivatives(self, wanted: int) -> int | None:
-        return wanted if self.settings.learn_shared else None
 
     def forget_last_reply(self) -> None:
         """The clients' last sums are not in the totals: all of these are the others'."""
@@ -250,10 +247,8 @@ class StructuredClients:
         like = self.blocks
         self.blocks = tree_from_arrays(state.part("blocks"), like)
         self.anchors = tree_from_arrays(state.part("anchors"), like)
-        self.own, self.own_block = (
-            statistics_of(state, "own"),
-            block_of(state, "own_block", self.like),
-        )
+        self.own = statistics_of(state, "own")
+        self.own_block = block_of(state, "own_block", self.like)
         self.local_nats = state.arrays.get("local_nats")
         self.jitter = state.array("jitter")
 
@@ -361,5 +356,5 @@ class StructuredClients:
             kernels_free=1.0,
             jitter=jitter,
             evaluations=self.settings.evaluations,
-            derivatives=self._derivatives(0),
+            derivatives=0 if self.settings.learn_shared else None,
         )

@@ -5,7 +5,7 @@ The step is the exact maximum over B_g, a Newton step in θ_g inside a trust reg
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import equinox as eqx
 import jax
@@ -38,20 +38,25 @@ if TYPE_CHECKING:
     from pfedhgp.inference.structured.settings import Structured
 
 
-class ServerOptions(NamedTuple):
-    structure: Structure
-    evaluations: int = 60
-    learn_shared: bool = True
+LOADINGS_EVALUATIONS = 60
+"""Of the search for B_g, in each of the server's steps."""
+USUAL_NOISE, USUAL_WEIGHT = 0.01, 4.0
+"""The noise expected before any client has replied, in scaled units, and how many clients that counts for."""
 
 
-@batchable(static=1, effort="low")
+@batchable(static=2, effort="low")
 def improve(
-    options: ServerOptions, surrogate: Surrogate, anchor: Array, radius: Array, jitter: Array
+    structure: Structure,
+    learn_shared: bool,
+    surrogate: Surrogate,
+    anchor: Array,
+    radius: Array,
+    jitter: Array,
 ) -> tuple[GlobalBlock, Array]:
     """The next block and the gain that the model of the bound promises; radius 0 freezes θ_g."""
-    structure, block = options.structure, surrogate.block
+    block = surrogate.block
     new, gain = block, jnp.zeros(())
-    if options.learn_shared:
+    if learn_shared:
         new, gain = _moved(structure, surrogate, anchor, radius, jitter)
     if structure.tied:
         return new, gain
@@ -61,7 +66,7 @@ def improve(
 
     start = block.loadings.reshape(-1)
     found = lbfgs.minimize(
-        objective, start, evaluations=options.evaluations, movable=jnp.ones_like(start)
+        objective, start, evaluations=LOADINGS_EVALUATIONS, movable=jnp.ones_like(start)
     )
     new = eqx.tree_at(lambda b: b.loadings, new, found.x.reshape(block.loadings.shape))
     return new, gain + found.first_value - found.value
@@ -97,10 +102,6 @@ def scale_of_deviations(power: Array, count: Array) -> Array:
     """
     shape, scale = 0.5, 0.05
     return (0.5 * power + scale) / (0.5 * count + shape)
-
-
-USUAL_NOISE, USUAL_WEIGHT = 0.01, 4.0
-"""The noise expected before any client has replied, in scaled units, and how many clients that counts for."""
 
 
 class StructuredServer:
@@ -165,14 +166,9 @@ class StructuredServer:
         structure, total = self.spec.structure, self.total
         self._set_radius()
         moving = self._moves_before(self.round)
-        radius = np.float64(self.radius if moving else 0.0)
-        options = ServerOptions(structure, learn_shared=self.settings.learn_shared)
-        new, _ = improve(options, total, self.anchor, radius, np.float64(self.jitter))
+        new = self._improved(self.radius if moving else 0.0)
         if self._fell() and self.before is not None:
-            back = with_theta(structure, new, theta_of(structure, self.before))
-            new = eqx.tree_at(
-                lambda b: b.loadings, back, back.loadings if structure.tied else new.loadings
-            )
+            new = with_theta(structure, new, theta_of(structure, self.before))
         if self.spec.deviation and not structure.tied:
             entries = total.sums.clients * self.block.loadings.size
             phi = scale_of_deviations(jnp.trace(total.sums.deviation_power), entries)
@@ -186,6 +182,12 @@ class StructuredServer:
         self.before, self.block = self.block, new
         self.J, self.h = _carried(structure, total, new, np.float64(self.jitter))
         expect_finite("the evidence at the new block", (self.J, self.h), matrix="ΣJ, Σh")
+
+    def _improved(self, radius: float) -> GlobalBlock:
+        """The block after `improve`, θ_g moved by at most `radius`."""
+        learn, jitter = self.settings.learn_shared, np.float64(self.jitter)
+        structure, radius = self.spec.structure, np.float64(radius)
+        return improve(structure, learn, self.total, self.anchor, radius, jitter)[0]
 
     def _moved_inputs(self, gradient: np.ndarray) -> np.ndarray:
         """Z_g uphill by at most a tenth of its spacing times the trust radius; back if the bound fell."""
@@ -201,8 +203,7 @@ class StructuredServer:
         """The exact step in B_g at the last θ_g, and q(v_g) solved there."""
         assert self.total is not None
         structure, total = self.spec.structure, self.total
-        options = ServerOptions(structure, learn_shared=self.settings.learn_shared)
-        block, _ = improve(options, total, self.anchor, np.float64(0.0), np.float64(self.jitter))
+        block = self._improved(0.0)
         J, h = _carried(structure, total, block, np.float64(self.jitter))
         self.block = block
         self.bounds[-1] = float(_elbo(structure, total, block.loadings))

@@ -13,16 +13,14 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from pfedhgp.gp import state_space
 from pfedhgp.gp.features import Basis
 from pfedhgp.gp.kernels import Kernel
+from pfedhgp.gp.linalg import LOG_2PI
 from pfedhgp.gp.noise import Noise
 from pfedhgp.model.blocks import Rows
-
-LOG_2PI = float(np.log(2.0 * np.pi))
 
 
 def observed(
