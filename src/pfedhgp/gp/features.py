@@ -55,7 +55,6 @@ class Basis(eqx.Module):
 
     def project_from(self, old: Basis) -> Float[Array, "R M0 M"]:
         """T with v_old ≈ T v for other inputs: E[u_old | u] in whitened weights, L₀⁻¹ k(Z₀, Z) L⁻ᵀ."""
-        k = jax.vmap(lambda kernel: kernel(self.inputs, old.inputs))(self.kernels)
-        k = k * self.active[None, :, None] * old.active[None, None, :]
+        k = self.cross(old.inputs) * old.active[None, None, :]
         half = linalg.solve_lower(self.factor, k)
         return linalg.solve_lower(old.factor, jnp.swapaxes(half, 1, 2))

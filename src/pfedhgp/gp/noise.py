@@ -136,11 +136,8 @@ class FullNoise(Noise):
 
     def louder(self, log_factor: Array) -> FullNoise:
         raw = self.log_factor
-        diagonal = jnp.diag(jnp.full(raw.shape[0], 0.5 * log_factor, raw.dtype))
-        return FullNoise(
-            jnp.tril(raw, -1) * jnp.exp(0.5 * log_factor) + jnp.diag(jnp.diagonal(raw)) + diagonal,
-            self.floor,
-        )
+        diagonal = jnp.diag(jnp.diagonal(raw) + 0.5 * log_factor)
+        return FullNoise(jnp.tril(raw, -1) * jnp.exp(0.5 * log_factor) + diagonal, self.floor)
 
     def log_gap(self, other: Noise) -> Array:
         """The factor's diagonal holds ½ log σ², so its differences count twice; others as they are."""

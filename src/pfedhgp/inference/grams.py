@@ -8,6 +8,7 @@ w_rs(n) = b_rᵀ P_n b_s, which is exact with missing cells and any noise.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import equinox as eqx
@@ -73,7 +74,7 @@ def accumulate(rows: Rows, design: Design, *, unloaded: bool = False, chunk: int
         without = Rows(rows.X, rows.Y, rows.mask, cycles=rows.cycles)
         sums = accumulate(without, design, unloaded=unloaded, chunk=chunk)
         spread = 0.5 * design.noise.scatter_trace(scatter, seen)
-        return eqx.tree_at(lambda g: g.constant, sums, sums.constant - spread)
+        return replace(sums, constant=sums.constant - spread)
     if design.exact is not None:
         return _with_states(rows, design, design.exact, unloaded, chunk)
     if rows.cycles is not None:
@@ -111,12 +112,12 @@ def _correlated(sums: Grams, cycles: CycleTerm) -> Grams:
     """
     V = sums.explained
     assert V is not None
-    return Grams(
-        sums.precision - V.T @ V,
-        sums.linear - V.T @ cycles.means,
-        sums.constant + cycles.constant,
-        sums.residual,
-        sums.shared_residual,
+    return replace(
+        sums,
+        precision=sums.precision - V.T @ V,
+        linear=sums.linear - V.T @ cycles.means,
+        constant=sums.constant + cycles.constant,
+        explained=None,
     )
 
 

@@ -191,14 +191,9 @@ def _fill(template: Kernel, scale: float, extent: np.ndarray) -> Kernel:
     def change(leaf: Stationary) -> Stationary:
         used = extent if leaf.dims is None else extent[list(leaf.dims)]
         if isinstance(leaf, Periodic):
-            return eqx.tree_at(
-                lambda k: (k.lengthscale, k.period),
-                leaf,
-                (
-                    np.broadcast_to(leaf.lengthscale, used.shape).astype(np.float64),
-                    np.broadcast_to(leaf.period, used.shape) / used,
-                ),
-            )
+            given = (np.broadcast_to(v, used.shape) for v in (leaf.lengthscale, leaf.period))
+            lengthscale, period = given
+            return Periodic(lengthscale, dims=leaf.dims, period=period / used)
         if leaf.lengthscale is None:
             value = np.full(used.shape, scale)
         else:

@@ -27,7 +27,7 @@ from pfedhgp.inference.structured.bound import (
     Statistics,
     cavity_bound,
 )
-from pfedhgp.inference.structured.statistics import statistics
+from pfedhgp.inference.structured.statistics import ThetaDerivatives, statistics
 from pfedhgp.inference.structured.surrogate import Surrogate
 from pfedhgp.model.blocks import (
     ClientBlock,
@@ -146,17 +146,13 @@ def movable(
 ) -> Array:
     """1 for coordinates that the search may move; local functions of one output each are not `mixed`."""
     ones = jax.tree.map(jnp.ones_like, free)
-    loadings = ones.loadings if mixed else jnp.eye(ones.loadings.shape[0], ones.loadings.shape[1])
-    mask = eqx.tree_at(
-        lambda b: (b.kernels, b.inputs, b.active, b.noise, b.loadings),
+    mask = replace(
         ones,
-        (
-            jax.tree.map(lambda v: v * kernels_free, ones.kernels),
-            free.active[:, None] * jnp.ones_like(free.inputs) * float(inputs),
-            jnp.zeros_like(free.active),
-            jax.tree.map(lambda v: v * float(noise), ones.noise),
-            loadings,
-        ),
+        kernels=jax.tree.map(lambda v: v * kernels_free, ones.kernels),
+        inputs=free.active[:, None] * ones.inputs * float(inputs),
+        active=jnp.zeros_like(free.active),
+        noise=jax.tree.map(lambda v: v * float(noise), ones.noise),
+        loadings=ones.loadings if mixed else jnp.eye(*ones.loadings.shape),
     )
     return ravel_pytree(mask)[0]
 
@@ -196,12 +192,10 @@ def send(
 
 def without_derivatives(sums: Statistics) -> Statistics:
     """The sums with no room for derivatives in θ_g, which nobody will ask for: P R² M² numbers less."""
-    names = ("d_evidence", "d_h", "d_J", "curvature")
-    return eqx.tree_at(
-        lambda s: [getattr(s, name) for name in names],
-        sums,
-        [jnp.zeros((0, *getattr(sums, name).shape[1:])) for name in names],
-    )
+    zeros = {
+        name: jnp.zeros((0, *getattr(sums, name).shape[1:])) for name in ThetaDerivatives._fields
+    }
+    return replace(sums, **zeros)
 
 
 def step(

@@ -216,7 +216,6 @@ class StructuredClients:
         )
 
     def replace_inputs(self, inputs: list[np.ndarray | None]) -> None:
-        """Gives clients other local inducing inputs; None leaves a client's as they are."""
         now = [
             np.asarray(self.blocks.inputs[i])[np.asarray(self.blocks.active[i]) > 0]
             for i in range(len(inputs))

@@ -24,7 +24,7 @@ from pfedhgp.base.batching import batchable
 from pfedhgp.gp import linalg, state_space
 from pfedhgp.gp.features import Basis
 from pfedhgp.gp.kernels import Kernel
-from pfedhgp.inference.structured.state_space_sums import observed
+from pfedhgp.inference.structured.state_space_sums import cut, observed
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
 
 FINER = 3
@@ -79,12 +79,8 @@ def residual_draws(
 
 def _by_chunks(piece: Callable[[Array], Array], X: Float[Array, "n d"], chunk: int) -> Array:
     """`piece` of all rows, `chunk` of them at a time."""
-    n = X.shape[0]
-    pieces = -(-n // min(chunk, n))
-    length = -(-n // pieces)
-    padded = jnp.pad(X, ((0, pieces * length - n), (0, 0)), mode="edge")
-    found = jax.lax.map(piece, padded.reshape(pieces, length, -1))
-    return found.reshape(pieces * length, *found.shape[2:])[:n]
+    found = jax.lax.map(piece, cut(X, chunk, "edge"))
+    return found.reshape(found.shape[0] * found.shape[1], *found.shape[2:])[: X.shape[0]]
 
 
 @batchable(static=3)

@@ -122,7 +122,6 @@ class StructuredServer:
         self.noise = np.full(spec.outputs, USUAL_NOISE)
 
     def request(self) -> dict[str, np.ndarray]:
-        """The arrays of the next broadcast."""
         frozen = self.round <= self.settings.frozen_rounds
         count = self.settings.first_evaluations if frozen else self.settings.evaluations
         count = count if self.round else 0
@@ -161,7 +160,6 @@ class StructuredServer:
         return bound
 
     def advance(self, inputs: np.ndarray | None = None) -> None:
-        """Moves the block for the next round; to other inducing inputs if given."""
         assert self.total is not None
         structure, total = self.spec.structure, self.total
         self._set_radius()

@@ -115,16 +115,18 @@ def gammas(
 def _chunks(rows: Rows, residual_draws: Array | None, chunk: int) -> _Chunk:
     """The rows with a leading axis of chunks of equal length, the last padded with cells unseen."""
     n = rows.X.shape[0]
+    draws = jnp.zeros((n, 0)) if residual_draws is None else residual_draws.reshape(n, -1)
+    X, others = cut(rows.X, chunk, "edge"), (rows.Y, rows.mask, draws)
+    return _Chunk(X, *(cut(array, chunk, "constant") for array in others))
+
+
+def cut(array: Float[Array, "n k"], chunk: int, mode: str) -> Float[Array, "pieces m k"]:
+    """Rows in pieces of equal length, at most `chunk`; the last is padded."""
+    n = array.shape[0]
     pieces = -(-n // min(chunk, n))
     length = -(-n // pieces)
-    draws = jnp.zeros((n, 0)) if residual_draws is None else residual_draws.reshape(n, -1)
-
-    def cut(array: Array, mode: str) -> Array:
-        padded = jnp.pad(array, ((0, pieces * length - n), (0, 0)), mode=mode)
-        return padded.reshape(pieces, length, array.shape[1])
-
-    X, others = cut(rows.X, "edge"), (rows.Y, rows.mask, draws)
-    return _Chunk(X, *(cut(array, "constant") for array in others))
+    padded = jnp.pad(array, ((0, pieces * length - n), (0, 0)), mode=mode)
+    return padded.reshape(pieces, length, array.shape[1])
 
 
 class LoadedSums(NamedTuple):

@@ -7,9 +7,9 @@ The server needs ∂(c, h, J)/∂θ_g, the Hessian of F_i in θ_g, and, if Z_g i
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -64,13 +64,8 @@ def statistics(
     found, moments = sums(model, others, residual_draws)
     if derivatives is None:
         return found
-    moved = theta_derivatives(model, moments, derivatives)
-    names = ThetaDerivatives._fields
-    found = eqx.tree_at(lambda s: tuple(getattr(s, name) for name in names), found, tuple(moved))
-    if not learn_inputs:
-        return found
-    slope = input_gradient(model, moments)
-    return eqx.tree_at(lambda s: s.d_inputs, found, slope, is_leaf=lambda v: v is None)
+    found = replace(found, **theta_derivatives(model, moments, derivatives)._asdict())
+    return replace(found, d_inputs=input_gradient(model, moments)) if learn_inputs else found
 
 
 def sums(
@@ -116,9 +111,7 @@ def at_fixed_function(model: ClientModel, theta: Theta) -> ClientSummary:
     transform = jnp.swapaxes(model.basis.carry_from(moved.basis), 1, 2)
     if model.structure.tied:
         transform = transform * (model.shared.loadings / moved.shared.loadings)[None]
-    design = moved.design()
-    design = eqx.tree_at(lambda d: d.transform, design, transform, is_leaf=lambda v: v is None)
-    return moved.summary(design)
+    return moved.summary(replace(moved.design(), transform=transform))
 
 
 def theta_derivatives(
@@ -163,7 +156,7 @@ def input_gradient(model: ClientModel, moments: Moments) -> Float[Array, "M d"]:
     """∂F_i/∂Z_g, the global weights held."""
 
     def part(inputs: Array) -> Array:
-        moved = model.at(eqx.tree_at(lambda b: b.inputs, model.shared, inputs))
+        moved = model.at(replace(model.shared, inputs=inputs))
         return expected_part(moved.summary(), moments)
 
     return jax.grad(part)(model.shared.inputs)
