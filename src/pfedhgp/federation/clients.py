@@ -24,8 +24,8 @@ from pfedhgp.inference.cycles.forms import Halves
 from pfedhgp.inference.jitter import WEIGHTS, expect_finite
 from pfedhgp.inference.protocols import ClientParty
 from pfedhgp.inference.rows import cycle_rows, equal_shapes, noise_of, white_rows
-from pfedhgp.inference.starts import census, initial_values, shared_scale
-from pfedhgp.inference.starts.candidates import Start
+from pfedhgp.inference.starts import census, shared_scale
+from pfedhgp.inference.starts.candidates import Start, client_block
 from pfedhgp.inference.starts.periodogram import by_input
 from pfedhgp.model.blocks import Rows
 from pfedhgp.model.cycle_layer import CycleLayer
@@ -168,7 +168,7 @@ class ClientGroup:
             Z = local_budget.starting_inputs(plan, spec, scaling, client, start, say=say)
             own_seed = None if seed is None else seed * 1_000_003 + index
             own = local_budget.allow_for_residual(plan, spec, scaling, start, Z, client.X)
-            block = initial_values.client_block(spec, own, client.Y, Z, scaling.extent, own_seed)
+            block = client_block(spec, own, client.Y, Z, scaling.extent, own_seed)
             if client.name in self.layers:
                 noise = noise_of(self.layers[client.name], spec.noise)
                 block = eqx.tree_at(lambda b: b.noise, block, noise)

@@ -14,8 +14,8 @@ from pfedhgp.federation.phases import Prepared
 from pfedhgp.federation.plan import Plan
 from pfedhgp.gp.kernels import Kernel
 from pfedhgp.inference.protocols import Inference, ServerParty
-from pfedhgp.inference.starts import budget, initial_values
-from pfedhgp.inference.starts.candidates import Start
+from pfedhgp.inference.starts import budget
+from pfedhgp.inference.starts.candidates import Start, global_block
 from pfedhgp.model.blocks import GlobalBlock
 from pfedhgp.model.spec import Spec, starting_kernels
 
@@ -40,7 +40,7 @@ def opened(prepared: Prepared, start: Start, *, seed: int | None, learn: bool) -
     inputs = inducing_inputs(prepared, start)
     start = allow_for_residual(prepared, start, inputs)
     extent = prepared.scaling.extent
-    block = initial_values.global_block(spec, start, prepared.moment, inputs, extent, seed)
+    block = global_block(spec, start, prepared.moment, inputs, extent, seed)
     return Opening(start, block, inference_of(plan, learn, prepared.cells).server(spec, block))
 
 

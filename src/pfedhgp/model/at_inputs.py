@@ -156,10 +156,8 @@ class AtInputs:
             if power is None or kernel not in (None, term.kernel):
                 continue
             K = np.zeros((len(self.X), len(self.X)))
-            for one, X in self._chunks():
-                for two, Z in self._chunks():
-                    own = np.asarray(prior_covariance(self.predictor, X, Z))[term.kernel]
-                    K[one, two] = own[: one.stop - one.start, : two.stop - two.start]
+            for one, two, blocks in self._blocks(prior_covariance):
+                K[one, two] = blocks[term.kernel]
             yield K, power
 
     def _joint(self, a: slice, A: FloatArray, b: slice, B: FloatArray) -> FloatArray:
@@ -168,7 +166,7 @@ class AtInputs:
         rows, outputs = len(self.X), len(self.centre)
         cells = np.asarray(cov).reshape(rows, outputs, rows, outputs)
         shared = range(max(a.start, b.start), min(a.stop, b.stop))
-        for one, two, own in self._own_blocks() if len(shared) else ():
+        for one, two, own in self._blocks(own_covariance) if len(shared) else ():
             for i in shared:
                 outer = np.outer(A[:, i - a.start], B[:, i - b.start])
                 cells[one, :, two, :] += (
@@ -203,7 +201,7 @@ class AtInputs:
         parts += self._whole_cycle()
         kinds, rows = np.asarray(self.predictor.kinds), len(self.X)
         own = np.zeros((kinds.max(initial=-1) + 1, rows, rows))
-        for one, two, blocks in self._own_blocks():
+        for one, two, blocks in self._blocks(own_covariance):
             own[:, one, two] = blocks[: len(own)]
         residuals = [(own[kind], B[:, kinds == kind]) for kind in range(len(own))]
         loose = self.undetermined_joint("total", "total")
@@ -240,7 +238,7 @@ class AtInputs:
             h[piece] = mean[:, :, None] + T @ z
             h[piece, g:] += T_own @ z_own
         own = np.zeros((max(p.kinds, default=-1) + 1, rows, rows))
-        for one, two, blocks in self._own_blocks():
+        for one, two, blocks in self._blocks(own_covariance):
             own[:, one, two] = blocks[: len(own)]
         factors = [_lenient_factor(matrix) for matrix in own]
         for i, kind in enumerate(p.kinds):
@@ -302,11 +300,11 @@ class AtInputs:
             used = rows.stop - rows.start
             yield rows, tuple(np.asarray(out)[:used] for out in function(self.predictor, X))
 
-    def _own_blocks(self) -> Iterator[tuple[slice, slice, FloatArray]]:
-        """r(x, x') of each kind of latent, block by block."""
+    def _blocks(self, function: Any) -> Iterator[tuple[slice, slice, FloatArray]]:
+        """`function` of each kind of latent between x and x', block by block."""
         for one, X in self._chunks():
             for two, Z in self._chunks():
-                own = np.asarray(own_covariance(self.predictor, X, Z))
+                own = np.asarray(function(self.predictor, X, Z))
                 yield one, two, own[:, : one.stop - one.start, : two.stop - two.start]
 
     def _chunks(self) -> Iterator[tuple[slice, FloatArray]]:

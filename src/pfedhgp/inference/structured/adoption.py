@@ -12,8 +12,8 @@ from pfedhgp.gp.kernels import RBF
 from pfedhgp.inference.arrays import stack_trees
 from pfedhgp.inference.jitter import WEIGHTS, expect_finite
 from pfedhgp.inference.rows import cycle_rows, noise_of, white_rows
-from pfedhgp.inference.starts import budget, initial_values
-from pfedhgp.inference.starts.candidates import Start
+from pfedhgp.inference.starts import budget
+from pfedhgp.inference.starts.candidates import Start, client_block
 from pfedhgp.inference.structured.client_step import Broadcast
 from pfedhgp.inference.structured.posterior import evidence_of
 from pfedhgp.inference.structured.settings import Structured, StructuredClients
@@ -50,7 +50,7 @@ def adopt(
         Z = budget.local_inputs(
             client.name, kernels, X, local_inducing, tolerance=spare, largest=LARGEST_LOCAL
         )
-    block = initial_values.client_block(spec, start, client.Y, Z, extent, None)
+    block = client_block(spec, start, client.Y, Z, extent, None)
     if model.cycle_layer is None or client.cycles is None:
         rows = white_rows(client, full_noise=noise == "full")
         # The population's σ² is where the search starts, and the prior's centre.
