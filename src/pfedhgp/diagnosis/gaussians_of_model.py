@@ -74,7 +74,7 @@ class ClassGaussians:
         if view.predictor.states is not None or not view.predictor.known:
             return _from_factors(view)
         local = self._layer(view.predictor.local)
-        slopes = view._whole_tilt("total").reshape(self.n, -1)
+        slopes = view.whole_tilt("total").reshape(self.n, -1)
         # k(X, X) and the outputs' covariance of smooth functions that rows do not determine.
         loose = list(view.undetermined_joint("total", "total", kernel=OF_DEVIATION))
         roots = [low_rank(K, self.tolerance) for K, _ in loose]

@@ -108,7 +108,7 @@ class AtInputs:
         """Means and variances without noise, (n, Q) each, of the layers and their total."""
         shape = (len(self.X), len(self.centre))
         means, variances = ({name: np.zeros(shape) for name in (*LAYERS, "total")} for _ in "mv")
-        for rows, (mean, V) in self._pieces(moments):
+        for rows, (mean, V) in self.pieces(moments):
             for name in means:
                 where, B = self.part(name)
                 means[name][rows] = mean[:, where] @ B.T
@@ -132,13 +132,13 @@ class AtInputs:
         if kind == "joint":
             cov = self._joint(a, A, b, B)
             if self.averaged:
-                cov += self._whole_tilt(first) @ self._whole_tilt(second).T
+                cov += self.whole_tilt(first) @ self.whole_tilt(second).T
             for K, power in self.undetermined_joint(first, second):
                 cov += np.kron(K, power)
             return cov
         outputs = len(self.centre)
         cov = np.zeros((len(self.X), outputs, outputs))
-        for rows, (_, V) in self._pieces(moments):
+        for rows, (_, V) in self.pieces(moments):
             cov[rows] = A @ V[:, a, b] @ B.T
         for rows, slopes in self._tilts():
             cov[rows] += _of_layer(slopes, first) @ np.swapaxes(_of_layer(slopes, second), 1, 2)
@@ -156,7 +156,7 @@ class AtInputs:
             if power is None or kernel not in (None, term.kernel):
                 continue
             K = np.zeros((len(self.X), len(self.X)))
-            for one, two, blocks in self._blocks(prior_covariance):
+            for one, two, blocks in self.blocks(prior_covariance):
                 K[one, two] = blocks[term.kernel]
             yield K, power
 
@@ -166,7 +166,7 @@ class AtInputs:
         rows, outputs = len(self.X), len(self.centre)
         cells = np.asarray(cov).reshape(rows, outputs, rows, outputs)
         shared = range(max(a.start, b.start), min(a.stop, b.stop))
-        for one, two, own in self._blocks(own_covariance) if len(shared) else ():
+        for one, two, own in self.blocks(own_covariance) if len(shared) else ():
             for i in shared:
                 outer = np.outer(A[:, i - a.start], B[:, i - b.start])
                 cells[one, :, two, :] += (
@@ -182,7 +182,7 @@ class AtInputs:
         out = [np.zeros((*cells, width)) for width in widths]
         own = slice(max(where.start - g, 0), max(where.stop - g, 0))
         B_own = B[:, max(g - where.start, 0) :]
-        for rows, (_, T, T_own, _) in self._pieces(latents):
+        for rows, (_, T, T_own, _) in self.pieces(latents):
             out[0][rows] = np.einsum("qa,nak->nqk", B, T[:, where], optimize=True)
             out[1][rows] = np.einsum("qa,nak->nqk", B_own, T_own[:, own], optimize=True)
         return tuple(half.reshape(cells[0] * cells[1], half.shape[2]) for half in out)
@@ -197,11 +197,11 @@ class AtInputs:
         where, B = self.part("total")
         parts = list(self._halves(where, B))
         if self.averaged:
-            parts.append(self._whole_tilt("total"))
+            parts.append(self.whole_tilt("total"))
         parts += self._whole_cycle()
         kinds, rows = np.asarray(self.predictor.kinds), len(self.X)
         own = np.zeros((kinds.max(initial=-1) + 1, rows, rows))
-        for one, two, blocks in self._blocks(own_covariance):
+        for one, two, blocks in self.blocks(own_covariance):
             own[:, one, two] = blocks[: len(own)]
         residuals = [(own[kind], B[:, kinds == kind]) for kind in range(len(own))]
         loose = self.undetermined_joint("total", "total")
@@ -221,7 +221,7 @@ class AtInputs:
             slopes = np.asarray(tilt(self.predictor, X))[: rows.stop - rows.start]
             yield rows, slopes * self.spread[None, None, :, None]
 
-    def _whole_tilt(self, name: str) -> FloatArray:
+    def whole_tilt(self, name: str) -> FloatArray:
         """∂f/∂e of a layer, or of all, at every cell: (nQ, P)."""
         parts = [_of_layer(slopes, name) for _, slopes in self._tilts()]
         whole = np.concatenate(parts) if parts else np.zeros((0, len(self.centre), 0))
@@ -234,18 +234,18 @@ class AtInputs:
         z = rng.standard_normal((p.half_shared.shape[1], count))
         z_own = rng.standard_normal((p.half_own.shape[1], count))
         h = np.zeros((rows, p.slices["total"].stop, count))
-        for piece, (mean, T, T_own, _) in self._pieces(latents):
+        for piece, (mean, T, T_own, _) in self.pieces(latents):
             h[piece] = mean[:, :, None] + T @ z
             h[piece, g:] += T_own @ z_own
         own = np.zeros((max(p.kinds, default=-1) + 1, rows, rows))
-        for one, two, blocks in self._blocks(own_covariance):
+        for one, two, blocks in self.blocks(own_covariance):
             own[:, one, two] = blocks[: len(own)]
         factors = [_lenient_factor(matrix) for matrix in own]
         for i, kind in enumerate(p.kinds):
             h[:, i] += factors[kind] @ rng.standard_normal((rows, count))
         draws = np.einsum("qa,nac->cnq", self.loadings, h, optimize=True) + self.centre
         if self.averaged:
-            slopes = self._whole_tilt("total")
+            slopes = self.whole_tilt("total")
             moved = slopes @ rng.standard_normal((slopes.shape[1], count))
             draws += moved.T.reshape(draws.shape)
         for K, power in self.undetermined_joint("total", "total"):
@@ -294,13 +294,13 @@ class AtInputs:
             half = self.layer.half(X)[: rows.stop - rows.start]
             yield rows, half * self.spread[None, :, None]
 
-    def _pieces(self, function: Any) -> Iterator[tuple[slice, tuple[FloatArray, ...]]]:
+    def pieces(self, function: Any) -> Iterator[tuple[slice, tuple[FloatArray, ...]]]:
         """`function` of each chunk of rows; the last is padded, so that nothing recompiles."""
         for rows, X in self._chunks():
             used = rows.stop - rows.start
             yield rows, tuple(np.asarray(out)[:used] for out in function(self.predictor, X))
 
-    def _blocks(self, function: Any) -> Iterator[tuple[slice, slice, FloatArray]]:
+    def blocks(self, function: Any) -> Iterator[tuple[slice, slice, FloatArray]]:
         """`function` of each kind of latent between x and x', block by block."""
         for one, X in self._chunks():
             for two, Z in self._chunks():

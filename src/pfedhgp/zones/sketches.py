@@ -26,7 +26,7 @@ from pfedhgp.inference.starts.budget import box_points
 from pfedhgp.model import prediction
 from pfedhgp.model.at_inputs import AtInputs
 from pfedhgp.model.fitted import FittedModel
-from pfedhgp.model.predictor import Predictor, latents
+from pfedhgp.model.predictor import Predictor, latents, own_covariance
 
 STEP = 1e-3
 """Sketches are rounded to this share of the outputs' spread. In double precision even the smallest directions
@@ -93,7 +93,7 @@ def own_function(model: FittedModel, client: str, grid: np.ndarray) -> OwnFuncti
     g = p.counts[0]
     B = np.concatenate([np.asarray(part) for part in p.loadings[1:]], axis=1)
     mean, variance = np.zeros((2, len(grid), B.shape[0]))
-    for rows, (m, _, T_own, spread) in view._pieces(latents):
+    for rows, (m, _, T_own, spread) in view.pieces(latents):
         mean[rows] = m[:, g:] @ B.T
         cov = np.einsum("nak,nbk->nab", T_own, T_own)
         variance[rows] = np.einsum("qa,nab,qb->nq", B, cov, B) + spread[:, g:] @ (B**2).T
@@ -181,14 +181,14 @@ def explained(model: FittedModel, client: str, grid: np.ndarray) -> np.ndarray:
     g, outputs = p.counts[0], model.outputs
     B = np.concatenate([np.asarray(part) for part in p.loadings[1:]], axis=1)
     half = np.zeros((len(grid), outputs, p.half_own.shape[1]))
-    for rows, (_, _, T_own, _) in view._pieces(latents):
+    for rows, (_, _, T_own, _) in view.pieces(latents):
         half[rows] = np.einsum("qa,nak->nqk", B, T_own, optimize=True)
     flat = half.reshape(len(grid) * outputs, -1)
     V = own_prior(model, client, grid, grid) - flat @ flat.T
     if p.states is not None:  # what is left of a local function given the weights
         cells = V.reshape(len(grid), outputs, len(grid), outputs)
         B_loc = np.asarray(p.loadings[2])
-        for one, two, own in view._own_blocks():
+        for one, two, own in view.blocks(own_covariance):
             cells[one, :, two, :] -= np.einsum(
                 "qr,rnm,pr->nqmp", B_loc, own[g:], B_loc, optimize=True
             )
