@@ -130,7 +130,10 @@ def _by_chunks(
     pieces = -(-n // chunk)
 
     def cut(array: Array) -> Array:
-        return _pad_rows(array, pieces * chunk).reshape(pieces, chunk, *array.shape[1:])
+        """With rows of zeros at the end, whose mask is zero too, so that they count for nothing."""
+        others = [(0, 0)] * (array.ndim - 1)
+        padded = jnp.pad(array, ((0, pieces * chunk - n), *others))
+        return padded.reshape(pieces, chunk, *array.shape[1:])
 
     padded = jax.tree.map(cut, (rows, weights))
     part = jax.checkpoint(lambda piece: _one_chunk(piece[0], design, unloaded, piece[1]))
@@ -142,11 +145,6 @@ def _by_chunks(
         lambda sums, piece: (jax.tree.map(jnp.add, sums, part(piece)), None), zero, padded
     )
     return total
-
-
-def _pad_rows(array: Array, length: int) -> Array:
-    """Adds rows of zeros, whose mask is zero too, so that they count for nothing."""
-    return jnp.pad(array, ((0, length - array.shape[0]), *[(0, 0)] * (array.ndim - 1)))
 
 
 def _one_chunk(rows: Rows, design: Design, unloaded: bool, cycles: Array | None) -> Grams:

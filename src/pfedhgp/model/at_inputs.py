@@ -284,7 +284,8 @@ class AtInputs:
     def _whole_cycle(self) -> list[FloatArray]:
         """E(x) at every cell, (nQ, k), if there is a cycle layer."""
         halves = [half for _, half in self._cycle_halves()]
-        return [_flat(np.concatenate(halves))] if halves else []
+        cells = len(self.X) * len(self.centre)
+        return [np.concatenate(halves).reshape(cells, -1)] if halves else []
 
     def _cycle_halves(self) -> Iterator[tuple[slice, FloatArray]]:
         """E(x), (n, Q, k) for each chunk of rows, in the data's units; nothing without a cycle layer."""
@@ -317,12 +318,6 @@ class AtInputs:
 def _of_layer(slopes: FloatArray, name: str) -> FloatArray:
     """(n, Q, P) of one layer, or of their sum."""
     return slopes.sum(axis=1) if name == "total" else slopes[:, LAYERS.index(name)]
-
-
-def _flat(half: FloatArray) -> FloatArray:
-    """(n, Q, k) as (nQ, k), also if k is 0."""
-    rows, outputs, rank = half.shape
-    return half.reshape(rows * outputs, rank)
 
 
 def _power_of_two(n: int) -> int:

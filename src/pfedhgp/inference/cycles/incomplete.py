@@ -85,23 +85,19 @@ class _Group:
         pattern = Pattern.of(there, E, noise)
         return _Group(members, pattern, np.einsum("nq,qp,npr->nqr", ~there, noise, pattern.P))
 
-    @property
-    def there(self) -> np.ndarray:
-        return self.pattern.there
-
     def fill(self, d: np.ndarray, E: np.ndarray) -> np.ndarray:
         """E[d | observed cells], for departures (c, n, Q) from the mean, 0 at missing cells."""
-        if self.there.all():
+        if self.pattern.there.all():
             return d
         known = np.einsum("nqk,cnq->kc", self.pattern.PE, d, optimize=True)
         z = cho_solve((self.pattern.factor, True), known)
         smooth = np.einsum("nqk,kc->cnq", E, z, optimize=True)
         left = np.einsum("nqp,cnp->cnq", self.regress, d - smooth, optimize=True)
-        return np.where(self.there[None], d, smooth + left)
+        return np.where(self.pattern.there[None], d, smooth + left)
 
     def uncertainty(self, E: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(D, Ξ): the covariance of the missing cells is D Dᵀ over all rows and Ξ within each."""
-        gone = ~self.there
+        gone = ~self.pattern.there
         D = gone[:, :, None] * E - np.einsum("nqp,npk->nqk", self.regress, E)
         half = np.linalg.inv(self.pattern.factor).T
         own = noise[None] - np.einsum("qp,npr,rs->nqs", noise, self.pattern.P, noise, optimize=True)
@@ -119,7 +115,7 @@ def expected_sums(
     p = np.einsum("mn,cnq->cqm", A, d, optimize=True).reshape(C, size)
     T, scatter = p.T @ p, np.einsum("cnq,cnp->qp", d, d, optimize=True)
     for group in groups:
-        if group.there.all():
+        if group.pattern.there.all():
             continue
         weight = len(group.members) * (C - 1) / C
         D, own = group.uncertainty(E, noise)
@@ -139,7 +135,7 @@ def _departures(
     size = max(float(np.abs(filled).max()), 1e-300)
     for _ in range(ITERATIONS):
         for group in groups:
-            d = np.where(group.there[None], cycles[group.members] - mean[None], 0.0)
+            d = np.where(group.pattern.there[None], cycles[group.members] - mean[None], 0.0)
             filled[group.members] = mean[None] + group.fill(d, E)
         before, mean = mean, filled.mean(0)
         if np.max(np.abs(mean - before)) <= TOLERANCE * size:

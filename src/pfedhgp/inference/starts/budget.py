@@ -22,8 +22,8 @@ NATS = 0.5
 MARGIN = 0.1
 """Starting budgets aim at this part of NATS, since lengthscales may shrink while training."""
 SIZES = (4, 8, 12, 20, 32, 48, 72, 100, 150, 200, 300, 400, 512)
-
-
+CLOSEST = 1e-4
+"""No floor on a lengthscale is lower, in the unit box: rows may coincide along one of several inputs."""
 ALL_ROWS = 64
 """A client with at most so many distinct inputs has an inducing input at each: then its layer is exact."""
 
@@ -45,10 +45,6 @@ def box_points(size: int, dimensions: int) -> np.ndarray:
     from scipy.stats import qmc  # half a second to import, and most data have one input
 
     return qmc.Halton(dimensions, scramble=False).random(size + 1)[1:]
-
-
-CLOSEST = 1e-4
-"""No floor on a lengthscale is lower, in the unit box: rows may coincide along one of several inputs."""
 
 
 def spacing(X: np.ndarray) -> np.ndarray:
