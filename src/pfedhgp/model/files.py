@@ -21,7 +21,6 @@ are dense together. A site needs spec.json, global.safetensors and its own file 
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,8 +56,6 @@ from pfedhgp.model.posterior import (
     Tangents,
 )
 from pfedhgp.model.run_folder import SPEC, RunFolder, client_file, naming, parse_json, write_folder
-
-__all__ = ["load", "load_client", "save"]
 
 GLOBAL, METRICS, MESSAGES = "global.safetensors", "metrics.json", "messages.jsonl"
 VIEW = ("shared_mean", "shared_covariance")
@@ -339,10 +336,10 @@ def _client(entry: Mapping[str, Any], arrays: Arrays) -> ClientPosterior:
     posterior = ClientPosterior(block, *(arrays.pop(key) for key in ("offset", "G", "covariance")))
     if f"states.{STATES[0]}" in arrays:
         states = LocalStates(*(arrays.pop(f"states.{key}") for key in STATES))
-        posterior = dataclasses.replace(posterior, states=states)
+        posterior = replace(posterior, states=states)
     if VIEW[0] not in arrays:
         return posterior
-    return dataclasses.replace(
+    return replace(
         posterior,
         **{key: arrays.pop(key) for key in VIEW},
         tangents=_tangents(arrays, "tangents"),
@@ -355,7 +352,7 @@ def _tangents(arrays: Arrays, name: str) -> Tangents:
     if f"{name}.reach" not in arrays:
         return found
     reach, middle = arrays.pop(f"{name}.reach"), _tangents(arrays, f"{name}.middle")
-    return dataclasses.replace(found, reach=reach, middle=middle)
+    return replace(found, reach=reach, middle=middle)
 
 
 def _layer(form: Any, arrays: Arrays, shared: CycleLayer | None) -> CycleLayer | None:

@@ -125,11 +125,8 @@ def without_outputs(own: ClientPosterior, seen: Float[Array, " Q"]) -> ClientPos
     def kept(B: Array) -> Array:
         return B * seen[:, None] if B.ndim == 2 else B * seen[None, :, None]
 
-    own = eqx.tree_at(
-        lambda p: (p.block.deviation, p.block.loadings),
-        own,
-        (kept(block.deviation), kept(block.loadings)),
-    )
+    block = replace(block, deviation=kept(block.deviation), loadings=kept(block.loadings))
+    own = replace(own, block=block)
     if own.tangents is None:
         return own
 

@@ -240,9 +240,7 @@ def own_covariance(
         return jnp.concatenate([*parts, local_states.covariance(p.states, p.block, p.noise, X, Z)])
     if p.known:
         return jnp.concatenate([*parts, _residual(p.local, X, Z)])
-    same = jnp.all(X[:, None, :] == Z[None, :, :], axis=2).astype(X.dtype)
-    kernels = same[None] if p.shared is None else _kernels(p.shared, X, Z)
-    return jnp.concatenate([*parts, jnp.mean(kernels, axis=0, keepdims=True), same[None]])
+    return jnp.concatenate([*parts, prior_covariance(p, X, Z)])
 
 
 @batchable()

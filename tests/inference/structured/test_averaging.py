@@ -93,7 +93,7 @@ def test_parameters_are_refined_before_their_curvature_is_taken(monkeypatch):
         for name, shift in (("a", 0.0), ("b", 0.4))
     }
     caught = {}
-    refine = structured_clients.StructuredClients._refined
+    refine = structured_clients.StructuredClients.refined
 
     def refining(self, final, rest):
         caught["before"] = self.blocks
@@ -103,7 +103,7 @@ def test_parameters_are_refined_before_their_curvature_is_taken(monkeypatch):
         caught["arguments"] = arguments
         return averaging.batched_average(*arguments)
 
-    monkeypatch.setattr(structured_clients.StructuredClients, "_refined", refining)
+    monkeypatch.setattr(structured_clients.StructuredClients, "refined", refining)
     monkeypatch.setattr(structured_clients, "batched_average", catching)
     FederatedGP(rounds=1, inducing=8, local_inducing=8).fit(clients)
     options, _, shared, jitter, rest, after, *more = caught["arguments"]
@@ -218,7 +218,13 @@ def averaged(case: posteriors.Case):
     rows = posteriors.padded_rows(case.Xs[CLIENT], case.Ys[CLIENT], longest)
     options = StepOptions(structure, chunk=1024)
     arguments = (shared, JITTER, (J, h), block, block, rows, JITTER)
-    posterior = jax.jit(partial(averaging.average, options, averaging.Averaging()))(*arguments)
+
+    @jax.jit
+    def averaged_at(shared, jitter, rest, *own):
+        target = averaging.target(options, shared, jitter, rest, *own)
+        return averaging.average(target, averaging.Averaging(), structure, shared, rest)
+
+    posterior = averaged_at(*arguments)
 
     @jax.jit
     def ends(reach, *arguments):

@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,7 @@ from pfedhgp.model.blocks import (
     ClientBlock,
     GlobalBlock,
     Rows,
+    Structure,
     deviation_loadings,
     from_free,
     to_free,
@@ -89,7 +90,11 @@ def batched_average(
     floor: Array | None = None,
 ) -> ClientPosterior:
     """`average` for a batch of clients of equal shapes."""
-    one = partial(average, options, settings, shared, jitter)
+
+    def one(rest: tuple[Array, Array], *own: Any) -> ClientPosterior:
+        found = target(options, shared, jitter, rest, *own)
+        return average(found, settings, options.structure, shared, rest)
+
     return jax.vmap(one)(rest, clients, anchors, rows, local_jitter, floor)
 
 
@@ -140,26 +145,20 @@ def target(
 
 
 def average(
-    options: StepOptions,
+    found: Target,
     settings: Averaging,
+    structure: Structure,
     shared: GlobalBlock,
-    jitter: Array,
     rest: tuple[Array, Array],
-    client: ClientBlock,
-    anchor: ClientBlock,
-    rows: Rows,
-    local_jitter: Array,
-    floor: Array | None = None,
 ) -> ClientPosterior:
     """The client's posterior at ψ̄, its own view of v_g, and how both move with ψ; NaN where that fails."""
-    found = target(options, shared, jitter, rest, client, anchor, rows, local_jitter, floor)
     centre, factor = gaussian(found.log_density, found.best, settings.reach)
 
     def made_of(z: Array, grams: Grams) -> tuple[Array, Tangents]:
         """log p(ψ | y), and what predictions at ψ are made of."""
         block = found.block_at(z)
         kernels, _ = ravel_pytree(block.kernels)
-        B_dev = deviation_loadings(options.structure, shared, block)
+        B_dev = deviation_loadings(structure, shared, block)
         weights = _joint(grams, rest)[0]
         return found.height(z, grams), Tangents(kernels, B_dev, block.loadings, weights)
 
@@ -167,11 +166,8 @@ def average(
     grams = found.grams_at(centre)
     own = client_posterior(grams, found.block_at(centre), size)
     mean, covariance = _joint(grams, rest)
-    return ClientPosterior(
-        block=own.block,
-        offset=own.offset,
-        G=own.G,
-        covariance=own.covariance,
+    return replace(
+        own,
         shared_mean=mean[:size],
         shared_covariance=covariance[:size, :size],
         tangents=secants(

@@ -288,7 +288,7 @@ class StructuredClients:
             shared.block,
             jnp.asarray(jitter),
             others,
-            self._refined(final, others),
+            self.refined(final, others),
             self.anchors,
             self.rows,
             jnp.asarray(self.jitter),
@@ -331,7 +331,7 @@ class StructuredClients:
         cells = np.asarray(self.rows.mask).sum(axis=(1, 2))
         return (cells <= self.settings.averaging.cells * each) & (each > 0)
 
-    def _refined(self, final: Broadcast, others: GlobalEvidence) -> ClientBlock:
+    def refined(self, final: Broadcast, others: GlobalEvidence) -> ClientBlock:
         """Blocks after one more search, at the final θ_g.
 
         A curvature means something only at the best parameters, and the last round's were found before the
