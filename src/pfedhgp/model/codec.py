@@ -20,7 +20,10 @@ from pfedhgp.gp.noise import DiagonalNoise, FullNoise, Noise
 Arrays = dict[str, Any]  # NumPy's, of float64
 
 _COMBINED: tuple[type[kn.Kernel], ...] = (kn.Sum, kn.Product, kn.Scaled)
-KERNELS = {cls.__name__: cls for cls in (*_COMBINED, *kn.KERNELS.values())}
+KERNELS: Mapping[str, type[kn.Kernel]] = {
+    **{cls.__name__: cls for cls in kn.KERNELS.values()},
+    **{cls.__name__: cls for cls in _COMBINED},
+}
 NOISES: Mapping[str, type[Noise]] = {cls.__name__: cls for cls in (DiagonalNoise, FullNoise)}
 
 
