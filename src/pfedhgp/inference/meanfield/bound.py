@@ -254,8 +254,9 @@ def client_bound(
 def elbo(client_terms: Array, q: Factor) -> Array:
     """ELBO = Σ_i [E_q log p(y_i | v_g, v_δ,i, v_l,i) − KL_δ,i − KL_l,i] − KL(q(v_g) ‖ N(0, I)).
 
-    Eq. elbo_explicit_decomp. `client_terms` has the bracket of each client, or their sum: a client knows its
-    own (`client_bound`), and the server all clients' gradients in Θ_global (`global_gradient`).
+    Eq. elbo_explicit_decomp. `client_terms` has the bracket of each client, `client_bound`. Training never
+    knows its value: the server has only the brackets' gradients, Σ S̃_i, and takes the slope of this function
+    in each parameter of Θ_global (`global_gradient`). Tests compute the value.
     """
     return jnp.sum(client_terms) - q.kl(1.0)
 

@@ -7,10 +7,10 @@ towards the best Gaussian. Predictions are those at ψ̄, and half the differenc
 direction, as far (s ≤ 1) as the client's bound allows:
     f(x; ψ̄ + Fe) ≈ f(x; ψ̄) + ½ Σ_p (f(x; ψ̄ + s_pFe_p) − f(x; ψ̄ − s_pFe_p)) e_p,   e ~ N(0, I)
 so they stay Gaussian, need no rows, and cost two narrow matrices more. Nothing is sent for it. For a settled
-client a derivative at ψ̄ says about the same; where f is crooked on the way, it can be 40 times too long.
+client a derivative at ψ̄ says about the same; where f bends on the way, it can be 40 times too long.
 
 The step matters as much as the spread: posteriors of loadings and lengthscales are skewed, and their best
-values lie on the overconfident side. docs/inference.md has the figures.
+values lie on the overconfident side. docs/notes/inference.md has the figures.
 """
 
 from __future__ import annotations
