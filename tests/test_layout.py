@@ -133,3 +133,54 @@ def imported_names(node: ast.AST) -> list[str]:
     if isinstance(node, ast.ImportFrom):
         return [f"{node.module or ''}.{each.name}" for each in node.names]
     return [each.name for each in node.names] if isinstance(node, ast.Import) else []
+
+
+def private(name: str) -> bool:
+    public = ("_asdict", "_fields", "_make", "_replace")  # of every named tuple
+    return name.startswith("_") and not name.startswith("__") and name not in public
+
+
+def defined_names(tree: ast.AST) -> set[str]:
+    """What a module defines: functions, classes, variables and attributes."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found.add(node.attr)
+    return found
+
+
+def private_uses(tree: ast.AST, ours: set[str]) -> list[str]:
+    """Names with an underscore that a module takes from another; attributes only if they are `ours`."""
+    own, found = defined_names(tree), []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pfedhgp"):
+            found += [f"{node.lineno} {each.name}" for each in node.names if private(each.name)]
+        elif isinstance(node, ast.Attribute) and private(node.attr):
+            itself = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+            if not itself and node.attr in ours - own:
+                found.append(f"{node.lineno} {ast.unparse(node)}")
+    return found
+
+
+def test_modules_use_no_private_name_of_another():
+    """Libraries' own are not ours to judge."""
+    trees = {
+        str(path.relative_to(ROOT)): ast.parse(path.read_text("utf-8"))
+        for path in sorted((ROOT / "src").rglob("*.py"))
+    }
+    ours = set().union(*map(defined_names, trees.values()))
+    found = {name: private_uses(tree, ours) for name, tree in trees.items()}
+    assert {name: uses for name, uses in found.items() if uses} == {}
+
+
+@pytest.mark.parametrize(
+    "line", ["from pfedhgp.gp.kernels import _columns", "view._hidden", "super()._hidden()"]
+)
+def test_a_private_name_of_another_module_is_found(line):
+    ours = {"_hidden", "_other"}
+    assert len(private_uses(ast.parse(line), ours)) == 1
+    assert private_uses(ast.parse("def _hidden(self): self._other; model._hidden"), ours) == []

@@ -120,7 +120,7 @@ class FederatedGP(ModelSettings):
         rows = with_observations(rows, stacklevel=4)
         if settings.domain is not None:
             check_domain(settings.domain, rows, input_names)
-        plan = self._plan(settings, len(input_names), len(output_names))
+        plan = self.make_plan(settings, len(input_names), len(output_names))
         with on_device(settings.device):
             server, groups = Server(plan), group_clients(plan, rows, batch=settings.batch)
             messages = self._train(server, groups, folder, resume=resume)
@@ -139,7 +139,7 @@ class FederatedGP(ModelSettings):
         self.exchanges_, self.bound_ = server.exchanges, server.best.bound
         return self
 
-    def _plan(self, settings: ModelSettings, inputs: int, outputs: int) -> Plan:
+    def make_plan(self, settings: ModelSettings, inputs: int, outputs: int) -> Plan:
         """What server and clients compute by; a subclass may change it."""
         return planning.make_plan(settings, inputs, outputs)
 

@@ -100,7 +100,7 @@ def test_algorithm_1_has_loadings_of_its_own_for_each_run():
 
 
 def _plan_of(model, rows):
-    return model._plan(checked(model), rows[0].X.shape[1], rows[0].Y.shape[1])
+    return model.make_plan(checked(model), rows[0].X.shape[1], rows[0].Y.shape[1])
 
 
 def _plan_and_block():

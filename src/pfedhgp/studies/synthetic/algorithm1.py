@@ -69,8 +69,8 @@ class AsPrinted(MeanField):
 class Algorithm1(FederatedGP):
     """A `FederatedGP` of mean-field inference that works in the data's own units."""
 
-    def _plan(self, settings: ModelSettings, inputs: int, outputs: int) -> Plan:
-        plan = super()._plan(settings, inputs, outputs)
+    def make_plan(self, settings: ModelSettings, inputs: int, outputs: int) -> Plan:
+        plan = super().make_plan(settings, inputs, outputs)
         return replace(plan, scale_outputs=False, domain=(np.zeros(inputs), np.ones(inputs)))
 
 
