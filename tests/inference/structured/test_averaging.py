@@ -364,7 +364,9 @@ def test_averaging_widens_at_most_twofold_where_rows_are_many(seed, rounds):
     data = plants(seed)
     settings = {"kernel": TWICE, "inducing": 16, "local_inducing": 12, "rounds": rounds}
     fit = FederatedGP(**settings).fit(data)
-    best = FederatedGP(**settings, averaging=False).fit(data)  # without the last search: often wider
+    best = FederatedGP(**settings, averaging=False).fit(
+        data
+    )  # without the last search: often wider
     bare = {name: replace(own, tangents=None) for name, own in fit.model_.clients.items()}
     sure = replace(fit.model_, clients=bare)
     for name, (X, _) in data.items():
