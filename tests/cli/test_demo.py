@@ -41,6 +41,26 @@ def ran(tmp_path_factory):
     return folder, out.getvalue(), err.getvalue()
 
 
+@pytest.mark.parametrize(
+    ("started", "on_path", "shown"),
+    [
+        ("/usr/bin/pfedhgp", True, "pfedhgp"),
+        (".venv/bin/pfedhgp", False, ".venv/bin/pfedhgp"),
+        ("my env/bin/pfedhgp", False, "'my env/bin/pfedhgp'"),
+        ("src/pfedhgp/__main__.py", False, "/some/python -m pfedhgp"),
+    ],
+)
+def test_the_next_command_is_one_that_can_be_typed_here(
+    monkeypatch, tmp_path, started, on_path, shown
+):
+    (tmp_path / "pfedhgp").write_text("#!/bin/sh\n")
+    (tmp_path / "pfedhgp").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path if on_path else tmp_path / "nothing"))
+    monkeypatch.setattr("sys.argv", [started, "demo"])
+    monkeypatch.setattr("sys.executable", "/some/python")
+    assert demo.program() == shown
+
+
 @pytest.mark.slow
 def test_it_prints_a_table_a_reading_and_the_path(ran):
     folder, out, err = ran
@@ -50,7 +70,9 @@ def test_it_prints_a_table_a_reading_and_the_path(ran):
     *_, report, readings, _, command = out.rstrip().splitlines()
     assert report == f"The report: {folder / 'report.html'}"
     assert readings == f"The readings: {folder / 'stations.csv'}"
-    assert command.strip() == demo.NEXT.format(table=folder / "stations.csv")
+    assert command.strip() == demo.NEXT.format(
+        program=demo.program(), table=folder / "stations.csv"
+    )
     assert re.search(r"Done in \d+ s \(\d+ s of processor time\)", out)
     assert "Zones found (the town was made with 3):" in out
     said = " ".join(out.split())
@@ -149,7 +171,7 @@ def test_the_readings_are_a_table_that_can_be_fitted_to_and_reported(ran, run, t
     assert sum(len(drawn) for (_, kind), drawn in first.items() if kind == "held-out") > 0
     for key, drawn in first.items():
         np.testing.assert_array_equal(again[key], drawn)
-    _, *words = shlex.split(demo.NEXT.format(table=folder / "stations.csv"))
+    _, *words = shlex.split(demo.NEXT.format(program="pfedhgp", table=folder / "stations.csv"))
     words[words.index("--out") + 1] = str(tmp_path / "RUN")
     assert run(*words, "--write-config", tmp_path / "fit.toml").code == 0
 
