@@ -17,7 +17,7 @@ from pfedhgp.data.domain import check_domain
 from pfedhgp.data.rows import with_observations
 from pfedhgp.data.tables import clients_from
 from pfedhgp.errors import InputError, NotFittedError, PFedHGPWarning
-from pfedhgp.estimator import inputs as asked
+from pfedhgp.estimator.inputs import cycles_on, inputs_of, rows_of, warn_of_far
 from pfedhgp.federation import inprocess, planning
 from pfedhgp.federation.clients import ClientGroup, group_clients
 from pfedhgp.federation.messages import Message
@@ -189,8 +189,8 @@ class FederatedGP(ModelSettings):
         """
         model, device = self._fitted(), checks.one_of(*DEVICES)(self.device, "device")
         name = checks.client_name(client, model.clients)
-        array = asked.inputs_of(model, X)
-        asked.warn_of_far(model, array, "predictions there rest on the prior")
+        array = inputs_of(model, X)
+        warn_of_far(model, array, "predictions there rest on the prior")
         if name not in model.clients:
             warnings.warn(
                 f"no client {name!r} in the data: this is the population's prediction",
@@ -218,7 +218,7 @@ class FederatedGP(ModelSettings):
         from pfedhgp.diagnosis import decision
         from pfedhgp.diagnosis.evidence import evidence
 
-        X, Y = asked.cycles_on(self._fitted(), cycles, grid, channels)
+        X, Y = cycles_on(self._fitted(), cycles, grid, channels)
         known = calibration or self.calibration_
         found = evidence(self._fitted(), X, Y, classes, novelty=known.thresholds is not None)
         return decision.diagnose(found, priors=priors, calibration=known)
@@ -239,7 +239,7 @@ class FederatedGP(ModelSettings):
 
         model = self._fitted()
         one, two = check_classes(model, (chosen, other))
-        X, Y = asked.cycles_on(model, [cycle], grid, channels)
+        X, Y = cycles_on(model, [cycle], grid, channels)
         gaussians = (class_gaussian_of(model, one, X), class_gaussian_of(model, two, X))
         return decision.why(gaussians, (one, two), grid=X, channels=model.output_names, cycle=Y[0])
 
@@ -265,8 +265,8 @@ class FederatedGP(ModelSettings):
         name = checks.client_name(client, {})
         if name in model.clients:
             raise InputError(f"there is a client {name!r} already")
-        rows = asked.rows_of(model, name, X, y)
-        asked.warn_of_far(model, rows.X, "no global inducing input is near them", stacklevel=4)
+        rows = rows_of(model, name, X, y)
+        warn_of_far(model, rows.X, "no global inducing input is near them", stacklevel=4)
         with on_device(settings.device):
             posterior, jitter = adopt(
                 model,
