@@ -16,7 +16,7 @@ from pfedhgp.base.signals import Heeding, Terminated, heed
 from pfedhgp.cli import diagnosing
 from pfedhgp.cli.fit_summary import about, scoring, summary_of
 from pfedhgp.cli.report import write_report
-from pfedhgp.cli.stopped_run import Asked, StoppedRun
+from pfedhgp.cli.stopped_run import RunRecord, StoppedRun
 from pfedhgp.cli.targets import check_parent, writing_to
 from pfedhgp.cli.terminal import say
 from pfedhgp.data.holdout import Holdout
@@ -72,9 +72,9 @@ def fit_from_files(
         if before is not None:
             before.check_settings(config)
         tables = _tables(config)
-        asked = Asked(config, {str(table.path.resolve()): table.sha256 for table in tables})
+        record = RunRecord(config, {str(table.path.resolve()): table.sha256 for table in tables})
         if before is not None:
-            before.check_files(asked.files)
+            before.check_files(record.files)
         data = _ingested(config, tables)
         kernels.check(data.columns)
     if config.diagnose and len(data.training) < 2:
@@ -83,7 +83,7 @@ def fit_from_files(
     _check_device(config.device)
     if not resume:
         with writing_to(run):
-            stopped.write(asked)
+            stopped.write(record)
     say(about(data, len(tables)), quiet=quiet)
     more = diagnosing.hint(config, clients=len(data.training), federated=federated)
     if more is not None:

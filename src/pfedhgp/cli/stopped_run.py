@@ -19,7 +19,7 @@ NOT_COMPARED = ("out", "report", "datetimes")
 
 
 @dataclass(frozen=True)
-class Asked:
+class RunRecord:
     """The settings of a run, and the SHA-256 of each of its files."""
 
     config: Config
@@ -62,13 +62,13 @@ class StoppedRun:
         """Whether there is a checkpoint to continue from."""
         return self.folder.is_dir() and any(p.name.isdigit() for p in self.folder.iterdir())
 
-    def write(self, asked: Asked) -> None:
-        content = {"config": asked.config.tree(), "files": dict(asked.files)}
+    def write(self, record: RunRecord) -> None:
+        content = {"config": record.config.tree(), "files": dict(record.files)}
         atomic_files.write_bytes(
             self.folder / "run.json", json.dumps(content, indent=1).encode("ascii")
         )
 
-    def read(self) -> Asked:
+    def read(self) -> RunRecord:
         path = self.folder / "run.json"
         if not self.there or not path.is_file():
             raise InputError(
@@ -80,7 +80,7 @@ class StoppedRun:
                 raise ValueError("not the settings of a run")
         except (ValueError, KeyError, TypeError) as error:
             raise ModelFileError(f"{path}: {error}") from None
-        return Asked(configs.check(stored["config"]), stored["files"])
+        return RunRecord(configs.check(stored["config"]), stored["files"])
 
     def tidy(self) -> None:
         """Takes away what was made for a run that never began."""
