@@ -134,7 +134,7 @@ def test_the_handlers_of_signals_are_put_back(failing):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_signal_that_a_callback_swallowed_is_heeded_at_the_next_step(number):
     """The garbage collector's callbacks print what they raise, and drop it."""
-    heeding, collected = signals.Heeding(), []
+    callback, collected = signals.SignalCallback(), []
 
     def collect(phase, info):
         if not collected:
@@ -142,7 +142,7 @@ def test_a_signal_that_a_callback_swallowed_is_heeded_at_the_next_step(number):
             os.kill(os.getpid(), number)
 
     with signals.terminable():
-        heeding.phase("start")  # nothing came yet
+        callback.phase("start")  # nothing came yet
         gc.callbacks.append(collect)
         try:
             gc.collect()
@@ -150,9 +150,9 @@ def test_a_signal_that_a_callback_swallowed_is_heeded_at_the_next_step(number):
             gc.callbacks.remove(collect)
         assert collected
         with pytest.raises(signals.RAISES[number]):
-            heeding.phase("round")
+            callback.phase("round")
     with signals.terminable():
-        heeding({})  # another command starts without what ended this one
+        callback({})  # another command starts without what ended this one
 
 
 def test_a_commands_own_exit_code_is_kept(failing):

@@ -1,7 +1,7 @@
 """Ctrl-C and a polite request to end (SIGTERM) unwind alike, so that nothing half written is left behind.
 
 Python raises in a handler wherever it happens to be. Inside a callback of the garbage collector, of which
-compiling runs many, the exception is printed and dropped: so what came is also remembered, and `heed` raises
+compiling runs many, the exception is printed and dropped: so what came is also remembered, and `raise_pending_signal` raises
 it at the next step of the work.
 """
 
@@ -37,21 +37,21 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise RAISES[number]
 
 
-def heed() -> None:
+def raise_pending_signal() -> None:
     """Raises what a signal asked for and nobody heard."""
     if _came:
         raise _came[-1]
 
 
-class Heeding:
+class SignalCallback:
     """A callback of `FederatedGP` that ends a fit whose signal was lost."""
 
     def __call__(self, record: dict[str, Any]) -> None:
-        heed()
+        raise_pending_signal()
 
     def phase(self, name: str) -> None:
         """Before each request of the server's."""
-        heed()
+        raise_pending_signal()
 
 
 @contextmanager

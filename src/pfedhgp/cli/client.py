@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pfedhgp.base.compilation_cache import use_compilation_cache
-from pfedhgp.base.signals import heed
+from pfedhgp.base.signals import raise_pending_signal
 from pfedhgp.cli.commands import require_flower
 from pfedhgp.cli.options import Delimiter, Insecure, Quiet
 from pfedhgp.cli.terminal import say, warnings_as_lines
@@ -121,7 +121,7 @@ def client(
                     stay=stay,
                     wait=wait,
                     say=lambda text: say(text, quiet=quiet),
-                    check_signals=heed,
+                    check_signals=raise_pending_signal,
                 ).run()
         except FlowerError as error:
             say(f"pfedhgp: error: {error}")

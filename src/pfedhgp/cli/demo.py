@@ -17,7 +17,7 @@ import typer
 
 from pfedhgp.base import atomic_files
 from pfedhgp.base.compilation_cache import use_compilation_cache
-from pfedhgp.base.signals import Heeding, heed
+from pfedhgp.base.signals import SignalCallback, raise_pending_signal
 from pfedhgp.cli.options import AsJson, Quiet
 from pfedhgp.cli.targets import check_parent, writing_to
 from pfedhgp.cli.terminal import result, say, warnings_as_lines
@@ -95,7 +95,7 @@ def demo(
             began = time.monotonic()
             fitted[name] = train(name, split.train, size, seed=seed, quiet=quiet)
             seconds[name] = time.monotonic() - began
-            heed()
+            raise_pending_signal()
             scores[name] = judge(fitted[name], split.test)
         model = fitted[FEDERATED]
         metrics = {
@@ -107,13 +107,13 @@ def demo(
         }
         keep(model, metrics, seed=seed, tiny=tiny)
         say("finding zones", quiet=quiet)
-        heed()
+        raise_pending_signal()
         zones = zones_of(model, split)
         atomic_files.write_bytes(out / TABLE, table_of(rows))
         model.save(out / MODEL, overwrite=True)  # `check_folder` has asked already
         write(zones, out / MODEL / FOLDER, RunFolder.open(out / MODEL).spec["sha256"])
         say("writing the report", quiet=quiet)
-        heed()
+        raise_pending_signal()
         page = out / REPORT
         report.write(
             page, model, rows=split.train, held_out=split.test, metrics=metrics, zones=zones
@@ -254,7 +254,7 @@ def train(
     after += ["scoring", "the report"] if name == POOLED else ["scoring", "the next model"]
     with progress(rounds=size.rounds, finishing=finishing, after=after, quiet=quiet) as show:
         model = FederatedGP(
-            **choices[name], rounds=size.rounds, seed=seed, callbacks=[show, Heeding()]
+            **choices[name], rounds=size.rounds, seed=seed, callbacks=[show, SignalCallback()]
         )
         data = {client.name: (client.X, client.Y) for client in rows}
         return model.fit(data, inputs=[INPUT], outputs=[OUTPUT])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pfedhgp.base import progress
 from pfedhgp.base.compilation_cache import use_compilation_cache
-from pfedhgp.base.signals import Heeding, Terminated, heed
+from pfedhgp.base.signals import SignalCallback, Terminated, raise_pending_signal
 from pfedhgp.cli import diagnosing
 from pfedhgp.cli.fit_summary import about, scoring, summary_of
 from pfedhgp.cli.report import write_report
@@ -205,11 +205,11 @@ def train_here(job: Job, show: Progress) -> FederatedGP:
         _tell(show, "choosing the cycle layer, then trainings with cycles held out in turn")
 
         def make(**settings: Any) -> FederatedGP:
-            return estimator(job, callbacks=[Heeding()]).set_params(**settings)
+            return estimator(job, callbacks=[SignalCallback()]).set_params(**settings)
 
         fitted = diagnosing.train(config, data, make)
     else:
-        fitted = estimator(job, callbacks=[show, Heeding()]).fit(
+        fitted = estimator(job, callbacks=[show, SignalCallback()]).fit(
             client_rows(data.training, data.columns, whole_cycles=config.cycles != "white"),
             inputs=data.columns.input_names,
             outputs=data.columns.outputs,
@@ -245,7 +245,7 @@ def _progress(config: Config, *, scores: bool, quiet: bool) -> AbstractContextMa
 
 
 def _tell(show: Progress, phase: str | None) -> None:
-    heed()
+    raise_pending_signal()
     if phase is not None:
         show.phase(phase)
 
@@ -263,7 +263,7 @@ def _keep_metrics(model: FederatedGP, data: Ingested, began: float, show: Progre
             warnings.simplefilter("ignore", ExtrapolationWarning)
             found = {}
             for done, client in enumerate(data.test):
-                heed()
+                raise_pending_signal()
                 show.step(done, len(data.test))
                 found[client.name] = model.predict(client.name, client.X)
         scored = {

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pfedhgp.base.compilation_cache import use_compilation_cache
-from pfedhgp.base.signals import Heeding
+from pfedhgp.base.signals import SignalCallback
 from pfedhgp.cli.commands import require_flower
 from pfedhgp.cli.options import AsJson, Insecure, Quiet
 from pfedhgp.cli.terminal import counted as plural
@@ -87,7 +87,7 @@ def server(
         coordinator.on_listening = lambda: say(
             f"waiting for {len(coordinator.sites)} sites on {listen}{again}", quiet=quiet
         )
-        coordinator.callbacks = [Heeding()]
+        coordinator.callbacks = [SignalCallback()]
         coordinator.on_exchange = lambda entry: say(line_of(entry), quiet=quiet)
         try:
             summary = serve(

@@ -11,7 +11,7 @@ import jax
 
 from pfedhgp.base.batching import run_batched
 from pfedhgp.base.numerics import one_blas_thread
-from pfedhgp.base.signals import AT_WORK, heed
+from pfedhgp.base.signals import AT_WORK, raise_pending_signal
 from pfedhgp.errors import InputError
 
 Task = TypeVar("Task", bound=Hashable)
@@ -90,7 +90,7 @@ def _wait(threads: Sequence[threading.Thread]) -> None:
     for thread in threads:
         while thread.is_alive():  # a join without limit would not notice Ctrl-C
             thread.join(0.2)
-            heed()
+            raise_pending_signal()
 
 
 class _Pool(Generic[Task]):
