@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pfedhgp.data.scaling import Scaling
-from pfedhgp.federation.training import of_those_who_saw
+from pfedhgp.federation.training import over_observing_clients
 from pfedhgp.inference.own_weights import population_of
 from pfedhgp.model.blocks import Structure
 from pfedhgp.model.files import load, save
@@ -111,7 +111,7 @@ def test_outputs_that_few_observed_have_the_sizes_of_those_who_did():
     counted = SimpleNamespace(clients=5, sums={"y_clients": np.array([5.0, 3.0])})
     sums = np.array([[8.0, 0.0], [0.0, 6.0]])
     made = population_of(Structure(), *(jnp.asarray(v) for v in (sums, sums, sums, 5.0)))
-    found = of_those_who_saw(made, SimpleNamespace(spec=spec, counted=counted))
+    found = over_observing_clients(made, SimpleNamespace(spec=spec, counted=counted))
     np.testing.assert_allclose(np.diag(found.deviation_power), [8.0 / 4.0, 6.0 / 2.0])
     np.testing.assert_allclose(np.diag(found.local_power), [8.0 / 5.0, 6.0 / 3.0])
     np.testing.assert_allclose(np.diag(found.division), [2.0 / 5.0, 3.0 / 3.0])

@@ -155,7 +155,7 @@ class Rounds:
         best = run.best
         if best is None or (bound is not None and best.bound is not None and bound > best.bound):
             found, start = party.population(), run.starts[run.attempt]
-            population = None if found is None else of_those_who_saw(found, self.prepared)
+            population = None if found is None else over_observing_clients(found, self.prepared)
             run.best = Best(
                 bound, run.attempt, shared, population, party.jitter, start, self.prepared
             )
@@ -183,7 +183,7 @@ class Finish:
                 jnp.asarray(sums["noise"]),
                 jnp.asarray(float(len(senders))),
             )
-            population = of_those_who_saw(found, self.best.prepared)
+            population = over_observing_clients(found, self.best.prepared)
             self.run.best = replace(self.best, population=population)
         return Outcome(None)
 
@@ -227,7 +227,7 @@ def warn_of_cap(prepared: Prepared, party: ServerParty) -> None:
         )
 
 
-def of_those_who_saw(population: Population, prepared: Prepared) -> Population:
+def over_observing_clients(population: Population, prepared: Prepared) -> Population:
     """Means over the clients that observed an output: loadings of the others are zero, not small.
 
     Of T clients T_q did. Sums were divided by T, and for deviations by T − 1 (see `population_of`); T_q and
