@@ -1,8 +1,8 @@
 """Ctrl-C and a polite request to end (SIGTERM) unwind alike, so that nothing half written is left behind.
 
 Python raises in a handler wherever it happens to be. Inside a callback of the garbage collector, of which
-compiling runs many, the exception is printed and dropped: so what came is also remembered, and `raise_pending_signal` raises
-it at the next step of the work.
+compiling runs many, the exception is printed and dropped: so what came is also remembered, and
+`raise_pending_signal` raises it at the next step of the work.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class Starts:
         """Those that the first exchange compares, or another one for a restart."""
         run, prepared, plan = self.run, self.prepared, self.prepared.plan
         if run.attempt == 0:
-            return candidates.first(
+            return candidates.starts_to_compare(
                 prepared.spec,
                 prepared.scales,
                 compare=plan.inference.knows_bound,
@@ -81,7 +81,7 @@ class Starts:
         compared = run.compared or not prepared.spec.tied
         tried, number = run.starts[0], run.attempt
         return [
-            candidates.again(
+            candidates.restart(
                 prepared.scales, tried, compared=compared, attempt=number, seed=plan.seed
             )
         ]

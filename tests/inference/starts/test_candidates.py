@@ -28,16 +28,18 @@ def spec(kernel=None, outputs=1):
 
 
 def test_both_scales_are_tried_as_the_shared_one():
-    found = candidates.first(spec(), SCALES, compare=True)
+    found = candidates.starts_to_compare(spec(), SCALES, compare=True)
     assert [(s.shared, s.local) for s in found] == [(0.25, 0.02), (0.02, 0.25), (0.04, 0.25)]
     assert [s.shared_variance for s in found] == [0.6, 0.3, 0.3]
-    assert len(candidates.first(spec(), SCALES, compare=False)) == 1
-    assert len(candidates.first(spec(outputs=2), SCALES, compare=True)) == 1
+    assert len(candidates.starts_to_compare(spec(), SCALES, compare=False)) == 1
+    assert len(candidates.starts_to_compare(spec(outputs=2), SCALES, compare=True)) == 1
 
 
 @pytest.mark.parametrize("kernel", [RBF(3.0), Periodic(period=2.0)])
 def test_scales_that_were_given_leave_nothing_to_compare(kernel):
-    assert candidates.first(spec(kernel), SCALES, compare=True) == [candidates.usual(SCALES)]
+    assert candidates.starts_to_compare(spec(kernel), SCALES, compare=True) == [
+        candidates.with_long_shared(SCALES)
+    ]
 
 
 def test_another_start_must_be_clearly_better():
@@ -47,8 +49,10 @@ def test_another_start_must_be_clearly_better():
 
 
 def test_restarts_take_the_other_scale_and_then_decades():
-    first = candidates.usual(SCALES)
-    draw = [candidates.again(SCALES, first, compared=True, attempt=a, seed=3) for a in range(1, 17)]
+    first = candidates.with_long_shared(SCALES)
+    draw = [
+        candidates.restart(SCALES, first, compared=True, attempt=a, seed=3) for a in range(1, 17)
+    ]
     assert (draw[0].shared, draw[0].local) == (0.02, 0.25)
     scales = np.log10([[s.shared, s.local] for s in draw[1:]])
     assert np.ptp(scales, axis=0).min() > 1.5
@@ -63,10 +67,10 @@ def test_restarts_take_the_other_scale_and_then_decades():
 
 
 def test_a_start_is_read_back_from_arrays_and_from_older_files():
-    start = candidates.turned(SCALES)
+    start = candidates.with_short_shared(SCALES)
     assert candidates.Start.from_array(start.as_array()) == start
     assert candidates.Start.from_json(start.as_dict()) == start
-    assert candidates.Start.from_json(SCALES.as_dict()) == candidates.usual(SCALES)
+    assert candidates.Start.from_json(SCALES.as_dict()) == candidates.with_long_shared(SCALES)
 
 
 def test_open_periods_are_filled_in_and_given_ones_stay():

@@ -26,7 +26,7 @@ SHORTEST, LONGEST = 0.003, 0.5
 STRETCH = 2.0
 """A wave of period p has the variogram of a lengthscale of 0.16 p near zero; a fit ended at 0.35 p."""
 CLEARLY = 0.05
-"""Nats an observed cell by which another start must beat the usual one: neither is trained yet."""
+"""Nats an observed cell by which another start must beat the first: neither is trained yet."""
 LARGEST_MESSAGE = 2048
 """R Q M of a start that is tried beside the first: the statistics that clients send are its square."""
 
@@ -54,10 +54,10 @@ class Start:
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> Start:
         """What a model file holds; those of older files name the scales and not the layers."""
-        return usual(Scales(**values)) if "long" in values else Start(**values)
+        return with_long_shared(Scales(**values)) if "long" in values else Start(**values)
 
 
-def usual(scales: Scales) -> Start:
+def with_long_shared(scales: Scales) -> Start:
     """The long scale is shared, the short one local."""
     return Start(
         shared=scales.long,
@@ -68,7 +68,7 @@ def usual(scales: Scales) -> Start:
     )
 
 
-def turned(scales: Scales, *, factor: float = 1.0) -> Start:
+def with_short_shared(scales: Scales, *, factor: float = 1.0) -> Start:
     """The short scale, times `factor`, is shared, the long one local."""
     return Start(
         shared=min(factor * scales.short, scales.long),
@@ -87,7 +87,7 @@ def has_open_scale(spec: Spec) -> bool:
     )
 
 
-def first(
+def starts_to_compare(
     spec: Spec, scales: Scales, *, compare: bool, shared_is_short: bool = False
 ) -> list[Start]:
     """The starts that the first exchange compares; only one if there is no choice, or no way to choose.
@@ -97,14 +97,18 @@ def first(
     clients decides instead (`shared_scale`).
     """
     if not compare or not has_open_scale(spec):
-        return [usual(scales)]
+        return [with_long_shared(scales)]
     if not spec.tied:
-        return [turned(scales) if shared_is_short else usual(scales)]
-    return [usual(scales), turned(scales), turned(scales, factor=STRETCH)]
+        return [with_short_shared(scales) if shared_is_short else with_long_shared(scales)]
+    return [
+        with_long_shared(scales),
+        with_short_shared(scales),
+        with_short_shared(scales, factor=STRETCH),
+    ]
 
 
 def best_of(bounds: list[float | None], cells: float) -> int:
-    """The usual start, or the best of the others if its bound is clearly higher."""
+    """The first start, or the best of the others if its bound is clearly higher."""
     known = np.array([-np.inf if bound is None else bound for bound in bounds])
     found = int(np.argmax(known))
     return found if known[found] > known[0] + CLEARLY * cells else 0
@@ -115,13 +119,15 @@ def asks_between_clients(spec: Spec) -> bool:
     return not spec.tied and spec.inputs == 1 and has_open_scale(spec)
 
 
-def again(scales: Scales, tried: Start, *, compared: bool, attempt: int, seed: int) -> Start:
+def restart(scales: Scales, tried: Start, *, compared: bool, attempt: int, seed: int) -> Start:
     """Start number `attempt` ≥ 1: what was compared and not chosen, then scales over decades.
 
     Those are log-uniform and fill the square of (shared, local) evenly; `seed` moves them.
     """
     if compared and attempt == 1:
-        return turned(scales) if tried.shared == scales.long else usual(scales)
+        return (
+            with_short_shared(scales) if tried.shared == scales.long else with_long_shared(scales)
+        )
     from scipy.stats import qmc  # half a second to import, for a third start alone
 
     shift = np.random.default_rng([seed, 2]).random(2)
