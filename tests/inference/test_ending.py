@@ -21,9 +21,9 @@ SLACK = 0.1
     ],
 )
 def test_the_limit_of_rounds_is_convergence_only_where_it_is(bounds, word):
-    assert ending.how(bounds, converged=False, asked=False, slack=SLACK) == word
-    assert ending.how(bounds, converged=True, asked=False, slack=SLACK) == "converged"
-    assert ending.how(bounds, converged=False, asked=True, slack=SLACK) == "stopped"
+    assert ending.outcome(bounds, converged=False, stopped=False, slack=SLACK) == word
+    assert ending.outcome(bounds, converged=True, stopped=False, slack=SLACK) == "converged"
+    assert ending.outcome(bounds, converged=False, stopped=True, slack=SLACK) == "stopped"
 
 
 def history(bounds, ended, attempt=0):

@@ -151,7 +151,9 @@ class Rounds:
         warn_of_cap(self.prepared, party)
         shared = party.finish()
         bound = party.bounds[-1] if bound is not None else None
-        how = ending.how(party.bounds, converged=converged, asked=run.stop_asked, slack=slack)
+        ended = ending.outcome(
+            party.bounds, converged=converged, stopped=run.stop_asked, slack=slack
+        )
         best = run.best
         if best is None or (bound is not None and best.bound is not None and bound > best.bound):
             found, start = party.population(), run.starts[run.attempt]
@@ -160,7 +162,7 @@ class Rounds:
                 bound, run.attempt, shared, population, party.jitter, start, self.prepared
             )
         run.attempt += 1
-        return {"bound": bound, "ended": how}
+        return {"bound": bound, "ended": ended}
 
 
 @dataclass

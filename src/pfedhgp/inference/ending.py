@@ -34,19 +34,19 @@ def has_converged(bounds: Sequence[float], slack: float) -> bool:
     return most < slack and may_end(bounds, slack)
 
 
-def how(bounds: Sequence[float], *, converged: bool, asked: bool, slack: float) -> str:
+def outcome(bounds: Sequence[float], *, converged: bool, stopped: bool, slack: float) -> str:
     """What the last record of a training says of its end; `slack` is the tolerance of all clients in nats.
 
     At the limit of rounds, training has converged too if its last two gained no more than the tolerance.
 
-    >>> how([-9.0, -5.0, -4.99, -4.985], converged=True, asked=False, slack=0.1)
+    >>> outcome([-9.0, -5.0, -4.99, -4.985], converged=True, stopped=False, slack=0.1)
     'converged'
-    >>> how([-9.0, -5.0, -4.0, -3.0], converged=False, asked=False, slack=0.1)
+    >>> outcome([-9.0, -5.0, -4.0, -3.0], converged=False, stopped=False, slack=0.1)
     'limit'
     """
     if converged:
         return CONVERGED
-    if asked:
+    if stopped:
         return STOPPED
     gain = gain_a_round(bounds)
     still = gain is None or abs(gain) >= slack or not may_end(bounds, slack)
