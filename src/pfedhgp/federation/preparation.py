@@ -71,7 +71,7 @@ class Extent:
 
     def take(self, sums: Sums, senders: Sequence[str]) -> Outcome:
         where = (sums["histogram"], self.counted.x_centre, self.counted.x_spread)
-        width, crowd = self.counted.x_spread * np.sqrt(12.0), census.crowd(*where)
+        width, crowd = self.counted.x_spread * np.sqrt(12.0), census.limits_of_most_rows(*where)
         found = prepared(self.plan, self.counted, census.extent(*where), sums, width)
         if crowd is not None:
             found = replace(found, crowd=np.stack(crowd))

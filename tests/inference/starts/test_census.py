@@ -61,9 +61,9 @@ def binned(X: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def test_a_crowd_is_told_from_one_stray_row():
     rng = np.random.default_rng(1)
     X = rng.uniform(0.0, 10.0, (80, 2))
-    assert census.crowd(*binned(X)) is None
+    assert census.limits_of_most_rows(*binned(X)) is None
     X[7, 1] = 900.0
-    found = census.crowd(*binned(X))
+    found = census.limits_of_most_rows(*binned(X))
     assert found is not None
     lower, upper = found
     inside = (lower <= X) & (upper >= X)
@@ -73,7 +73,7 @@ def test_a_crowd_is_told_from_one_stray_row():
 
 def test_two_groups_of_rows_are_no_strays():
     X = np.concatenate([np.linspace(0, 1, 40), np.linspace(50, 51, 40)])[:, None]
-    assert census.crowd(*binned(X)) is None
+    assert census.limits_of_most_rows(*binned(X)) is None
 
 
 def test_a_wave_on_a_coarse_grid_is_no_noise():

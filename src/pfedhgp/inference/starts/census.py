@@ -102,7 +102,7 @@ STRETCHED = 4.0
 """A domain this many times as wide as nearly all of its rows need is stretched by the others."""
 
 
-def crowd(
+def limits_of_most_rows(
     counts: np.ndarray, centre: np.ndarray, spread: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """(lower, upper) around nearly all rows if a few others stretch the domain; None if none do.
