@@ -122,13 +122,13 @@ def test_only_failing_clients_have_their_jitter_raised_and_are_named():
     names, failed = ("fine", "wide", "wider"), np.array([False, True, True])
     start = np.array([1e-8, 1e-8, 1e-6])
     with pytest.warns(NumericsWarning, match=r"k\(Z_i, Z_i\) of clients 'wide', 'wider'"):
-        found = jitters.raised(start, failed, blocks, names)
+        found = jitters.with_more_jitter(start, failed, blocks, names)
     np.testing.assert_allclose(found, [1e-8, 1e-7, 1e-5])
     np.testing.assert_array_equal(start, [1e-8, 1e-8, 1e-6])
     with pytest.raises(
         NonFiniteError
     ) as caught:  # its factor is there: jitter is not what it lacks
-        jitters.raised(start, ~failed, blocks, names)
+        jitters.with_more_jitter(start, ~failed, blocks, names)
     assert (caught.value.client, caught.value.matrix) == ("fine", "I + HᵀΣ⁻¹H")
 
 

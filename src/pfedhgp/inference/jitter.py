@@ -32,11 +32,11 @@ def sufficient_jitter(block: GlobalBlock, jitter: float) -> float:
             return jitter
         if not gram:
             raise NonFiniteError(NO_KERNEL, matrix=SHARED)
-        jitter = tenfold(jitter, None, SHARED)
-        say_raised(SHARED, (), jitter)
+        jitter = next_jitter(jitter, None, SHARED)
+        warn_of_jitter(SHARED, (), jitter)
 
 
-def raised(
+def with_more_jitter(
     jitter: np.ndarray, failed: np.ndarray, blocks: ClientBlock, names: Sequence[str]
 ) -> np.ndarray:
     """The clients' jitters, tenfold for those whose bound failed because k(Z_i, Z_i) has no factor."""
@@ -47,12 +47,12 @@ def raised(
             raise NonFiniteError(NO_KERNEL, client=names[i], matrix=LOCAL)
         if factor[i]:
             raise NonFiniteError("the bound is not finite", client=names[i], matrix=WEIGHTS)
-        more[i] = tenfold(float(jitter[i]), names[i], LOCAL)
-    say_raised(LOCAL, [names[i] for i in who], float(more[who].max()))
+        more[i] = next_jitter(float(jitter[i]), names[i], LOCAL)
+    warn_of_jitter(LOCAL, [names[i] for i in who], float(more[who].max()))
     return more
 
 
-def tenfold(jitter: float, client: str | None, matrix: str) -> float:
+def next_jitter(jitter: float, client: str | None, matrix: str) -> float:
     """Ten times as much; an error beyond the largest."""
     if jitter >= LARGEST_JITTER:
         raise NumericsError(
@@ -64,7 +64,7 @@ def tenfold(jitter: float, client: str | None, matrix: str) -> float:
     return min(10.0 * jitter, LARGEST_JITTER)
 
 
-def say_raised(matrix: str, clients: Sequence[str], jitter: float) -> None:
+def warn_of_jitter(matrix: str, clients: Sequence[str], jitter: float) -> None:
     """The warning: which matrix, whose, and what its jitter is now."""
     shown = ", ".join(repr(name) for name in clients[:3])
     shown += f" and {len(clients) - 3} more" if len(clients) > 3 else ""

@@ -23,11 +23,11 @@ from pfedhgp.inference.arrays import State, below, stack_trees, tree_from_arrays
 from pfedhgp.inference.jitter import (
     LARGEST_JITTER,
     LOCAL,
+    next_jitter,
     not_finite,
-    raised,
-    say_raised,
     sufficient_jitter,
-    tenfold,
+    warn_of_jitter,
+    with_more_jitter,
 )
 from pfedhgp.inference.meanfield import bound as meanfield
 from pfedhgp.inference.meanfield import steps as meanfield_steps
@@ -239,10 +239,10 @@ class MeanFieldClients:
                     client=names[first],
                     matrix=LOCAL,
                 )
-            more = tenfold(float(same[first]), names[first], LOCAL)
-            say_raised(LOCAL, [names[first]], more)
+            more = next_jitter(float(same[first]), names[first], LOCAL)
+            warn_of_jitter(LOCAL, [names[first]], more)
         else:
-            more = float(raised(same, only, blocks, names)[first])
+            more = float(with_more_jitter(same, only, blocks, names)[first])
         self.jitter = np.full(len(names), more)
 
     def forget_last_reply(self) -> None:

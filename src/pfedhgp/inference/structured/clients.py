@@ -27,7 +27,7 @@ from pfedhgp.inference.arrays import (
     tree_from_arrays,
     tree_to_arrays,
 )
-from pfedhgp.inference.jitter import not_finite, raised
+from pfedhgp.inference.jitter import not_finite, with_more_jitter
 from pfedhgp.inference.protocols import Arrays
 from pfedhgp.inference.starts.budget import round_up, spacing
 from pfedhgp.inference.structured import client_step, long_series
@@ -203,7 +203,7 @@ class StructuredClients:
             failed = not_finite(found[1], len(self.jitter))
             if not failed.any():
                 return found
-            self.jitter = raised(self.jitter, failed, self.blocks, names)
+            self.jitter = with_more_jitter(self.jitter, failed, self.blocks, names)
 
     def _options(self) -> StepOptions:
         settings = self.settings
