@@ -11,7 +11,7 @@ from pfedhgp.errors import InputError
 from support.flower_processes import needs_flower
 
 needs_flower()
-from pfedhgp.federation.flower.superlink import FleetOnly, register  # noqa: E402
+from pfedhgp.federation.flower.superlink import AccessMiddleware, register  # noqa: E402
 
 pytestmark = pytest.mark.flower
 
@@ -31,7 +31,7 @@ def test_only_the_fleet_api_is_open_to_other_machines_and_only_when_keys_are_kno
     async def app(scope, receive, send):
         await send({"type": "http.response.start", "status": 200})
 
-    gate = FleetOnly(app, ready=tmp_path / "ready")
+    gate = AccessMiddleware(app, ready=tmp_path / "ready")
     assert _ask(gate, "/v1/fleet/activate-node", "10.0.0.7") == 503
     assert _ask(gate, "/v1/control/register-node", "127.0.0.1") == 200
     (tmp_path / "ready").touch()

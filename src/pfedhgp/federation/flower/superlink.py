@@ -156,7 +156,7 @@ def server_grid(address: Address, secret: bytes, run_id: int) -> Iterator[HttpGr
 # ----------------------------------------------------------------------- the SuperLink's process
 
 
-def may_pass(path: str, peer: str | None, here: str | None = None) -> bool:
+def is_allowed(path: str, peer: str | None, here: str | None = None) -> bool:
     """Sites use the Fleet API; everything else is for the server's own processes.
 
     If the SuperLink listens on one interface, those come from that interface's address, `here`.
@@ -164,7 +164,7 @@ def may_pass(path: str, peer: str | None, here: str | None = None) -> bool:
     return path.startswith(FLEET) or peer in LOCAL or (peer is not None and peer == here)
 
 
-class FleetOnly:
+class AccessMiddleware:
     """The outermost ASGI middleware. Sites are asked to come again until the file `ready` exists.
 
     Before that the server may not have registered their keys, and Flower's SuperNode gives up for good if
@@ -181,7 +181,7 @@ class FleetOnly:
         self.open = self.open or self.ready.exists()
         client, here = scope.get("client"), scope.get("server")
         addresses = (end[0] if end else None for end in (client, here))
-        if not may_pass(scope["path"], *addresses):
+        if not is_allowed(scope["path"], *addresses):
             await _refuse(scope, send, 404)
         elif scope["path"].startswith(FLEET) and not self.open:
             await _refuse(scope, send, 503)
@@ -198,13 +198,13 @@ async def _refuse(scope: Scope, send: Send, status: int) -> None:
 
 
 def main() -> None:
-    """`flower-superlink` behind `FleetOnly`."""
+    """`flower-superlink` behind `AccessMiddleware`."""
     from flwr.superlink import extensions
     from flwr.superlink.cli import flower_superlink
     from starlette.middleware import Middleware
 
     others, ready = extensions.get_middleware, Path(os.environ[READY])
-    extensions.get_middleware = lambda: (Middleware(FleetOnly, ready=ready), *others())
+    extensions.get_middleware = lambda: (Middleware(AccessMiddleware, ready=ready), *others())
     end_with_parent()
     flower_superlink()
 
