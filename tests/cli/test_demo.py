@@ -246,9 +246,9 @@ def test_the_reading_follows_the_numbers():
         names = (demo.FEDERATED, demo.ALONE, demo.POOLED)
         return {n: {**SCORES, "rmse": r} for n, r in zip(names, (ours, alone, pooled), strict=True)}
 
-    assert "40% less than the better of the two" in demo.reading(scores(3.0, 5.0, 9.0))
-    assert "70% less than the better of the two" in demo.reading(scores(3.0, 12.0, 10.0))
-    lost = demo.reading(scores(5.0, 4.0, 9.0))
+    assert "40% less than the better of the two" in demo.scores_in_words(scores(3.0, 5.0, 9.0))
+    assert "70% less than the better of the two" in demo.scores_in_words(scores(3.0, 12.0, 10.0))
+    lost = demo.scores_in_words(scores(5.0, 4.0, 9.0))
     assert "no gain over the per-station GP" in lost
     assert "less than" not in lost
     assert "93% of the readings" in lost

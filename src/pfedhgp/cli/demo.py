@@ -96,7 +96,7 @@ def demo(
             fitted[name] = train(name, split.train, size, seed=seed, quiet=quiet)
             seconds[name] = time.monotonic() - began
             raise_pending_signal()
-            scores[name] = judge(fitted[name], split.test)
+            scores[name] = score_model(fitted[name], split.test)
         model = fitted[FEDERATED]
         metrics = {
             "holdout": dict(kind="blocks", fraction=FRACTION, seed=seed, block_days=block_days),
@@ -128,7 +128,7 @@ def demo(
         result({**files, **told, **took, "next": command})
         return
     show_table(overall)
-    for text in (reading(overall), "", *zones_in_words(zones)):
+    for text in (scores_in_words(overall), "", *zones_in_words(zones)):
         print(textwrap.fill(text, min(shutil.get_terminal_size().columns, 100)))
     print(
         f"\nDone in {took['seconds']:.0f} s ({took['cpu_seconds']:.0f} s of processor time).\n"
@@ -260,7 +260,7 @@ def train(
         return model.fit(data, inputs=[INPUT], outputs=[OUTPUT])
 
 
-def judge(model: FederatedGP, test: Sequence[ClientRows]) -> dict[str, Any]:
+def score_model(model: FederatedGP, test: Sequence[ClientRows]) -> dict[str, Any]:
     """Scores on the held-out readings, in µg/m³."""
     from pfedhgp.estimator.evaluation import summarise
     from pfedhgp.gp.metrics import Scored
@@ -344,7 +344,7 @@ def show_table(scores: Mapping[str, Mapping[str, float]]) -> None:
     Console().print(table)
 
 
-def reading(scores: Mapping[str, Mapping[str, float]]) -> str:
+def scores_in_words(scores: Mapping[str, Mapping[str, float]]) -> str:
     """The table in words, which follow from the numbers, whichever model is best."""
     ours, alone, pooled = (scores[name] for name in (FEDERATED, ALONE, POOLED))
     best = min((ALONE, POOLED), key=lambda name: scores[name]["rmse"])

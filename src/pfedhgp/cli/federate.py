@@ -24,7 +24,7 @@ from pfedhgp.errors import InputError, PFedHGPWarning
 from pfedhgp.settings.config import SETTINGS, to_toml
 
 if TYPE_CHECKING:
-    from pfedhgp.cli.fit_from_files import Job
+    from pfedhgp.cli.fit_from_files import FitJob
     from pfedhgp.data.ingest import Ingested
     from pfedhgp.data.readers import Observations
     from pfedhgp.estimator import FederatedGP
@@ -61,7 +61,7 @@ def _check_device(device: str | None) -> None:
         )
 
 
-def train(job: Job, show: Any) -> FederatedGP:
+def train(job: FitJob, show: Any) -> FederatedGP:
     """Writes each client's rows where only its site reads them, and runs the federation."""
     from pfedhgp.cli.child import COMMAND
     from pfedhgp.federation.flower.certificates import make_certificates
@@ -148,7 +148,7 @@ def _write_rows(path: Path, client: Observations, data: Ingested) -> None:
     os.chmod(path, 0o600)
 
 
-def _assembled(job: Job, run: Path, members: list[Any]) -> FederatedGP:
+def _assembled(job: FitJob, run: Path, members: list[Any]) -> FederatedGP:
     """What the sites and the server found, as one model: for a trial, everything is on one machine."""
     from pfedhgp.base.checks import short
     from pfedhgp.cli.fit_from_files import estimator, words_of

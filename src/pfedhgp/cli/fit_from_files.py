@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Job:
+class FitJob:
     """What is fitted: settings, kernels that were read from them, rows, and where checkpoints go."""
 
     config: Config
@@ -46,7 +46,7 @@ class Job:
     quiet: bool
 
 
-Train = Callable[[Job, "Progress"], "FederatedGP"]
+Train = Callable[[FitJob, "Progress"], "FederatedGP"]
 """From a job and what shows its progress to a fitted model."""
 
 
@@ -88,7 +88,7 @@ def fit_from_files(
     more = diagnosing.hint(config, clients=len(data.training), federated=federated)
     if more is not None:
         say(more, quiet=quiet)
-    job = Job(config, kernels, data, stopped.folder, resume, quiet)
+    job = FitJob(config, kernels, data, stopped.folder, resume, quiet)
     try:
         model, report = _fitted_and_written(job, run, train or train_here, began)
     except (KeyboardInterrupt, Terminated):
@@ -106,7 +106,7 @@ def fit_from_files(
 
 
 def _fitted_and_written(
-    job: Job, run: Path, train: Train, began: float
+    job: FitJob, run: Path, train: Train, began: float
 ) -> tuple[FederatedGP, Path | None]:
     """The model, which is then in RUN with its scores, and the report's path."""
     config, data = job.config, job.data
@@ -189,7 +189,7 @@ def _check_device(device: str) -> None:
 # ----------------------------------------------------------------------------------------- the fit
 
 
-def estimator(job: Job, *, callbacks: Sequence[Any] = ()) -> FederatedGP:
+def estimator(job: FitJob, *, callbacks: Sequence[Any] = ()) -> FederatedGP:
     """The estimator that the settings ask for."""
     from pfedhgp.estimator import FederatedGP
 
@@ -198,7 +198,7 @@ def estimator(job: Job, *, callbacks: Sequence[Any] = ()) -> FederatedGP:
     return FederatedGP(**{**vars(settings), "callbacks": callbacks})
 
 
-def train_here(job: Job, show: Progress) -> FederatedGP:
+def train_here(job: FitJob, show: Progress) -> FederatedGP:
     """Fits in this process."""
     config, data = job.config, job.data
     if config.diagnose:
@@ -221,7 +221,7 @@ def train_here(job: Job, show: Progress) -> FederatedGP:
     return fitted
 
 
-def words_of(job: Job) -> dict[str, Any]:
+def words_of(job: FitJob) -> dict[str, Any]:
     """Kernels as the user wrote them, and the columns: for the model file."""
     columns, dropped = job.data.columns.to_json(), list(job.data.dropped)
     return {**kernel_words(job.config), "columns": {**columns, "dropped": dropped}}

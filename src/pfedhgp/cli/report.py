@@ -61,14 +61,14 @@ def report(
             wanted, separator = wanted_names(columns), delimiter_of(delimiter)
             given = observations_of(read_tables(data, wanted=wanted, delimiter=separator), columns)
         use_compilation_cache()
-        from pfedhgp.cli.resplit import Shown, parts_of, warn_of
+        from pfedhgp.cli.resplit import GivenRows, parts_of, warn_of
         from pfedhgp.diagnosis import files as class_files
         from pfedhgp.estimator import FederatedGP
         from pfedhgp.zones import files as zone_files
 
         this = str(spec["sha256"])
         model = FederatedGP.load(run)
-        parts = Shown() if given is None else parts_of(given, columns, model.model_)
+        parts = GivenRows() if given is None else parts_of(given, columns, model.model_)
         warn_of(parts.strangers, "not in the model, and not shown")
         warn_of(
             [each.name for each in parts.others],

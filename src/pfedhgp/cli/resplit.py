@@ -23,7 +23,7 @@ from pfedhgp.model.fitted import FittedModel
 
 
 @dataclass(frozen=True)
-class Shown:
+class GivenRows:
     """Rows of the fit, held-out rows, other rows of known clients, and names of unknown clients."""
 
     rows: Sequence[ClientRows] = ()
@@ -32,21 +32,21 @@ class Shown:
     strangers: tuple[str, ...] = ()
 
 
-def parts_of(given: Sequence[Observations], columns: Columns, model: FittedModel) -> Shown:
+def parts_of(given: Sequence[Observations], columns: Columns, model: FittedModel) -> GivenRows:
     """Splits the rows as the fit did."""
     known = [client for client in given if client.name in model.clients]
     strangers = tuple(client.name for client in given if client.name not in model.clients)
     ledger = model.metrics.get("data")
     holdout = model.metrics.get("holdout")
     if ledger is None and not holdout:  # saved from Python, with no record of held-out rows
-        return Shown(rows=client_rows(known, columns), strangers=strangers)
+        return GivenRows(rows=client_rows(known, columns), strangers=strangers)
     entries = ledger or {}
     same = [client for client in known if is_the_same(client, entries.get(client.name))]
     found = {client.name for client in same}
     others = [client for client in known if client.name not in found]
     training, test = _split(same, holdout, model)
     rows, held_out, apart = (client_rows(part, columns) for part in (training, test, others))
-    return Shown(rows, held_out, apart, strangers)
+    return GivenRows(rows, held_out, apart, strangers)
 
 
 def _split(

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from pfedhgp.cli import federate as federating
-from pfedhgp.cli.fit_from_files import Job
+from pfedhgp.cli.fit_from_files import FitJob
 from pfedhgp.errors import InputError, PFedHGPWarning
 from pfedhgp.federation.agreement import difference
 from pfedhgp.federation.envelope import Envelope
@@ -279,7 +279,7 @@ def test_federate_refuses_a_gpu_and_says_that_one_by_one_is_what_it_is(there, ru
     def start():
         settings = {**tomllib.loads(SETTINGS), "inference": {"batch": False}}
         config = configs.check(settings)
-        job = Job(config, Kernels.of(config), NOBODY, there / "RUN" / "checkpoint", False, True)
+        job = FitJob(config, Kernels.of(config), NOBODY, there / "RUN" / "checkpoint", False, True)
         with pytest.raises(Begun):
             federating.train(job, None)
 
