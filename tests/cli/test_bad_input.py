@@ -232,7 +232,10 @@ def test_columns_of_other_types_are_refused(run, tmp_path):
         (["--holdout", "last:1.5"], ["--holdout", "0 < F < 1"]),
         (["--noise", "loud"], ["--noise must be one of auto, scalar", "'loud'"]),
         (["--inducing", "many"], ["--inducing"]),
-        (["--layers", "global,locale"], ["--layers"]),
+        (
+            ["--layers", "global,locale"],
+            ["--layers must be some of global, deviation, local, got 'global, locale'"],
+        ),
         (["--layers", "deviation,local"], ["--layers", "global"]),
         (["--inference", "mean-field", "--restarts", "2"], ["--restarts", "mean-field"]),
         (["--inference", "magic"], ["--inference", "mean-field"]),

@@ -53,6 +53,19 @@ def test_help_lists_the_options(arguments, capsys):
     assert err == ""
 
 
+def test_help_names_defaults_that_are_found_out_later(capsys):
+    from pfedhgp.inference.registry import INFERENCES
+    from pfedhgp.zones.clustering import GRID, ClusterSettings
+
+    assert cli.main(["cluster", "--help"]) == 0
+    size = ClusterSettings().sketch_size(GRID)
+    assert f"Default: {size} per output." in " ".join(capsys.readouterr().out.split())
+    assert cli.main(["server", "--help"]) == 0
+    usual, mean_field = (INFERENCES[name]().rounds for name in ("structured", "mean-field"))
+    said = f"Default: as in --config, or {usual} (mean-field: {mean_field})."
+    assert said in " ".join(capsys.readouterr().out.split()).replace("mean- field", "mean-field")
+
+
 def test_version_is_the_packages_own(capsys):
     from importlib.metadata import version
 

@@ -155,7 +155,7 @@ def test_kernels_in_words(text, expected):
         ("gauss", "'gauss' is not a kernel"),
         ("rbf(1, 2)", "no more parameters"),
         ("rbf(period=1)", "takes lengthscale"),
-        ("rbf(1 mile)", "not a unit"),
+        ("rbf(1 mile)", "not a unit here; units are s, min, h, d, w, y, or second(s), minute(s)"),
         ("rbf(0)", "positive number"),
         ("periodic(1d, 2h)", "no unit"),
         ("rbf; rm", "';' is not understood"),

@@ -21,7 +21,7 @@ LONGEST = 60
 
 
 def shown(value: Any) -> str:
-    """`value` for a message: itself where it is plain and short, else what it is."""
+    """`value` for a message: itself if it is plain and short, or its type."""
     few = isinstance(value, list | tuple) and all(_plain(each) for each in value)
     text = repr(value) if few or _plain(value) else ""
     if text and len(text) <= LONGEST and text.isprintable():
@@ -123,6 +123,8 @@ def some_of(*known: str) -> Check:
     def check(value: Any, name: str) -> tuple[str, ...]:
         listed = (value,) if isinstance(value, str) else _listed(value)
         wanted = f"some of {', '.join(known)}"
+        if listed and all(isinstance(word, str) for word in listed):
+            value = ", ".join(listed)  # for the message: as one writes it in a command
         if not listed or not all(isinstance(word, str) and word in known for word in listed):
             raise refusal(name, wanted, value)
         if len(set(listed)) != len(listed):

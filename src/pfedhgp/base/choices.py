@@ -6,7 +6,7 @@ LAYERS = ("global", "deviation", "local")
 NOISES = ("scalar", "output", "full")
 LOCALS = ("inducing", "state-space")
 FORMS = ("white", "stationary", "free")
-"""Of the cycle layer."""
+"""Forms of the cycle layer."""
 SHARED_WHITE = "white-shared"
 """White noise that is estimated from all clients' cycles before training, as another form would be."""
 SHARINGS = ("shared", "client", "mixed")

@@ -32,7 +32,7 @@ def audit(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check an audit log: every line, in order, and the end.
+    """Check that no line of an audit log was changed, moved or removed.
 
     For a `federate` run it also checks the logs of the sites, in RUN/sites.
 

@@ -49,7 +49,9 @@ def cluster(
     choose: Annotated[
         str, typer.Option(help="How to choose the number of groups: eigengap or silhouette.")
     ] = "eigengap",
-    size: Annotated[int | None, typer.Option(help="Numbers in each client's sketch.")] = None,
+    size: Annotated[
+        int | None, typer.Option(help="Numbers in each client's sketch. Default: 240 per output.")
+    ] = None,
     seed: Annotated[
         int,
         typer.Option(help="Public seed of the sketch. A second seed reveals more about the rows."),

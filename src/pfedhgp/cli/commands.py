@@ -28,9 +28,9 @@ COMMANDS = {
     "report": "Write a report of a fitted model: one HTML file, no network.",
     "server": "Train with sites on their own machines.",
     "client": "Take part in a federation with rows that stay here.",
-    "federate": "Fit with a process for each client, which exchange sums alone.",
+    "federate": "Fit with one process for each client; the processes exchange only sums.",
     "certs": "Make a certificate authority, a server certificate and site keys.",
-    "audit": "Check an audit log: every line, in order, and the end.",
+    "audit": "Check that no line of an audit log was changed, moved or removed.",
     "reproduce": "Run the paper's experiments and write their results.",
 }
 """Each is the function (or the `app`) in the module of its name; the texts are their first lines."""

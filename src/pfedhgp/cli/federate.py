@@ -37,7 +37,7 @@ PRIVATE, PREFIX = "private", "pfedhgp-"
 
 @fit_options
 def federate(**options: Any) -> None:
-    """Fit with a process for each client, which exchange sums alone.
+    """Fit with one process for each client; the processes exchange only sums.
 
     A whole federation on this machine, for a trial. Everything else is as in `fit`.
 

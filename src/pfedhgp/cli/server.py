@@ -37,7 +37,11 @@ def server(
         str, typer.Option(metavar="HOST:PORT", help="The address that sites connect to.")
     ] = "0.0.0.0:9092",
     rounds: Annotated[
-        int | None, typer.Option(min=1, help="Maximum number of training rounds.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Maximum number of training rounds. Default: as in --config, or 10 (mean-field: 20).",
+        ),
     ] = None,
     timeout: Annotated[
         float, typer.Option(help="Seconds that an exchange waits for the sites.")

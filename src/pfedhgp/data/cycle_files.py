@@ -32,7 +32,7 @@ class CycleSet:
     label: tuple[str, ...] | None = None
     block: tuple[str, ...] | None = None
     named: bool = True
-    """Whether `channels` were named by whoever made the cycles; else they are only numbered."""
+    """Whether `channels` were named by whoever made the cycles; if not, they are only numbered."""
 
     def take(self, which: npt.NDArray[Any]) -> CycleSet:
         """Some of the cycles, by number or by mask."""

@@ -22,7 +22,7 @@ class Table:
     frame: pl.DataFrame
     line_of: np.ndarray | None = None
     sha256: str = ""
-    """Of the file, as it was read."""
+    """Hash of the file as it was read."""
 
     def __len__(self) -> int:
         return self.frame.height

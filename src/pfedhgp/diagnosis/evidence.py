@@ -37,7 +37,7 @@ class Novelty:
     span: FloatArray
     """How many those are, (C, K); all cells if there is no span"""
     given_the_rest: FloatArray
-    """Of each channel given the others, within the span, (C, K, Q); NaN if a cycle lacks the channel"""
+    """For each channel given the others, within the span, (C, K, Q); NaN if a cycle lacks the channel"""
     span_each: FloatArray
     """How many those are, (C, K, Q)"""
 

@@ -226,7 +226,7 @@ def _from_factors(view: AtInputs) -> ClassGaussian:
 def low_rank(matrix: FloatArray, tolerance: float) -> FloatArray:
     """F (n, k) with F Fᵀ = `matrix` up to a PSD rest of trace ≤ tolerance, by pivoted Cholesky.
 
-    It also stops at rounding errors; else a smooth kernel's residual would seem to have full rank.
+    It also stops at rounding errors, or a smooth kernel's residual would seem to have full rank.
     """
     left = np.diagonal(matrix).copy()
     F = np.zeros((len(matrix), len(matrix)), order="F")

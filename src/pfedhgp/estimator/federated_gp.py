@@ -256,8 +256,8 @@ class FederatedGP(ModelSettings):
         """Adds a new client on the frozen global block: only its own block is fitted, nothing is sent.
 
         q(v_g) stays what the other clients made it; the new client's own layers are exact given it. y may
-        be cycles (C, Q, n) on the grid X; in a model with a cycle layer y is else one cycle, and the new
-        client has the shared layer.
+        be cycles (C, Q, n) on the grid X. In a model with a cycle layer, any other y counts as one cycle,
+        and the new client gets the shared cycle layer.
         """
         from pfedhgp.inference.structured.adoption import adopt
 

@@ -124,7 +124,7 @@ class ClientGroup:
             ordered = (in_order(client) if in_time else client for client in self.clients)
             self.scaled = tuple(scaling.rows(client) for client in ordered)
         if any(np.any(a[name] != known) for name, known in self.scaling.as_arrays().items()):
-            raise MessageError("the rows were scaled otherwise before: start the run again")
+            raise MessageError("the server sent another scaling than before: start the run again")
         return self.scaling
 
     def _on_start(self, request: Message) -> list[dict[str, np.ndarray]]:

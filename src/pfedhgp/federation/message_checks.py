@@ -5,7 +5,7 @@ shapes and within their ranges. Size is limited: a reply may have four times the
 request four times those of the largest of its kind that the settings allow. The round of a request follows
 from its exchange.
 
-Of the schema's symbols the model gives d, Q, R, k and P. M, E, F and B are in the request: the server chooses
+The model gives the schema's symbols d, Q, R, k and P. M, E, F and B are in the request: the server chooses
 them within the plan's limits, and both sides read them from its arrays.
 """
 
@@ -100,7 +100,7 @@ class Case:
         return tree_to_arrays(kernels)
 
     def length(self, name: str, most: int, axis: int = 0) -> int:
-        """Of a matrix of the request, which may come from anywhere: it is checked before it is believed."""
+        """Rows or columns of a matrix in the request, which may come from anywhere and is checked first."""
         array = self.request.get(name)
         if array is None or array.ndim != 2 or array.shape[axis] > most:
             side = ("rows", "columns")[axis]

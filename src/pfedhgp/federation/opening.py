@@ -93,7 +93,7 @@ def warn_of_fewer(prepared: Prepared) -> None:
 def allow_for_residual(prepared: Prepared, start: Start, inputs: np.ndarray) -> Start:
     """Starts the noise no smaller than what the inducing inputs leave out.
 
-    The bound charges that variance in units of the noise, and would else be best with no loadings at all.
+    The bound charges that variance in units of the noise. With less noise it would be best without loadings.
     """
     if not prepared.spec.latents:
         return start

@@ -86,7 +86,7 @@ class Prepared:
     shared_is_short: bool = False
     """Whether clients have the shorter of the two scales in common"""
     periods: np.ndarray | None = None
-    """Of the inputs, in the data's units, if a kernel leaves its period open"""
+    """Starting period of each input, in the data's units, if a kernel leaves its period open"""
     crowd: np.ndarray | None = None
     """(lower, upper) of nearly all rows, if a few others stretch the domain"""
     cycles: CycleServer | None = None

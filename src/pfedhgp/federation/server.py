@@ -124,7 +124,7 @@ class Server:
 # ----------------------------------------------- the state between two exchanges, for checkpoints
 
 COUNTERS = ("round", "exchanges", "attempt", "stop_asked", "present", "compared", "learn")
-"""Of `RunState`, kept by their names."""
+"""Fields of `RunState` that a checkpoint keeps by their names."""
 
 
 def state_of(plan: Plan, run: RunState, current: Phase | None) -> State:

@@ -116,7 +116,7 @@ class Rounds:
     chosen: int = 0
     """Which of the compared starts this is"""
     number: int = 1
-    """Of the next round in this training"""
+    """Number of the next round in this training"""
     kind: ClassVar[str] = "round"
 
     def request(self) -> dict[str, np.ndarray]:
@@ -232,8 +232,8 @@ def warn_of_cap(prepared: Prepared, party: ServerParty) -> None:
 def over_observing_clients(population: Population, prepared: Prepared) -> Population:
     """Means over the clients that observed an output: loadings of the others are zero, not small.
 
-    Of T clients T_q did. Sums were divided by T, and for deviations by T − 1 (see `population_of`); T_q and
-    T_q − 1 are right.
+    T_q of T clients did. Sums were divided by T, and for deviations by T − 1 (see `population_of`). The right
+    divisors are T_q and T_q − 1.
     """
     counted = prepared.counted
     T, T_q = counted.clients, np.maximum(counted.sums["y_clients"], 1.0)

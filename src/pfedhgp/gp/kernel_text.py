@@ -28,7 +28,7 @@ PARAMETERS = dict.fromkeys(KERNELS, ("lengthscale",)) | {
     "periodic": ("period", "lengthscale"),
     "rational_quadratic": ("lengthscale", "alpha"),
 }
-"""Of each kernel, in the order in which values without a key are taken."""
+"""Each kernel's parameters, in the order in which values without a key are taken."""
 _DAY = 86400.0
 UNITS = {
     **dict.fromkeys(("s", "second", "seconds"), 1.0),
@@ -223,7 +223,10 @@ class _Parser:
         unit = self.word
         if unit is not None:
             if unit.lower() not in UNITS or key == "alpha":
-                raise self.refuse(f"{unit!r} is not a unit here; units are s, min, h, d, w, y")
+                raise self.refuse(
+                    f"{unit!r} is not a unit here; units are s, min, h, d, w, y, or second(s), minute(s), "
+                    "hour(s), day(s), week(s), year(s)"
+                )
             if name == "periodic" and key == "lengthscale":
                 raise self.refuse("the lengthscale of periodic is relative to the wave: no unit")
             value *= UNITS[unit.lower()]

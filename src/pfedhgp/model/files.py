@@ -70,7 +70,7 @@ def save(
 ) -> None:
     """Writes `model` into the folder `path`; an existing model stays unless `overwrite`.
 
-    Of what else is in the folder, names in `stay` stay.
+    Other files in the folder are removed, except those named in `stay`.
 
     Settings come back as JSON has them: tuples as lists. In the history and the messages, numbers
     that are not finite come back as None.

@@ -48,11 +48,11 @@ class FittedModel:
     history: list[dict[str, Any]] = field(default_factory=list)
     messages: list[dict[str, Any]] = field(default_factory=list)
     metrics: Mapping[str, Any] = field(default_factory=dict)
-    """Scores on held-out rows and what else was measured of the fit; JSON, in the data's own units."""
+    """Scores on held-out rows and other measurements of the fit; JSON, in the data's own units."""
     cycle_layer: CycleLayer | None = None
     """(Ψ, Σ_ε) that the clients share, and that a client never seen gets; None without a cycle layer."""
     client_layers: Mapping[str, CycleLayer] = field(default_factory=dict)
-    """Of clients that have one of their own, on the same basis."""
+    """Those of clients with a cycle layer of their own, on the same basis."""
 
     @property
     def outputs(self) -> int:

@@ -8,7 +8,7 @@ and r_a(x, x') = k(x, x') − a(x)ᵀa(x') is what the inducing inputs do not ca
 D S Dᵀ + H*_c W⁻¹ H*_cᵀ + R*, D = H*_g − H*_c G, in factors: PSD by construction.
 
 Where a client's parameters were averaged, its layers also tilt with them: f(x) gains tilt(x) e, e ~ N(0, I),
-which is no matter of latents alone, since loadings are among the parameters.
+which does not follow from the latents alone, because loadings are among the parameters.
 
 An unseen client has the global layer's posterior, and latents that nothing is known of: T = 0, and
 r is their prior.
@@ -54,7 +54,7 @@ class Predictor(eqx.Module):
     tangents: Tangents | None = None
     """The three of a client whose parameters were averaged."""
     states: LocalStates | None = None
-    """Of a state-space local layer, which has no local basis; `block` is then there."""
+    """Those of a state-space local layer. It has no local basis, and `block` is given."""
 
     @property
     def counts(self) -> tuple[int, int, int]:

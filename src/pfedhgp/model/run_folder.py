@@ -1,7 +1,7 @@
 """A folder that is written whole or not at all, and whose files are what its spec.json says.
 
-spec.json lists the SHA-256 of every other file under `files`, and its own, of all else in it, under
-`sha256`.
+spec.json lists the SHA-256 of every other file under `files`. Under `sha256` it has the hash of its own
+content without that entry.
 """
 
 from __future__ import annotations

@@ -20,11 +20,11 @@ class Kind:
     """What values a setting may have, in Python, in a file and on the command line."""
 
     check: Check
-    """Of a value given in Python: returns it as plain Python, or refuses it."""
+    """Checks a value given in Python: returns it as plain Python, or refuses it."""
     option: Any = str
     """The type in which the command line reads it."""
     written: Check | None = None
-    """Of a value in a file, if it is written in another form there."""
+    """Checks a value in a file, if it is written in another form there."""
     read: Callable[[Any], Any] = _as_it_is
     """From what the command line read to what a file would have."""
 

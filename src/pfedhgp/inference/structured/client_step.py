@@ -108,8 +108,8 @@ def log_prior(
     """B̃ ~ N(0, φ), B_l ~ N(0, 1), log kernel parameters and log σ² ~ N(anchor, 2²).
 
     No part of a reported ELBO. In a model without loadings B_l is a standard deviation, and log B_l² ~
-    N(anchor, 2²) too: else a client whose rows say nothing of its local layer would be sure that there
-    is none. Without the prior of log σ² it takes its noise to nothing: the layers explain every row.
+    N(anchor, 2²) too: without it, a client whose rows say nothing about its local layer would be sure
+    that there is none. Without the prior of log σ², noise goes to nothing: the layers explain every row.
     """
     gaps = jax.tree.map(lambda a, b: jnp.sum((a - b) ** 2), free.kernels, anchor.kernels)
     gap = sum(jax.tree.leaves(gaps), start=free.noise.log_gap(anchor.noise))
@@ -357,7 +357,7 @@ def batched_opening(
 
 
 def some_rows(rows: Rows, count: int) -> Rows:
-    """All rows, or `count` to twice as many at equal steps: a noise level is no matter of a million."""
+    """All rows, or `count` to twice as many at equal steps: enough rows to find a noise level."""
     step = rows.X.shape[0] // count
     if step < 2 or rows.scatter is not None or rows.cycles is not None:
         return rows

@@ -135,8 +135,8 @@ class _Pool(Generic[Task]):
                 self.change.notify_all()
 
     def _take(self) -> Task | None:
-        """The next task. Kinds that nobody has opened come first, from the last of the list: what is slow to
-        compile and waits for nothing would else be left for the end, with one thread busy."""
+        """The next task. Kinds that nobody has opened come first, from the last of the list. Otherwise what
+        is slow to compile and waits for nothing would be left for the end, with one thread busy."""
         with self.change:
             while self.waiting:
                 for wanted_cold in (True, False):
