@@ -1,4 +1,4 @@
-"""What a fit is doing: phases, rounds, bound, time left. A bar on a terminal or in a notebook, else lines.
+"""What a fit is doing: phases, rounds, bound, time left. A bar, or lines in a log.
 
     with progress(rounds=10) as show:
         FederatedGP(rounds=10, callbacks=[show]).fit(sites)
@@ -152,7 +152,7 @@ class _Lines:
 
 
 class _Clock:
-    """Rounds done and seconds left for rounds; the first record came after compilation, and is no measure."""
+    """Rounds done and seconds left for rounds; the first record includes compilation and does not count."""
 
     def __init__(self, total: int, start_is_round: bool, after: Sequence[str] = ()) -> None:
         self.total, self.start_is_round, self.after = total, start_is_round, after
@@ -164,11 +164,11 @@ class _Clock:
         return time.monotonic() - self.began
 
     def tick(self, record: dict[str, Any]) -> tuple[int, float | None]:
-        """(rounds done, seconds left at most or None while there is no telling)"""
+        """(rounds done, most seconds left, or None while that is unknown)"""
         done = record["round"] + 1 if self.start_is_round else record["round"] - record["attempt"]
         now = time.monotonic()
         if self.first is None:
-            # The next round compiles the training step: it is no measure either.
+            # The next round compiles the training step, so it does not count either.
             self.first = (done + 1, now)
             return done, None
         if done <= self.first[0]:

@@ -54,7 +54,7 @@ def _of_the_command(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """What is no setting of the model or of the data."""
+    """Options that are not settings of the model or the data."""
 
 
 def _in_panel(own: inspect.Parameter) -> inspect.Parameter:

@@ -29,7 +29,7 @@ Insecure = Annotated[
     bool, typer.Option("--insecure", help="No TLS and no keys, only on 127.0.0.1: for trials.")
 ]
 
-# Of `reproduce`: every study has a folder of results, which it goes on with.
+# For `reproduce`: every study has a folder of results, from which it can resume.
 StudyFolder = Annotated[
     Path, typer.Option("--out", help="Folder for results. An unfinished study in it is resumed.")
 ]

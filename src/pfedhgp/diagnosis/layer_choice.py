@@ -70,7 +70,7 @@ ALL_LAYERS = tuple(
 LEAST = 4
 """Complete cycles that a choice needs of each class."""
 SHORT, MANY = 200, 20
-"""Layers of a class's own are tried with at most so many samples and at least so many complete cycles."""
+"""A class tries layers of its own if cycles have at most SHORT samples and it has MANY complete ones."""
 
 
 def complete(cycles: FloatArray) -> npt.NDArray[np.bool_]:
@@ -79,7 +79,7 @@ def complete(cycles: FloatArray) -> npt.NDArray[np.bool_]:
 
 
 def candidates_for(cycles: Mapping[str, FloatArray], samples: int) -> tuple[Candidate, ...]:
-    """Every form and sharing if cycles are short and each class has many; else one layer for all classes.
+    """Every form and sharing if cycles are short and each class has many; if not, one layer for all.
 
     A class's own covariance needs many cycles of the class; with long cycles it takes minutes per class.
     """

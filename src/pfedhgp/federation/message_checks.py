@@ -237,7 +237,7 @@ def check_request(request: Envelope, plan: Plan, last: tuple[int, int] | None = 
         except MessageError as error:
             raise Refused("malformed", str(error)) from None
         check_arrays(arrays, expected)
-    # The delivery is no server's request and has no hash: nothing is answered to it.
+    # The delivery has no hash, because no arrays come back.
     if request.block != ("" if request.kind == DELIVER else hash_arrays(own)):
         raise Refused("malformed", "the hash is not that of the arrays")
     _check_round(request, plan, last)

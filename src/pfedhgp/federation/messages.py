@@ -21,7 +21,7 @@ SCHEMA = 2
 
 @dataclass(frozen=True)
 class Message:
-    """One message, either way. `block` is the hash of the global block that it speaks of."""
+    """One message, either way. `block` is the hash of the request's arrays."""
 
     kind: str
     round: int

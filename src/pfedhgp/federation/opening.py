@@ -20,7 +20,7 @@ from pfedhgp.model.blocks import GlobalBlock
 from pfedhgp.model.spec import Spec, starting_kernels
 
 MUCH_TOO_FEW = 1.0
-"""Given budgets that cost more than so many nats an observed cell are helped by moving their inputs."""
+"""Inducing inputs move if a given budget costs more than this, in nats per observed cell."""
 LEAST_NOISE = 0.01
 """Starting noise may be far too small; here it counts as this, at least."""
 

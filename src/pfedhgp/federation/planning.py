@@ -206,7 +206,7 @@ def fitted_model(
 
 
 def kept_settings(settings: ModelSettings, server: Server) -> dict[str, Any]:
-    """The settings as JSON has them, and what else a loaded model needs: starting scales, the bound.
+    """The settings as JSON has them, and what a loaded model also needs: starting scales, the bound.
 
     Kernels are kept as arrays with the model; callbacks are code, and are not kept.
     """

@@ -103,7 +103,7 @@ class Cycles:
 
 
 def after_preparation(run: RunState, found: Prepared) -> Phase:
-    """The cycle layer if there is one, else the start of training."""
+    """The cycle layer if there is one, or the start of training."""
     plan = found.plan
     if plan.cycles is None:
         run.prepared = found

@@ -81,7 +81,7 @@ class CycleLayer:
     """Σ_ε, (Q, Q)"""
     form: str
     worth: float = 0.0
-    """A free layer is a mean over so many degrees of freedom, including those that its target counts for.
+    """Degrees of freedom that a free layer is a mean over, including those that its target counts for.
     0 if that is not known; it is not kept in files."""
 
     @property

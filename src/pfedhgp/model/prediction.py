@@ -62,8 +62,8 @@ class Prediction:
     up to the total's: layers are anti-correlated (see `Layer`); `cross_covariance` says how much.
 
     `known` is False for a client that the model has not seen. Such a prediction is the
-    population's: the global layer's mean, and the variance of the global layer (with what it may owe
-    to the clients' deviations, see `pfedhgp.model.undetermined`), of a typical deviation, of a
+    population's: the global layer's mean, and the variance of the global layer (with the error in
+    its split from the deviations, see `pfedhgp.model.undetermined`), of a typical deviation, of a
     typical local layer and of the mean noise. Between inputs its deviation is correlated by the
     mean of the global kernels. Its local layer is the same at equal inputs and
     uncorrelated between different ones, because the server does not know local kernels: joint

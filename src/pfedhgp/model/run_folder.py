@@ -28,7 +28,7 @@ FORMAT, VERSION = "pfedhgp-run", 1
 SPEC = "spec.json"
 PARTS = (SPEC, "global.safetensors", "clients", "metrics.json", "messages.jsonl")
 OTHERS = ("report.html", "checkpoint", "zones", "classified.json")
-"""What else may lie in a RUN folder; it goes when the model is replaced."""
+"""Other files of a RUN folder; they are removed when the model is replaced."""
 STAY = ("sites", "participation.jsonl", "audit.jsonl", "audit.head")
 """What a federation keeps there; it stays when the model is replaced."""
 NO_PLACE = (
@@ -106,7 +106,7 @@ def check_target(target: Path, *, overwrite: bool, how: str = "--overwrite") -> 
         return
     if not target.is_dir():
         raise InputError(f"{target} is a file: choose a folder for the model")
-    # What a killed process left half written is no part of anything.
+    # What a killed process left half written does not count.
     there = {p.name for p in target.iterdir() if not p.name.startswith(".pfedhgp-")}
     strange = sorted(there - {*PARTS, *OTHERS, *STAY})
     if strange:

@@ -52,7 +52,7 @@ def _tile(value: str, key: str, label: str) -> dict[str, str]:
 
 
 def overview(found: Gathered) -> dict[str, Any] | None:
-    """The first output of all clients shown: lines where they are few and smooth, else strips."""
+    """The first output of all clients shown: lines if they are few and smooth, or strips."""
     if "global" not in found.layers:
         return None
     slices = {name: view.slices[0] for name, view in found.views.items()}

@@ -46,7 +46,7 @@ SETTINGS: dict[str, Any] = {
     "axes.titleweight": "normal",
     "axes.titlelocation": "left",
     "axes.titlepad": 8.0,
-    "axes.titley": 1.0,  # else matplotlib looks for a free place, which takes a quarter of the time
+    "axes.titley": 1.0,  # spares matplotlib the search for a free place, a quarter of its time
     "axes.labelsize": 11.5,
     "axes.spines.top": False,
     "axes.spines.right": False,

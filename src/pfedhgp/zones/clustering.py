@@ -55,7 +55,7 @@ class ClusterSettings:
     draws: int = DRAWS
 
     def checked(self, clients: int) -> ClusterSettings:
-        """The same for a model of so many clients, with the default method filled in."""
+        """The same settings, checked for this number of clients, with the default method filled in."""
         if self.distance not in DISTANCES:
             known = ", ".join(DISTANCES)
             raise InputError(f"`distance` must be one of {known}, got {self.distance!r}")
@@ -73,7 +73,7 @@ class ClusterSettings:
         )
 
     def sketch_size(self, cells: int) -> int:
-        """Numbers in a sketch of a function with so many values on the grid."""
+        """Numbers in a sketch of a function with `cells` values on the grid."""
         size = max(2, round(SHARE * cells)) if self.size is None else self.size
         whole_number = isinstance(size, int | np.integer) and not isinstance(size, bool)
         if not whole_number or not 1 <= size <= cells:

@@ -110,7 +110,7 @@ class Attack:
         Cov(y, s) = K_xg Ω,   Var(s) = ΩᵀVΩ + step²/12,
         V = K_gx C⁻¹ K_xg = prior − posterior covariance of the client's own layers,
     so ŷ = global + K_xg Ω Var(s)⁻¹ s. K is the prior that inference uses, with its inducing inputs if any.
-    The truth is the client's rows if given, else its fitted function on the grid, with V instead of K_xg.
+    The truth is the client's rows if given, or its fitted function on the grid, with V instead of K_xg.
     The variance and the coverage, which are sent too, do not depend on the targets.
     """
 

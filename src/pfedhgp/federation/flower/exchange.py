@@ -193,7 +193,7 @@ class Engine:
         end = began + self.patience.timeout
         away = (
             {n for n, e in envelopes.items() if e.counted < e.exchange - 1}
-            if self.roster.counted  # else it is the first exchange: all sites are new
+            if self.roster.counted  # if none was counted, all sites are new
             else set()
         )
         waiting = set(envelopes)

@@ -25,7 +25,7 @@ SIZES = (4, 8, 12, 20, 32, 48, 72, 100, 150, 200, 300, 400, 512)
 CLOSEST = 1e-4
 """No floor on a lengthscale is lower, in the unit box: rows may coincide along one of several inputs."""
 ALL_ROWS = 64
-"""A client with at most so many distinct inputs has an inducing input at each: then its layer is exact."""
+"""A client with at most this many distinct inputs has an inducing input at each, so its layer is exact."""
 
 
 def tolerance(noise_variance: float, layer_variance: float, cells: float) -> float:

@@ -6,7 +6,7 @@ Deviations, local functions and noise are independent between clients, so that C
 alone, whatever the loadings. Each client sums its standardised outputs over bins of the one input, and the
 products of its own bins; the products of the total less those are the pairs of different clients.
 
-Bins are so wide that a client has four rows in each in the mean. One with fewer than two says nothing, and
+Bins are so wide that a client has four rows in each on average. A client with fewer than two sends zeros, and
 bins with a single row are left out: what is sent are sums of rows, never one of them.
 """
 

@@ -43,9 +43,9 @@ LOUDER = np.log(4.0) * np.arange(8)
 """Multiples of the starting noise, as logarithms, among which a client chooses when training opens."""
 
 MANY_ROWS = 4096
-"""With more than twice as many rows, a client chooses on about so many of them, at equal steps."""
+"""With more than twice as many rows, a client chooses on about this many of them, at equal steps."""
 OPENING_ROWS = 1024
-"""With a long series, it chooses on so many of its first rows."""
+"""With a long series, it chooses on this many of its first rows."""
 
 
 class StepOptions(NamedTuple):

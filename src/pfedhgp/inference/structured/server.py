@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 LOADINGS_EVALUATIONS = 60
-"""Of the search for B_g, in each of the server's steps."""
+"""Most evaluations in the search for B_g, in each of the server's steps."""
 USUAL_NOISE, USUAL_WEIGHT = 0.01, 4.0
 """The noise expected before any client has replied, in scaled units, and how many clients that counts for."""
 

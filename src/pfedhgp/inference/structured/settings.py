@@ -69,7 +69,7 @@ class Structured:
     chunk: int = 1024
     patience: int = 4
     probes: int = 0
-    """More than 0: clients search at the broadcast q(v_g), its spread by so many random columns, and not on
+    """More than 0: clients search at the broadcast q(v_g), its spread by this many random columns, and not on
     the cavity bound. For long series with state-space local layers and no deviation: see `long_series`."""
     learn_shared: bool = True
     """Whether θ_g moves. If not, kernels of the global layer stay as given; B_g and φ are learned."""

@@ -78,7 +78,7 @@ class Surrogate(eqx.Module):
     def _transport_anywhere(
         self, structure: Structure, target: GlobalBlock, jitter: Array | float
     ) -> Array:
-        """T for any inducing inputs: exact if they are the same, else the conditional mean."""
+        """T for any inducing inputs: exact if they are the same, or the conditional mean."""
         old, new = self.block.basis(jitter), target.basis(jitter)
         T = new.project_from(old)
         if target.inputs.shape == self.block.inputs.shape:

@@ -68,7 +68,7 @@ def write_synthetic(
 
 
 def _known(order: Sequence[str], wanted: Sequence[str], there: set[str]) -> list[str]:
-    """What is wanted and what else is there, in the order of the table."""
+    """Names that are wanted or there, in the order of the table."""
     return [name for name in order if name in there or name in wanted]
 
 

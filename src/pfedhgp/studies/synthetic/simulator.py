@@ -74,7 +74,7 @@ def deviation_kernel(scenario: Scenario, x: Array, z: Array, lengthscale: float)
 
 
 def draw(rng: np.random.Generator, K: Array) -> Array:
-    """N(0, K), by Cholesky with relative jitter 1e-10, else by eigenvalues cut off at zero."""
+    """N(0, K), by Cholesky with relative jitter 1e-10, or if that fails by eigenvalues cut off at zero."""
     white = rng.standard_normal(len(K))
     try:
         return np.linalg.cholesky(K + 1e-10 * np.mean(np.diag(K)) * np.eye(len(K))) @ white

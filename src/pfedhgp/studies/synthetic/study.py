@@ -34,8 +34,8 @@ KEY = ("scenario", "model", "run")
 LEAST = {"seed": 0, "clients": 1, "rows": 2, "grid": 2, "curve_runs": 0}
 NEEDS = ("metrics", "coverage", "curve")
 QUICK_TO_COMPILE = ("--xla_gpu_autotune_level=0", "--xla_gpu_enable_triton_gemm=false")
-"""Matrices are small and a study is short: trying out kernels for them takes five times as long as all else
-that a compilation does."""
+"""Matrices are small and a study is short: trying out kernels for them takes five times as long as the
+rest of a compilation."""
 
 
 @dataclass(frozen=True)
