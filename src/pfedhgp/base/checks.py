@@ -100,7 +100,7 @@ def flag(value: Any, name: str) -> bool:
 
 
 def _listed(value: Any) -> tuple[Any, ...]:
-    """What a list, a tuple or an array holds; nothing for what is none of them."""
+    """What a list, a tuple or an array holds; nothing for anything else."""
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         return ()
     return tuple(value)

@@ -49,7 +49,7 @@ class Agreement:
 
     @staticmethod
     def of(config: Config) -> Agreement:
-        """From a server's settings; datetimes have to be named, for there is no file to see them in."""
+        """From a server's settings; datetimes must be named, because there is no file to find them in."""
         for given, name in ((config.inputs, "inputs"), (config.outputs, "outputs")):
             if not given:
                 raise InputError(f"`{name}` in [data] is missing: the columns that every site has")

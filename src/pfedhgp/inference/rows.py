@@ -148,5 +148,5 @@ def _grown(rows: Rows, extra: int, patterns: int, rank: int) -> Rows:
 def _longer(
     array: np.ndarray | Array, *more: int, mode: Literal["constant", "edge"] = "constant"
 ) -> Array:
-    """The array with so many more entries at the end of each axis."""
+    """The array with this many more entries at the end of each axis."""
     return jnp.asarray(np.pad(np.asarray(array), [(0, count) for count in more], mode=mode))

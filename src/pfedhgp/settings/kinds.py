@@ -26,7 +26,7 @@ class Kind:
     written: Check | None = None
     """Checks a value in a file, if it is written in another form there."""
     read: Callable[[Any], Any] = _as_it_is
-    """From what the command line read to what a file would have."""
+    """Turns what the command line read into what a file would have."""
 
 
 def whole(least: int) -> Kind:

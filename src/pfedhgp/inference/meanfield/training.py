@@ -98,7 +98,7 @@ class MeanField:
         )
 
     def for_cells(self, cells: int) -> MeanField:
-        """The settings of a server whose clients have so many cells in all."""
+        """The settings of a server whose clients have this many cells in all."""
         if self.server_rate is not None or self.server_optimizer == "adam":
             return self
         return replace(self, server_rate=RATE / max(cells, 1))

@@ -94,7 +94,7 @@ def local_inputs(
 ) -> np.ndarray:
     """A client's own inducing inputs in the unit box: "auto" or a number, all distinct ones if they are few.
 
-    "auto": so many that the residual is below `tolerance`, by a greedy choice.
+    "auto": enough that the residual is below `tolerance`, by a greedy choice.
     """
     distinct = np.unique(X, axis=0)
     count = len(distinct)
