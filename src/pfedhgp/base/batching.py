@@ -6,6 +6,9 @@ program of its run waits too. Calls of one function with equal shapes are then s
 computed at once. Programs need not agree: one that calls something else, or ends early, forms a batch of
 its own. Outside `run_batched` a batchable function is plain `jax.jit`.
 
+A function marked `host` is written for both array libraries (see `arrays_of`): on a CPU it is simply called,
+with NumPy arrays, and nothing is compiled.
+
 A function that runs only a few times in a fit takes longer to compile than to run if its arguments are
 small. Mark it with a lower `effort`, and the compiler spends less time on it.
 
@@ -45,9 +48,14 @@ class Batchable:
     """A compiled function; inside `run_batched` it is computed for all callers at once."""
 
     def __init__(
-        self, function: Callable[..., Any], static: int, order: int, effort: Effort | None = None
+        self,
+        function: Callable[..., Any],
+        static: int,
+        order: int,
+        effort: Effort | None = None,
+        host: bool = False,
     ) -> None:
-        self.function, self.static, self.order = function, static, order
+        self.function, self.static, self.order, self.host = function, static, order, host
         self.options: Options = () if effort is None else EFFORTS[effort]
         self.__doc__, self.__name__ = function.__doc__, function.__name__
         self.__wrapped__ = function
@@ -58,6 +66,8 @@ class Batchable:
         scheduler: _Scheduler | None = getattr(_here, "scheduler", None)
         if kwargs or _traced(args):  # the options are for what is compiled by itself
             return self.alone(*args, **kwargs)
+        if self.host and on_host():
+            return self.function(*on_numpy(args))
         if scheduler is not None:
             return scheduler.call(self, args)
         if self.options and _numbers(args[self.static :]) <= SMALL:
@@ -93,16 +103,33 @@ class Batchable:
 
 
 def batchable(
-    *, static: int = 0, order: int = 0, effort: Effort | None = None
+    *, static: int = 0, order: int = 0, effort: Effort | None = None, host: bool = False
 ) -> Callable[[Callable[..., Any]], Batchable]:
     """Compiles a function and lets `run_batched` batch its calls; the first `static` arguments are fixed.
 
     A function of a higher `order` waits until no program asks for one of a lower order. So a program that
     fell behind (it had to repeat a step) joins the others at the next heavy step (1), and programs that stop
     early wait for the others before what comes after training (2). `effort` is the compiler's: "low" for
-    functions that run a few times in a fit, "lowest" for those that run once.
+    functions that run a few times in a fit, "lowest" for those that run once. A `host` function runs in NumPy
+    on a CPU.
     """
-    return lambda function: Batchable(function, static, order, effort)
+    return lambda function: Batchable(function, static, order, effort, host)
+
+
+def on_host() -> bool:
+    """Whether we compute on a CPU now: then NumPy does what JAX would first have to compile."""
+    scheduler: _Scheduler | None = getattr(_here, "scheduler", None)
+    device = jax.config.jax_default_device if scheduler is None else scheduler.device
+    if device is None:
+        return jax.default_backend() == "cpu"
+    return str(getattr(device, "platform", device)) == "cpu"
+
+
+def on_numpy(tree: T) -> T:
+    """The same tree with NumPy arrays for JAX's."""
+    if not any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(tree)):
+        return tree
+    return jax.tree.map(lambda a: np.asarray(a) if isinstance(a, jax.Array) else a, tree)
 
 
 @dataclass(eq=False)
