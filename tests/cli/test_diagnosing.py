@@ -38,7 +38,7 @@ def test_a_cycle_in_two_blocks_or_with_two_rows_is_refused():
     with pytest.raises(InputError, match="'worn': cycle 'b' is in two blocks"):
         cycles_of(rows(), GRID, blocks)
     twice = rows().take(np.array([0, 0, 1]))
-    with pytest.raises(InputError, match="'worn': a cycle has two rows at the same inputs"):
+    with pytest.raises(InputError, match="'worn': cycle 'b' has two rows at the same inputs"):
         cycles_of(twice, GRID, None)
 
 
@@ -46,6 +46,8 @@ def test_a_cycle_in_two_blocks_or_with_two_rows_is_refused():
     ("more", "words"),
     [
         (["--diagnose"], "--diagnose needs --cycle"),
+        (["--cycles", "white-shared"], "--cycles white-shared needs --cycle: the column"),
+        (["--cycles", "free"], "--cycles free needs --cycle: the column"),
         (["--cycle", "c", "--block", "b"], "--block is for --diagnose"),
         (["--cycle", "c", "--false-alarms", "0.1"], "--false-alarms is for --diagnose"),
         (

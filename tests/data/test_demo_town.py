@@ -10,7 +10,7 @@ import pytest
 from pfedhgp.data import demo_town
 from pfedhgp.data.columns import Columns, InputColumn
 from pfedhgp.data.demo_town import DAY, NEWCOMER, RUSH, START, ZONES, Town
-from pfedhgp.data.readers import read_clients
+from pfedhgp.data.readers import client_rows, read_observations
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def test_the_table_holds_every_reading_exactly(rows, tmp_path):
     path = tmp_path / "s.csv"
     path.write_bytes(demo_town.as_csv(rows, client="station", time="time", output="no2"))
     columns = Columns("station", (InputColumn("time", "datetime"),), ("no2",))
-    found = read_clients([path], columns)
+    found = client_rows(read_observations([path], columns), columns)
     handed = demo_town.since_the_first_reading(rows)
     for back, one, whole in zip(found, handed, rows, strict=True):
         assert back.name == one.name

@@ -17,7 +17,7 @@ from pfedhgp.data.readers import (
     client_of,
     client_rows,
     observations_of,
-    read_clients,
+    read_observations,
     read_tables,
     settle_columns,
     wanted_names,
@@ -26,6 +26,10 @@ from pfedhgp.errors import InputError, ModelFileError, PFedHGPWarning
 
 PLAIN = Columns("site", (InputColumn("x"),), ("y",))
 TABLE = {"site": ["b", "a", "b"], "x": [0.5, 1.0, 2.0], "y": [1.0, -2.0, 3.0]}
+
+
+def read_clients(paths, columns, **more):
+    return client_rows(read_observations(paths, columns, **more), columns)
 
 
 def _settled(path, inputs=("time",), **more):
@@ -327,8 +331,8 @@ def test_cycles_become_what_a_table_with_cycles_becomes(tmp_path):
     )
     columns = Columns("site", (InputColumn("x"),), ("y",), "stroke")
     found = read_clients([_write(tmp_path, ".parquet", frame)], columns)
-    expected, _, _ = clients_from(frame, client="site", inputs="x", outputs="y", cycle="stroke")
-    for one, other in zip(found, expected, strict=True):
+    expected = clients_from(frame, client="site", inputs="x", outputs="y", cycle="stroke")
+    for one, other in zip(found, expected.clients, strict=True):
         assert one.name == other.name
         for name in ("X", "Y", "counts", "scatter"):
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name))

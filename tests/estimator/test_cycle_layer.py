@@ -69,7 +69,7 @@ def test_new_cycles_are_more_probable_than_under_white_noise(fitted):
     white = FederatedGP(**SETTINGS).fit(press())
     assert white.model_.cycle_layer is None
     assert "cycles" not in {m["kind"] for m in white.messages_}
-    assert all(c.cycles is None for c in clients_from(press())[0])
+    assert all(c.cycles is None for c in clients_from(press()).clients)
     scores = []
     for model in (fitted, white):
         total = 0.0
@@ -92,8 +92,8 @@ def test_a_table_with_gaps_and_arrays_with_gaps_are_the_same_cycles():
             rows.append(pd.DataFrame(frame))
     table = pd.concat(rows).dropna(subset=["p", "q"], how="all").sample(frac=1.0, random_state=0)
     columns = {"client": "k", "inputs": "x", "outputs": ["p", "q"], "cycle": "c"}
-    by_table, _, _ = clients_from(table, **columns, whole_cycles=True)
-    by_array, _, _ = clients_from(data, whole_cycles=True)
+    by_table = clients_from(table, **columns, whole_cycles=True).clients
+    by_array = clients_from(data, whole_cycles=True).clients
     for one in by_array:
         (two,) = [c for c in by_table if c.name == one.name]
         np.testing.assert_array_equal(one.X, two.X)
@@ -204,7 +204,7 @@ def test_wrong_tables_are_named():
     columns = {"client": "k", "inputs": "x", "outputs": "y"}
     with pytest.raises(InputError, match="a cycle layer needs `cycle=`"):
         FederatedGP(cycles="free").fit(frame, **columns)
-    with pytest.raises(InputError, match="client 'a': a cycle of column 'c' has two rows"):
+    with pytest.raises(InputError, match="client 'a': cycle '1' has two rows at the same inputs"):
         FederatedGP(cycles="free").fit(frame, **columns, cycle="c")
 
 

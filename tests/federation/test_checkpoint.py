@@ -227,7 +227,7 @@ def _names(state: State) -> set[str]:
 def _rows(sites):
     from pfedhgp.data.tables import clients_from
 
-    return clients_from(sites)[0]
+    return clients_from(sites).clients
 
 
 def test_states_survive_the_file_format():

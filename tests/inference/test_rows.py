@@ -168,7 +168,7 @@ def repeated(problem: twins.Problem, rng: np.random.Generator, *, full: bool) ->
     Q = problem.rows[0].Y.shape[1]
     cycles = rng.normal(size=(CYCLES, Q, len(X)))
     cycles[rng.uniform(size=cycles.shape) < 0.15] = np.nan
-    (merged,), _, _ = clients_from({"a": (X, cycles)})
+    (merged,) = clients_from({"a": (X, cycles)}).clients
     flat = np.moveaxis(cycles, 1, 2).reshape(-1, Q)
     return twins.rows_of(np.tile(X, (CYCLES, 1)), flat), merged_rows(merged, full=full)
 
@@ -203,7 +203,7 @@ def test_exact_evidence_of_white_cycles_is_the_dense_one():
     problem = twins.at_the_data(twins.make_problem(tied=True, sizes=(7,), seed=5))
     grid = problem.Xs[0]
     cycles = np.random.default_rng(2).normal(size=(3, 1, len(grid)))
-    (merged,), _, _ = clients_from({"a": (grid, cycles)})
+    (merged,) = clients_from({"a": (grid, cycles)}).clients
     rows = merged_rows(merged, full=False)
     basis = problem.shared.basis(problem.jitter)
     design = design_of(problem.structure, problem.shared, basis, problem.clients[0], problem.jitter)

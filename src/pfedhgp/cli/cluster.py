@@ -95,9 +95,9 @@ def cluster(
         coordinates = None if places is None else read_places(places, clients_of(spec))
         given = None
         if data:
-            from pfedhgp.data.readers import observations_of, read_tables, wanted_names
+            from pfedhgp.data.readers import read_observations
 
-            given = observations_of(read_tables(data, wanted=wanted_names(columns)), columns)
+            given = read_observations(data, columns)
         use_compilation_cache()
         from pfedhgp.estimator import FederatedGP
         from pfedhgp.zones.clustering import ClusterSettings, discover

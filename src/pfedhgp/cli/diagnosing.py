@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pfedhgp.data.ingest import Ingested
+from pfedhgp.data.rows import by_appearance
+from pfedhgp.data.tables import gathered
 from pfedhgp.errors import InputError
 from pfedhgp.settings.config import Config
 
@@ -71,16 +73,10 @@ def cycles_of(
     """A client's rows as cycles (C, Q, n) on the grid of all, missing where it has no row; their blocks."""
     assert client.cycle is not None
     assert client.order is not None
-    place = {tuple(row): n for n, row in enumerate(grid.tolist())}
-    at = np.array([place[tuple(row)] for row in client.X.tolist()])
-    names, which = np.unique(client.cycle, return_inverse=True)
-    first = np.array([np.flatnonzero(which == c)[0] for c in range(len(names))])
-    turn = np.argsort(np.argsort(first))  # cycles in the order of their rows: stretches are of time
-    which, first = turn[which], np.sort(first)
-    if len(np.unique(which * len(grid) + at)) != len(at):
-        raise InputError(f"client {client.name!r}: a cycle has two rows at the same inputs")
-    found = np.full((len(names), client.Y.shape[1], len(grid)), np.nan)
-    found[which, :, at] = client.Y
+    # Cycles are in the order of their rows: stretches are of time.
+    found = np.moveaxis(gathered(client.name, grid, client.X, client.Y, client.cycle), 1, 2)
+    which = by_appearance(client.cycle)
+    first = np.array([np.flatnonzero(which == c)[0] for c in range(len(found))])
     empty = np.flatnonzero(np.isnan(found).all(axis=(1, 2)))
     if len(empty):
         name = str(client.cycle[first[empty[0]]])
@@ -88,7 +84,7 @@ def cycles_of(
     if blocks is None:
         return found, []
     own = blocks[client.order]
-    for c in range(len(names)):
+    for c in range(len(found)):
         if len(set(own[which == c])) > 1:
             name = str(client.cycle[first[c]])
             raise InputError(f"client {client.name!r}: cycle {name!r} is in two blocks")

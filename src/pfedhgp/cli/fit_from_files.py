@@ -131,6 +131,10 @@ def check_settings(config: Config, *, federated: bool) -> Kernels:
     """Refuses what can be refused without the data; returns the kernels that the settings describe."""
     check_use(config, federated=federated)
     diagnosing.check(config)
+    if config.cycles != Config.cycles and config.cycle is None:
+        raise InputError(
+            f"--cycles {config.cycles} needs --cycle: the column that numbers the cycles"
+        )
     for each in SETTINGS:
         if each.required and not getattr(config, each.name):
             what = f"{each.help[0].lower()}{each.help[1:].split('.')[0]}"

@@ -56,10 +56,9 @@ def report(
         check_file(target, overwrite=overwrite, option="--out" if out is None else None)
         given = None
         if data:
-            from pfedhgp.data.readers import observations_of, read_tables, wanted_names
+            from pfedhgp.data.readers import read_observations
 
-            wanted, separator = wanted_names(columns), delimiter_of(delimiter)
-            given = observations_of(read_tables(data, wanted=wanted, delimiter=separator), columns)
+            given = read_observations(data, columns, delimiter=delimiter_of(delimiter))
         use_compilation_cache()
         from pfedhgp.cli.resplit import GivenRows, parts_of, warn_of
         from pfedhgp.diagnosis import files as class_files

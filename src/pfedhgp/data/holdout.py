@@ -16,12 +16,13 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from pfedhgp.data.readers import Observations
+from pfedhgp.data.rows import by_appearance
 from pfedhgp.errors import InputError
 
 KINDS = ("random", "last", "blocks")
@@ -51,7 +52,7 @@ class Holdout:
         return Holdout(kind, fraction, seed)
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "fraction": self.fraction, "seed": self.seed}
+        return asdict(self)
 
 
 def split(
@@ -81,9 +82,7 @@ def held_rows(client: Observations, holdout: Holdout) -> np.ndarray:
 def _units(client: Observations, kind: str) -> np.ndarray:
     """The number of the unit that each row belongs to; units are held out whole."""
     if client.cycle is not None and kind != "blocks":
-        _, first, index = np.unique(client.cycle, return_index=True, return_inverse=True)
-        rank = np.argsort(np.argsort(first))  # in order of appearance
-        return rank[index.reshape(-1)]
+        return by_appearance(client.cycle)
     if kind == "random":
         rank = np.empty(len(client.X), np.int64)
         rank[_order(client)] = np.arange(len(client.X))

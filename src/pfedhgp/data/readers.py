@@ -4,7 +4,6 @@
     columns = settle_columns(tables, client=..., inputs=..., outputs=...)
     rows = client_rows(observations_of(tables, columns), columns)
 
-`read_clients(paths, columns)` does it all for columns that are known, as a RUN folder has them.
 No JAX here: what is wrong with a file is said before anything slow begins.
 """
 
@@ -17,7 +16,6 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -27,6 +25,7 @@ from pfedhgp.data import cells
 from pfedhgp.data.columns import Columns, InputColumn
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.table import Table
+from pfedhgp.data.tables import rows_of
 from pfedhgp.data.text_tables import read_text
 from pfedhgp.errors import InputError, warn
 
@@ -55,14 +54,6 @@ class Observations:
         return Observations(self.name, self.X[rows], self.Y[rows], cycle, order)
 
 
-def read_clients(
-    paths: Sequence[str | Path], columns: Columns, *, delimiter: str | None = None
-) -> list[ClientRows]:
-    """The clients of files whose columns are known."""
-    tables = read_tables(paths, wanted=wanted_names(columns), delimiter=delimiter)
-    return client_rows(observations_of(tables, columns), columns)
-
-
 def wanted_names(columns: Columns) -> list[str]:
     """Every column that is read, each once."""
     names = [columns.client, *columns.input_names, *columns.outputs, columns.cycle]
@@ -76,30 +67,15 @@ def client_rows(
 
     With `whole_cycles` (for a cycle layer) clients keep each cycle.
     """
-    if columns.cycle is None:
-        return [ClientRows(each.name, each.X, each.Y) for each in clients]
-    if not clients:
-        return []
-    from pfedhgp.data.tables import clients_from
+    return [rows_of(each.name, each.X, each.Y, each.cycle, whole=whole_cycles) for each in clients]
 
-    named: dict[str, Any] = {
-        "client": np.repeat([c.name for c in clients], [len(c.X) for c in clients])
-    }
-    X, Y = np.concatenate([c.X for c in clients]), np.concatenate([c.Y for c in clients])
-    inputs = [f"x{j}" for j in range(X.shape[1])]
-    outputs = [f"y{q}" for q in range(Y.shape[1])]
-    named |= {name: X[:, j] for j, name in enumerate(inputs)}
-    named |= {name: Y[:, q] for q, name in enumerate(outputs)}
-    named["cycle"] = np.concatenate([c.cycle for c in clients if c.cycle is not None])
-    frame = pl.DataFrame(named)
-    return clients_from(
-        frame,
-        client="client",
-        inputs=inputs,
-        outputs=outputs,
-        cycle="cycle",
-        whole_cycles=whole_cycles,
-    )[0]
+
+def read_observations(
+    paths: Sequence[str | Path], columns: Columns, *, delimiter: str | None = None
+) -> list[Observations]:
+    """The rows of files whose columns are known, as a RUN folder has them."""
+    tables = read_tables(paths, wanted=wanted_names(columns), delimiter=delimiter)
+    return observations_of(tables, columns)
 
 
 # ------------------------------------------------------------------------------------------- files

@@ -52,6 +52,12 @@ def in_order(client: ClientRows) -> ClientRows:
     return replace(client, X=client.X[order], Y=client.Y[order], counts=counts)
 
 
+def by_appearance(names: np.ndarray) -> np.ndarray:
+    """A number for each name: 0 for the first that appears, 1 for the next, and so on."""
+    _, first, index = np.unique(names.astype(str), return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[index.reshape(-1)]
+
+
 Rows = TypeVar("Rows", bound=Named)
 
 

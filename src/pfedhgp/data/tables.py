@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pfedhgp.base.checks import column, columns, optional, refusal
-from pfedhgp.data.rows import ClientRows
+from pfedhgp.data.rows import ClientRows, by_appearance
 from pfedhgp.errors import InputError
 
 if TYPE_CHECKING:  # narwhals is needed for tables alone
     import narwhals as nw
 
-
 AS_HOURS = "turn it into numbers, for instance hours: (t - t.min()).dt.total_seconds() / 3600"
 AS_HOURS_OF_ARRAY = (
     "turn them into numbers, for instance hours: (t - t.min()) / np.timedelta64(1, 'h')"
 )
+
+
+@dataclass(frozen=True, eq=False)
+class GivenData:
+    """Each client's rows, and the names of inputs and outputs."""
+
+    clients: list[ClientRows]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
 
 
 def clients_from(
@@ -29,8 +38,8 @@ def clients_from(
     outputs: str | Sequence[str] | None = None,
     cycle: str | None = None,
     whole_cycles: bool = False,
-) -> tuple[list[ClientRows], tuple[str, ...], tuple[str, ...]]:
-    """(clients, names of inputs, names of outputs) of a table or of a mapping from client to (X, y).
+) -> GivenData:
+    """What a table holds, or a mapping from client to (X, y).
 
     Rows that were read already (`ClientRows`) go through as they are. With `whole_cycles` (for a cycle layer)
     clients keep each cycle, not only means over them.
@@ -41,12 +50,7 @@ def clients_from(
     if isinstance(data, list | tuple) and data and all(isinstance(c, ClientRows) for c in data):
         if client is not None or cycle is not None:
             raise InputError("`client` and `cycle` name columns of a table; these rows have none")
-        d, Q = data[0].X.shape[1], data[0].Y.shape[1]
-        return (
-            list(data),
-            _labels(of_inputs, d, "x", "inputs"),
-            _labels(of_outputs, Q, "y", "outputs"),
-        )
+        return _labelled(list(data), of_inputs, of_outputs)
     if isinstance(data, Mapping):
         if client is not None:
             raise InputError(
@@ -115,7 +119,7 @@ def _from_mapping(
     outputs: tuple[str, ...] | None,
     cycle: str | None,
     whole_cycles: bool,
-) -> tuple[list[ClientRows], tuple[str, ...], tuple[str, ...]]:
+) -> GivenData:
     if cycle is not None:
         raise InputError(
             "`cycle` names a column of a table; give arrays of cycles as (grid, cycles)"
@@ -149,7 +153,7 @@ def _from_mapping(
                 f"client {rows.name!r} has {rows.X.shape[1]} inputs and {rows.Y.shape[1]} outputs, "
                 f"the first client {d} and {Q}"
             )
-    return clients, _labels(inputs, d, "x", "inputs"), _labels(outputs, Q, "y", "outputs")
+    return _labelled(clients, inputs, outputs)
 
 
 def _spoken(key: Any) -> str:
@@ -164,6 +168,15 @@ def _refuse_twins(names: Sequence[str]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise InputError(f"two clients are called {name!r}: rename one of them")
+
+
+def _labelled(
+    clients: list[ClientRows], inputs: tuple[str, ...] | None, outputs: tuple[str, ...] | None
+) -> GivenData:
+    d, Q = clients[0].X.shape[1], clients[0].Y.shape[1]
+    return GivenData(
+        clients, _labels(inputs, d, "x", "inputs"), _labels(outputs, Q, "y", "outputs")
+    )
 
 
 def _labels(names: tuple[str, ...] | None, count: int, letter: str, what: str) -> tuple[str, ...]:
@@ -181,7 +194,7 @@ def _from_table(
     outputs: tuple[str, ...],
     cycle: str | None,
     whole_cycles: bool,
-) -> tuple[list[ClientRows], tuple[str, ...], tuple[str, ...]]:
+) -> GivenData:
     wanted = (client, *inputs, *outputs, *((cycle,) if cycle else ()))
     for name in wanted:
         if name not in frame.columns:
@@ -208,14 +221,21 @@ def _from_table(
     clients = []
     for name in names:
         mine = owner == name
-        if cycle is None:
-            clients.append(ClientRows(name, X[mine], Y[mine]))
-        elif whole_cycles:
-            which = frame[cycle].to_numpy()[mine]
-            clients.append(_gathered(name, X[mine], Y[mine], which, cycle))
-        else:
-            clients.append(_merge_replicates(name, X[mine], Y[mine]))
-    return clients, inputs, outputs
+        which = None if cycle is None else frame[cycle].to_numpy()[mine]
+        clients.append(rows_of(name, X[mine], Y[mine], which, whole=whole_cycles))
+    return GivenData(clients, inputs, outputs)
+
+
+def rows_of(
+    name: str, X: np.ndarray, Y: np.ndarray, cycle: np.ndarray | None, *, whole: bool
+) -> ClientRows:
+    """One client's rows. If they are of cycles: each cycle `whole`, or rows at equal inputs merged."""
+    if cycle is None:
+        return ClientRows(name, X, Y)
+    if not whole:
+        return _merge_replicates(name, X, Y)
+    grid = np.unique(X, axis=0)
+    return whole_cycles_of(name, grid, gathered(name, grid, X, Y, cycle))
 
 
 def _columns(frame: nw.DataFrame[Any], names: tuple[str, ...], *, missing: bool) -> np.ndarray:
@@ -252,21 +272,22 @@ def cycles_of(name: str, grid: np.ndarray, cycles: Any, *, whole: bool) -> Clien
     return _merge_replicates(name, np.tile(grid, (array.shape[0], 1)), stacked)
 
 
-def _gathered(
-    name: str, X: np.ndarray, Y: np.ndarray, which: np.ndarray, column: str
-) -> ClientRows:
-    """Rows of a table as cycles on the grid of all their inputs; what a cycle lacks is missing."""
-    grid, place = np.unique(X, axis=0, return_inverse=True)
-    labels, first, owner = np.unique(which.astype(str), return_index=True, return_inverse=True)
-    order = np.argsort(np.argsort(first))  # cycles stay in the order in which they came
-    cycles = np.full((len(labels), len(grid), Y.shape[1]), np.nan)
-    cell = order[owner] * len(grid) + place.reshape(-1)
-    if len(np.unique(cell)) != len(cell):
-        raise InputError(
-            f"client {name!r}: a cycle of column {column!r} has two rows at the same inputs"
-        )
-    cycles.reshape(-1, Y.shape[1])[cell] = Y
-    return whole_cycles_of(name, grid, cycles)
+def gathered(
+    name: str, grid: np.ndarray, X: np.ndarray, Y: np.ndarray, cycle: np.ndarray
+) -> np.ndarray:
+    """A client's rows as cycles (C, n, Q), in the order in which cycles first appear.
+
+    The grid (n, d) holds all their inputs; what a cycle lacks is missing.
+    """
+    place = {tuple(row): n for n, row in enumerate(grid.tolist())}
+    at, owner = np.array([place[tuple(row)] for row in X.tolist()]), by_appearance(cycle)
+    cells, count = np.unique(owner * len(grid) + at, return_counts=True)
+    if len(cells) != len(X):
+        twice = cycle[owner == cells[count > 1][0] // len(grid)][0]
+        raise InputError(f"client {name!r}: cycle {str(twice)!r} has two rows at the same inputs")
+    cycles = np.full((int(owner.max()) + 1, len(grid), Y.shape[1]), np.nan)
+    cycles[owner, at] = Y
+    return cycles
 
 
 def whole_cycles_of(name: str, grid: np.ndarray, cycles: np.ndarray) -> ClientRows:

@@ -107,7 +107,7 @@ class FederatedGP(ModelSettings):
         if checks.flag(resume, "resume") and folder is None:
             raise InputError("`resume` needs `checkpoint`: the folder of the run that goes on")
         layered = planning.cycle_choice(settings) is not None
-        rows, input_names, output_names = clients_from(
+        given = clients_from(
             data,
             client=client,
             inputs=inputs,
@@ -115,12 +115,12 @@ class FederatedGP(ModelSettings):
             cycle=cycle,
             whole_cycles=layered,
         )
-        if layered and any(client.cycles is None for client in rows):
+        if layered and any(client.cycles is None for client in given.clients):
             raise InputError("a cycle layer needs cycles: say which column numbers them (`cycle`)")
-        rows = with_observations(rows, stacklevel=4)
+        rows = with_observations(given.clients, stacklevel=4)
         if settings.domain is not None:
-            check_domain(settings.domain, rows, input_names)
-        plan = self.make_plan(settings, len(input_names), len(output_names))
+            check_domain(settings.domain, rows, given.inputs)
+        plan = self.make_plan(settings, len(given.inputs), len(given.outputs))
         with on_device(settings.device):
             server, groups = Server(plan), group_clients(plan, rows, batch=settings.batch)
             messages = self._train(server, groups, folder, resume=resume)
@@ -131,8 +131,8 @@ class FederatedGP(ModelSettings):
             server,
             groups,
             rows,
-            input_names=input_names,
-            output_names=output_names,
+            input_names=given.inputs,
+            output_names=given.outputs,
             settings=planning.kept_settings(settings, server),
             messages=messages,
         )
@@ -321,13 +321,13 @@ class FederatedGP(ModelSettings):
         model = self._fitted()
         rows = None
         if data is not None:
-            found, _, _ = clients_from(
+            found = clients_from(
                 data,
                 client=client,
                 inputs=None if client is None else list(model.input_names),
                 outputs=None if client is None else list(model.output_names),
             )
-            rows = {each.name: (each.X, each.Y) for each in found}
+            rows = {each.name: (each.X, each.Y) for each in found.clients}
         how = clustering.ClusterSettings(
             groups=groups,
             method=method,
