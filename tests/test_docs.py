@@ -332,7 +332,7 @@ def test_settings_of_a_server_are_settings(tmp_path):
     (block,) = (b for b in blocks(ROOT / "docs" / "deploy.md") if b.language == "toml")
     (tmp_path / "run.toml").write_text(block.text, "utf-8")
     agreed = Agreement.of(configs.check(configs.read_config(tmp_path / "run.toml")))
-    assert Agreement.from_json(agreed.to_json()).plan().to_json() == agreed.plan().to_json()
+    assert Agreement.from_json(agreed.to_json()).plan.to_json() == agreed.plan.to_json()
 
 
 def test_what_is_not_run_is_known():

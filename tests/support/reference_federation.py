@@ -15,7 +15,7 @@ from pfedhgp.data.rows import ClientRows
 from pfedhgp.federation.agreement import Agreement
 from pfedhgp.federation.clients import ClientGroup
 from pfedhgp.federation.envelope import Envelope, Refused
-from pfedhgp.federation.flower.site import PlanAndRows, Site
+from pfedhgp.federation.flower.site import AgreedRows, Site
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
@@ -99,10 +99,10 @@ def assert_same(found: Server, expected: Server, tolerance: float = 1e-10) -> No
 def site_of(home: Path, row: ClientRows, delivered: dict[str, Any] | None = None) -> Site:
     """A site whose rows are in memory instead of in a file."""
 
-    def read(text: str) -> PlanAndRows:
-        return PlanAndRows(Agreement.from_json(text).plan(), row)
+    def read(text: str) -> AgreedRows:
+        return AgreedRows(Agreement.from_json(text), row)
 
-    def save_model(agreed: PlanAndRows, group: ClientGroup, request: Envelope) -> None:
+    def save_model(agreed: AgreedRows, group: ClientGroup, request: Envelope) -> None:
         if delivered is not None:
             delivered[row.name] = (agreed, group, request)
 

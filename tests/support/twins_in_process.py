@@ -28,7 +28,7 @@ class Trained(NamedTuple):
 
 
 def plan_of(deployed: Deployment) -> Plan:
-    return Agreement.of(configs.check(deployed.config)).plan()
+    return Agreement.of(configs.check(deployed.config)).plan
 
 
 def in_process(deployed: Deployment) -> Trained:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from pfedhgp.federation.envelope import Refused
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.planning import make_plan
 from pfedhgp.settings import config as configs
-from pfedhgp.settings.config import SETTINGS, Config, check_use, checked
+from pfedhgp.settings.config import SETTINGS, Config, check_together, check_use
 from pfedhgp.settings.for_columns import kernel_words, model_settings
 from pfedhgp.settings.table import MODEL_SETTINGS, ModelSettings
 
@@ -70,7 +71,7 @@ class Agreement:
         )
         columns = Columns(None, inputs, tuple(config.outputs), config.cycle)
         found = Agreement(columns, config)
-        found.plan()  # what cannot be planned is said now
+        _ = found.plan  # what cannot be planned is said now
         return found
 
     def to_json(self) -> str:
@@ -94,23 +95,25 @@ class Agreement:
             raise InputError("the server's settings cannot be read: another version?") from None
         return Agreement(columns, configs.check(settings))
 
+    @cached_property
     def model_settings(self) -> ModelSettings:
         """The settings of the model, with kernels for the agreed columns."""
+        check_together(self.config)
         return model_settings(self.config, self.columns)
 
+    @cached_property
     def plan(self) -> Plan:
         """The plan that server and sites share."""
-        settings, columns = checked(self.model_settings()), self.columns
-        plan = make_plan(settings, len(columns.inputs), len(columns.outputs))
-        if getattr(plan.inference, "learn_inducing", False) == "auto":
+        columns = self.columns
+        plan = make_plan(self.model_settings, len(columns.inputs), len(columns.outputs))
+        if plan.learn_inducing == "auto":
             raise InputError('learn_inducing = "auto" is decided in one process: say true or false')
         return plan
 
     def settings(self) -> dict[str, Any]:
         """What a model file keeps of it."""
         plain = (str, int, float, bool, type(None))
-        found = self.model_settings()
-        kept = {each.name: getattr(found, each.name) for each in MODEL_SETTINGS}
+        kept = {each.name: getattr(self.model_settings, each.name) for each in MODEL_SETTINGS}
         kept = {name: value for name, value in kept.items() if isinstance(value, plain)}
         kept |= {"domain": None, "layers": list(self.config.layers), **kernel_words(self.config)}
         return {**kept, "columns": {**self.columns.to_json(), "dropped": []}}

@@ -78,18 +78,14 @@ class Case:
 
     @property
     def decided_to_learn(self) -> bool:
-        return self._learn_inducing == "auto" and "learn" in self.request
+        return self.plan.learn_inducing == "auto" and "learn" in self.request
 
     @property
     def learns_inputs(self) -> bool:
         """Z_g moves with θ_g. Plans that left it open are asked when it is decided (`inference_of`)."""
         moves = getattr(self.plan.inference, "learn_shared", True)
         opening = not (self.request["evaluations"] or self.request["derivatives"])
-        return self._learn_inducing is True and bool(moves) and not opening
-
-    @property
-    def _learn_inducing(self) -> bool | str:
-        return getattr(self.plan.inference, "learn_inducing", False)
+        return self.plan.learn_inducing is True and bool(moves) and not opening
 
     @cached_property
     def kernels(self) -> dict[str, np.ndarray]:

@@ -52,7 +52,7 @@ def inference_of(plan: Plan, learn: bool, cells: int | None = None) -> Inference
     settings: Any = plan.inference
     if cells is not None and hasattr(settings, "for_cells"):
         settings = settings.for_cells(cells)
-    if getattr(settings, "learn_inducing", False) == "auto":
+    if plan.learn_inducing == "auto":
         settings = replace(settings, learn_inducing=learn)
     return settings
 

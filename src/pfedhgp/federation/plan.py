@@ -37,6 +37,11 @@ class Plan:
     cycles: CycleChoice | None = None
     """A cycle layer; None: cycles are replicates with white residuals."""
 
+    @property
+    def learn_inducing(self) -> bool | str:
+        """Whether inducing inputs move: "auto" if the server decides; never if the inference has no say."""
+        return getattr(self.inference, "learn_inducing", False)
+
     def to_json(self) -> dict[str, Any]:
         """Every choice by its name: two plans are the same if these are."""
         choices: dict[str, Any] = {f.name: getattr(self.spec, f.name) for f in fields(self.spec)}

@@ -61,7 +61,7 @@ class Starts:
         wanted = self._wanted_starts()
         if run.attempt == 0:
             warn_of_fewer(self.prepared)
-            if getattr(plan.inference, "learn_inducing", False) == "auto":
+            if plan.learn_inducing == "auto":
                 run.learn = too_few(self.prepared, wanted[0])
         seed = None if run.attempt == 0 else plan.seed + run.attempt
         found = [opened(self.prepared, start, seed=seed, learn=run.learn) for start in wanted]

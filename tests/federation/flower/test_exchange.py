@@ -18,10 +18,13 @@ from pfedhgp.federation.clients import group_clients
 from pfedhgp.federation.envelope import CODES, Envelope
 from pfedhgp.federation.flower import audit
 from pfedhgp.federation.flower.exchange import Engine, Patience, QuorumError
+from pfedhgp.federation.flower.site import site_from_files
 from pfedhgp.federation.flower.state import Roster
 from pfedhgp.federation.messages import hash_arrays
 from pfedhgp.federation.schema import DELIVER
 from pfedhgp.federation.server import Server
+from pfedhgp.gp import kernel_text
+from pfedhgp.model import files
 from support.reference_federation import (
     Clock,
     LocalLink,
@@ -44,7 +47,7 @@ def federation(tmp_path, terms, *, sites=NAMES, known=NAMES, quorum=1, change=No
     rows = {row.name: row for row in ROWS}
     homes = {n: site_of(tmp_path / n, rows[n], delivered) for n in sites}
     link = LocalLink(homes) if change is None else LocalLink(homes, change)
-    server, roster, clock = Server(terms.plan()), Roster(known, terms.to_json()), Clock()
+    server, roster, clock = Server(terms.plan), Roster(known, terms.to_json()), Clock()
     patience = Patience(timeout=30.0, quorum=quorum, grace=5.0, pause=1.0)
     engine = Engine(server, roster, link, patience, clock=clock, sleep=clock.sleep)
     return engine, link
@@ -86,13 +89,33 @@ def test_sites_and_server_find_what_one_process_finds(tmp_path, tables):
     delivered = {}
     engine, _ = federation(tmp_path, terms, delivered=delivered)
     assert run(engine) == {}
-    expected = Server(terms.plan())
+    expected = Server(terms.plan)
     with numerics():
-        inprocess.run(expected, group_clients(terms.plan(), ROWS, batch=False))
+        inprocess.run(expected, group_clients(terms.plan, ROWS, batch=False))
     assert_same(engine.server, expected, 0.0)
-    assert_same(engine.server, replay(terms.plan(), ROWS, engine.roster.log), 0.0)
+    assert_same(engine.server, replay(terms.plan, ROWS, engine.roster.log), 0.0)
     assert set(delivered) == set(NAMES)
     assert engine.server.exchanges == expected.exchanges
+
+
+def test_server_and_site_read_the_kernel_text_once_each(tmp_path, monkeypatch):
+    read, parse = [], kernel_text.parse
+
+    def counted(text, *more):
+        read.append(text)
+        return parse(text, *more)
+
+    monkeypatch.setattr(kernel_text, "parse", counted)
+    lines = (f"{x[0]},{y[0]}" for x, y in zip(ROWS[0].X, ROWS[0].Y, strict=True))
+    (tmp_path / "north.csv").write_text("\n".join(["x,y", *lines]))
+    terms = agreement(model={"kernel": "rbf(0.5)"})
+    engine, link = federation(tmp_path, terms, sites=(), known=("north",))
+    home, data = tmp_path / "north", [tmp_path / "north.csv"]
+    link.sites["north"] = site_from_files(home=home, name="north", data=data)
+    assert run(engine) == {}
+    assert terms.settings()["kernel"] == "rbf(0.5)"
+    assert files.load(home / "model").settings["kernel"] == "rbf(0.5)"
+    assert read == ["rbf(0.5)"] * 2
 
 
 def test_a_site_that_is_away_comes_back_and_one_joins_late(tmp_path):
@@ -125,7 +148,7 @@ def test_a_site_that_is_away_comes_back_and_one_joins_late(tmp_path):
         "  without south: no answer in time",
         "  without east: no answer in time",
     ]
-    assert_same(engine.server, replay(terms.plan(), ROWS, log))
+    assert_same(engine.server, replay(terms.plan, ROWS, log))
     waited = [entry["seconds"] for entry in log]
     assert waited[0] == waited[3] == 30.0  # the whole timeout, for a site that is missing for once
     assert max(waited[1], waited[2], *waited[4:]) <= 10.0  # the grace, for one that was away before
@@ -169,7 +192,7 @@ def test_who_is_withdrawn_is_not_waited_for_and_who_is_new_takes_part(tmp_path):
     assert (
         max(e["seconds"] for e in rounds) <= 1.0
     )  # a look at the link: neither 30 s nor the grace
-    assert_same(second.server, replay(terms.plan(), ROWS, log))
+    assert_same(second.server, replay(terms.plan, ROWS, log))
     assert "south" not in second.roster.delivered
 
 
@@ -212,7 +235,7 @@ def test_bad_replies_are_refused_and_change_nothing(tmp_path, caplog, fault, cod
     log = engine.roster.log
     assert [entry["missing"] for entry in log] == [{}, {}, *3 * [{"south": code}]]
     assert caplog.text.count(f"refused a reply of south: {CODES[code]}") == 3
-    assert_same(engine.server, replay(terms.plan(), ROWS, log))
+    assert_same(engine.server, replay(terms.plan, ROWS, log))
 
 
 @pytest.mark.parametrize("stop", [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))])

@@ -101,7 +101,7 @@ class Coordinator:
     def run(self, link: Link) -> dict[str, Any]:
         """Trains over `link` and writes RUN; goes on from the checkpoint if there is one."""
         with numerics():
-            server = Server(self.agreement.plan())
+            server = Server(self.agreement.plan)
             roster = Roster(self.sites, self.agreement.to_json())
             kept = Checkpoint(self.checkpoint)
             messages = self._begin(kept, server, roster)

@@ -38,11 +38,15 @@ LONGEST_AGREEMENT, OWNER, MODEL = 65_536, "site.json", "model"
 
 
 @dataclass(frozen=True)
-class PlanAndRows:
-    """What the agreement of a run means at this site."""
+class AgreedRows:
+    """The agreement of a run, and this site's rows as it describes them."""
 
-    plan: Plan
+    agreement: Agreement
     rows: ClientRows
+
+    @property
+    def plan(self) -> Plan:
+        return self.agreement.plan
 
 
 @dataclass
@@ -50,7 +54,7 @@ class OpenRun:
     """A run that this site takes part in, in memory."""
 
     store: RunStore
-    agreed: PlanAndRows
+    agreed: AgreedRows
     group: ClientGroup
     last: AnsweredExchange | None
 
@@ -59,14 +63,14 @@ class OpenRun:
 class Site:
     """`answer` is all that it does.
 
-    `read` makes plan and rows from an agreement, or refuses it. `save_model` gets the group after the
+    `read` makes agreement and rows from a text, or refuses it. `save_model` gets the group after the
     delivery, and writes the model that the site predicts with.
     """
 
     home: Path
     name: str
-    read: Callable[[str], PlanAndRows]
-    save_model: Callable[[PlanAndRows, ClientGroup, Envelope], None]
+    read: Callable[[str], AgreedRows]
+    save_model: Callable[[AgreedRows, ClientGroup, Envelope], None]
 
     def __post_init__(self) -> None:
         self._check_owner()
@@ -258,19 +262,19 @@ def site_from_files(
 ) -> Site:
     """A site that reads its rows from files. If `expected` is given, it refuses any other agreement."""
 
-    def read(text: str) -> PlanAndRows:
+    def read(text: str) -> AgreedRows:
         try:
             agreement = Agreement.from_json(text)
-            plan = agreement.plan()
+            _ = agreement.plan  # what cannot be planned is refused here
         except InputError:
             raise Refused("config") from None
         if expected is not None and text != expected:
             raise Refused("config", difference(expected, text))
         rows = agreement.rows(data, name, delimiter=delimiter, least_rows=least_rows)
-        return PlanAndRows(plan, rows)
+        return AgreedRows(agreement, rows)
 
-    def save_model(agreed: PlanAndRows, group: ClientGroup, request: Envelope) -> None:
-        agreement = Agreement.from_json(request.agreement)
+    def save_model(agreed: AgreedRows, group: ClientGroup, request: Envelope) -> None:
+        columns = agreed.agreement.columns
         try:
             summary = json.loads(request.summary)
             training = {key: summary[key] for key in ("exchanges", "bound", "starting_scales")}
@@ -283,8 +287,8 @@ def site_from_files(
             group,
             request.message(),
             trained=not late,
-            names=(agreement.columns.input_names, agreement.columns.outputs),
-            settings={**agreement.settings(), **training},
+            names=(columns.input_names, columns.outputs),
+            settings={**agreed.agreement.settings(), **training},
         )
         files.save(model, home / MODEL, overwrite=True)
 
