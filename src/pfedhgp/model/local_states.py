@@ -7,6 +7,8 @@ the rest of its variance, given v, is the smoother's own.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -15,7 +17,7 @@ from pfedhgp.gp import state_space
 from pfedhgp.gp.features import Basis
 from pfedhgp.gp.kernels import Kernel
 from pfedhgp.model.blocks import ClientBlock
-from pfedhgp.model.posterior import LocalStates
+from pfedhgp.model.posterior import Latents, LocalStates
 
 COLUMNS = 128
 """Columns that are smoothed at a time: each takes memory for every time of the series."""
@@ -26,20 +28,19 @@ def latents(
     block: ClientBlock,
     noise: Float[Array, "Q Q"],
     basis: Basis,
-    loadings: tuple[Array, Array, Array],
+    B_g: Float[Array, "Q R"],
+    B_dev: Float[Array, "Q Rd"],
     half_shared: Float[Array, "K Kg"],
     half_own: Float[Array, "Kc Kc"],
     X: Float[Array, "n d"],
-) -> tuple[Float[Array, "n Q k"], Float[Array, "n Q Kc"], Float[Array, "n Q"]]:
-    """Mean and T (as columns of one array), T of the client's own weights, and the variance given v."""
-    B_g, B_dev, _ = loadings
+) -> Latents:
+    """The local functions, one for each output; their spread is the variance given v."""
     R, M = basis.factor.shape[:2]
     d = B_dev.shape[1]
     F_g = half_shared[: R * M].reshape(R, M, half_shared.shape[1])
     F_d = half_shared[R * M :].reshape(d, M, half_shared.shape[1])
     F_own = half_own.reshape(d, M, half_own.shape[1])
-    n, count = states.times.shape[0], X.shape[0]
-    union, order, new = _union(states.times, X[:, 0])
+    merged = _Merged.of(states.times, X[:, 0])
     A = basis.features(states.times[:, None])
 
     def output(
@@ -50,22 +51,21 @@ def latents(
         means: Array,
         b: Array,
         c: Array,
-    ) -> tuple[Array, Array, Array]:
+    ) -> Latents:
         model = state_space.StateModel.of(kernel)
         shared = jnp.einsum("r,rmn,rmk->nk", b, A, F_g)
         shared += jnp.einsum("r,rmn,rmk->nk", c, A[:d], F_d)
         own = jnp.einsum("r,rmn,rmk->nk", c, A[:d], F_own)
-        columns = jnp.concatenate([shared, own], axis=1)
-        padded = jnp.concatenate([columns, jnp.zeros((count, columns.shape[1]))])[order]
-        series = _series(union, order, counts, variance, n)
-        T = -_smoothed_at(model, scale, series, padded, new)
-        _, covariances = state_space.smooth(model, scale, series, padded[:, :0])
-        spread = jnp.einsum("s,nst,t->n", model.observe, covariances[new], model.observe)
+        columns = merged.filled(jnp.concatenate([shared, own], axis=1))
+        series = merged.series(counts, variance)
+        T = -_smoothed_at(model, scale, series, columns, merged.new)
+        _, covariances = state_space.smooth(model, scale, series, columns[:, :0])
+        spread = jnp.einsum("s,nst,t->n", model.observe, covariances[merged.new], model.observe)
         mean = state_space.interpolate(model, states.times, means, X[:, 0]) @ model.observe
-        both = jnp.concatenate([mean[:, None], T[:, : shared.shape[1]]], axis=1)
-        return both, T[:, shared.shape[1] :], jnp.maximum(spread, 0.0)
+        cut = shared.shape[1]
+        return Latents(mean, T[:, :cut], T[:, cut:], jnp.maximum(spread, 0.0))
 
-    both, own, spread = jax.vmap(output)(
+    return jax.vmap(output, out_axes=1)(
         block.kernels,
         jnp.diagonal(block.loadings),
         jnp.diagonal(noise),
@@ -74,7 +74,6 @@ def latents(
         B_g,
         B_dev,
     )
-    return jnp.moveaxis(both, 0, 1), jnp.moveaxis(own, 0, 1), spread.T
 
 
 def _smoothed_at(
@@ -107,31 +106,38 @@ def covariance(
     Z: Float[Array, "m d"],
 ) -> Float[Array, "Q n m"]:
     """Cov(h_q(x), h_q(z)) given v: k(x, z) − s_q(b_q k(·, z))(x)."""
-    n = states.times.shape[0]
-    union, order, new = _union(states.times, X[:, 0])
+    merged = _Merged.of(states.times, X[:, 0])
 
     def output(kernel: Kernel, scale: Array, variance: Array, counts: Array) -> Array:
         model = state_space.StateModel.of(kernel)
-        columns = scale * kernel(union[:, None], Z)
-        series = _series(union, order, counts, variance, n)
+        columns = scale * kernel(merged.times[:, None], Z)
+        series = merged.series(counts, variance)
         smoothed, _ = state_space.smooth(model, scale, series, columns)
-        return kernel(X, Z) - jnp.einsum("s,nsm->nm", model.observe, smoothed[new])
+        return kernel(X, Z) - jnp.einsum("s,nsm->nm", model.observe, smoothed[merged.new])
 
     return jax.vmap(output)(
         block.kernels, jnp.diagonal(block.loadings), jnp.diagonal(noise), states.counts.T
     )
 
 
-def _union(times: Array, new: Array) -> tuple[Array, Array, Array]:
-    """Both in order of time, the order, and the place of each new one."""
-    both = jnp.concatenate([times, new])
-    order = jnp.argsort(both, stable=True)
-    places = jnp.argsort(order, stable=True)
-    return both[order], order, places[times.shape[0] :]
+class _Merged(NamedTuple):
+    """A client's times and new ones, in order of time."""
 
+    times: Array
+    order: Array
+    new: Array
+    """the place of each new one"""
 
-def _series(
-    union: Array, order: Array, counts: Array, variance: Array, n: int
-) -> state_space.Series:
-    padded = jnp.concatenate([counts, jnp.zeros(order.shape[0] - n)])[order]
-    return state_space.Series.of_means(union, padded, variance)
+    @staticmethod
+    def of(times: Array, new: Array) -> _Merged:
+        both = jnp.concatenate([times, new])
+        order = jnp.argsort(both, stable=True)
+        return _Merged(both[order], order, jnp.argsort(order, stable=True)[times.shape[0] :])
+
+    def filled(self, known: Array) -> Array:
+        """What is known at the client's times, and zeros at the new ones."""
+        zeros = jnp.zeros((self.new.shape[0], *known.shape[1:]))
+        return jnp.concatenate([known, zeros])[self.order]
+
+    def series(self, counts: Array, variance: Array) -> state_space.Series:
+        return state_space.Series.of_means(self.times, self.filled(counts), variance)

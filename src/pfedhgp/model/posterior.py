@@ -27,7 +27,14 @@ class GlobalPosterior(eqx.Module):
     covariance: Float[Array, "RM RM"]
 
 
-Moved = tuple[Array, Array, Array, Array]
+class Moved(NamedTuple):
+    """What predictions are made of, at some parameters; or how far it moves with them."""
+
+    kernels: Array
+    """of the local layer: their parameters, raveled"""
+    deviation: Array
+    loadings: Array
+    weights: Array
 
 
 class Tangents(eqx.Module):
@@ -52,7 +59,7 @@ class Tangents(eqx.Module):
     @property
     def moved(self) -> Moved:
         """The four that predictions are made of."""
-        return self.kernels, self.deviation, self.loadings, self.weights
+        return Moved(self.kernels, self.deviation, self.loadings, self.weights)
 
 
 class LocalStates(eqx.Module):
@@ -65,6 +72,16 @@ class LocalStates(eqx.Module):
     counts: Float[Array, "n Q"]
     """observations of each cell; 0 where it was missing"""
     means: Float[Array, "Q n s"]
+
+
+class Latents(NamedTuple):
+    """h(x) = mean + T z + T_own z_own + e at each row: z of v_g, z_own of w, e ~ N(0, spread) on its own."""
+
+    mean: Float[Array, "n L"]
+    T: Float[Array, "n L Kg"]
+    T_own: Float[Array, "n Lc Kc"]
+    """no rows for global latents"""
+    spread: Float[Array, "n L"]
 
 
 class Conditional(NamedTuple):

@@ -16,7 +16,7 @@ r is their prior.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Generic, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -31,9 +31,18 @@ from pfedhgp.gp.features import Basis
 from pfedhgp.model import local_states
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, deviation_loadings
 from pfedhgp.model.fitted import FittedModel
-from pfedhgp.model.posterior import LocalStates, Moved, Tangents
+from pfedhgp.model.posterior import Latents, LocalStates, Moved, Tangents
 
 LAYERS = ("global", "deviation", "local")
+Each = TypeVar("Each")
+
+
+class ByLayer(NamedTuple, Generic[Each]):
+    """One of each layer, in the order of LAYERS."""
+
+    shared: Each
+    deviation: Each
+    local: Each
 
 
 class Predictor(eqx.Module):
@@ -41,7 +50,8 @@ class Predictor(eqx.Module):
 
     shared: Basis | None
     local: Basis | None
-    loadings: tuple[Float[Array, "Q R"], Float[Array, "Q Rd"], Float[Array, "Q Rl"]]
+    loadings: ByLayer[Array]
+    """(Q, R), (Q, Rd) and (Q, Rl)"""
     noise: Float[Array, "Q Q"]
     mean: Float[Array, " K"]
     half_shared: Float[Array, "K Kg"]
@@ -57,10 +67,9 @@ class Predictor(eqx.Module):
     """Those of a state-space local layer. It has no local basis, and `block` is given."""
 
     @property
-    def counts(self) -> tuple[int, int, int]:
-        """Latents of the three layers."""
-        g, d, l = (B.shape[1] for B in self.loadings)
-        return g, d, l
+    def counts(self) -> ByLayer[int]:
+        """How many latents there are."""
+        return ByLayer(*(B.shape[1] for B in self.loadings))
 
     @property
     def slices(self) -> dict[str, slice]:
@@ -97,8 +106,10 @@ class Predictor(eqx.Module):
             return Predictor(
                 shared=basis,
                 local=None,
-                loadings=_arrays(
-                    B_g, _columns(population.deviation_power), _columns(population.local_power)
+                loadings=ByLayer(
+                    jnp.asarray(B_g),
+                    _columns(population.deviation_power),
+                    _columns(population.local_power),
                 ),
                 noise=jnp.asarray(population.noise),
                 mean=jnp.asarray(m),
@@ -118,7 +129,7 @@ class Predictor(eqx.Module):
         return Predictor(
             shared=basis,
             local=own,
-            loadings=_arrays(B_g, B_d, block.loadings),
+            loadings=ByLayer(*(jnp.asarray(B) for B in (B_g, B_d, block.loadings))),
             noise=jnp.asarray(block.noise.covariance(model.outputs)),
             mean=jnp.asarray(np.concatenate([m, np.asarray(posterior.offset) - G @ m])),
             half_shared=jnp.asarray(np.concatenate([S_half, -G @ S_half])),
@@ -132,12 +143,8 @@ class Predictor(eqx.Module):
 
 
 @batchable()
-def latents(
-    predictor: Predictor, X: Float[Array, "n d"]
-) -> tuple[
-    Float[Array, "n L"], Float[Array, "n L Kg"], Float[Array, "n Lc Kc"], Float[Array, "n L"]
-]:
-    """m(x), T(x) in its two parts (the second has no rows for global latents), and r(x, x)."""
+def latents(predictor: Predictor, X: Float[Array, "n d"]) -> Latents:
+    """m(x), T(x) in its two parts, and r(x, x)."""
     p = predictor
     g, d, _ = p.counts
     n, rows = X.shape[0], p.mean.shape[0]
@@ -148,7 +155,8 @@ def latents(
         out = _project(A_g, columns)
         moments = jnp.concatenate([out, jnp.zeros((n, prior, out.shape[2]), X.dtype)], axis=1)
         spread = jnp.concatenate([res_g.T, jnp.ones((n, prior), X.dtype)], axis=1)
-        return moments[:, :, 0], moments[:, :, 1:], jnp.zeros((n, prior, 0), X.dtype), spread
+        own = jnp.zeros((n, prior, 0), X.dtype)
+        return Latents(moments[:, :, 0], moments[:, :, 1:], own, spread)
     A_l, res_l = _features(p.local, X)
     size = A_g.shape[1]
     parts, cut = (A_g, A_g[:d], A_l), (g * size, (g + d) * size, rows)
@@ -161,13 +169,14 @@ def latents(
         [_project(A_g[:d], p.half_own[:own_cut]), _project(A_l, p.half_own[own_cut:])], axis=1
     )
     spread = jnp.concatenate([res_g, res_g[:d], res_l]).T
-    if p.states is not None and p.block is not None and p.shared is not None:
-        found = local_states.latents(
-            p.states, p.block, p.noise, p.shared, p.loadings, p.half_shared, p.half_own, X
-        )
-        both = zip((moments, own, spread), found, strict=True)
-        moments, own, spread = (jnp.concatenate(pair, axis=1) for pair in both)
-    return moments[:, :, 0], moments[:, :, 1:], own, spread
+    found = Latents(moments[:, :, 0], moments[:, :, 1:], own, spread)
+    if p.states is None or p.block is None or p.shared is None:
+        return found
+    B_g, B_dev, _ = p.loadings
+    local = local_states.latents(
+        p.states, p.block, p.noise, p.shared, B_g, B_dev, p.half_shared, p.half_own, X
+    )
+    return Latents(*(jnp.concatenate(pair, axis=1) for pair in zip(found, local, strict=True)))
 
 
 @batchable(effort="low")
@@ -176,7 +185,7 @@ def moments(
 ) -> tuple[Float[Array, "n L"], Float[Array, "n L L"]]:
     """Mean and covariance of the latents at each row on its own."""
     mean, T, T_own, spread = latents(predictor, X)
-    g = predictor.counts[0]
+    g = predictor.counts.shared
     V = jnp.einsum("nak,nbk->nab", T, T)
     V = V.at[:, g:, g:].add(jnp.einsum("nak,nbk->nab", T_own, T_own))
     eye = jnp.eye(V.shape[1], dtype=V.dtype)
@@ -199,28 +208,27 @@ def tilt(predictor: Predictor, X: Float[Array, "n d"]) -> Float[Array, "n 3 Q P"
 
     flat, unravel = ravel_pytree(block.kernels)
 
-    def layers(kernels: Array, B_dev: Array, B_loc: Array, weights: Array) -> Array:
+    def layers(at: Moved) -> Array:
         A_l = jnp.zeros((0, 0, X.shape[0]), X.dtype)
         if p.local is not None:
-            A_l = Basis.build(unravel(kernels), block.inputs, jitter, block.active).features(X)
-        parts = ((A_g, B_g), (A_g[: B_dev.shape[1]], B_dev), (A_l, B_loc))
+            A_l = Basis.build(unravel(at.kernels), block.inputs, jitter, block.active).features(X)
+        parts = ((A_g, B_g), (A_g[: B_dev.shape[1]], at.deviation), (A_l, at.loadings))
         out, start = [], 0
         for A, B in parts:
             stop = start + A.shape[0] * A.shape[1]
-            out.append(_project(A, weights[start:stop, None])[:, :, 0] @ B.T)
+            out.append(_project(A, at.weights[start:stop, None])[:, :, 0] @ B.T)
             start = stop
         return jnp.stack(out, axis=1)
 
-    point = (flat, B_dev, B_loc, p.mean)
-
+    point = Moved(flat, B_dev, B_loc, p.mean)
     signs = jnp.array([1.0, -1.0], X.dtype)
 
     def along(half: Moved, middle: Moved | None) -> Array:
         if middle is None:
-            return jax.jvp(layers, point, half)[1]
+            return jax.jvp(layers, (point,), (half,))[1]
         halfway = jax.tree.map(jnp.add, point, middle)
         ends = jax.vmap(
-            lambda sign: layers(*(at + sign * h for at, h in zip(halfway, half, strict=True)))
+            lambda sign: layers(jax.tree.map(lambda at, h: at + sign * h, halfway, half))
         )(signs)
         return 0.5 * (ends[0] - ends[1])
 
@@ -265,15 +273,10 @@ def psd_factor(matrix: np.ndarray) -> np.ndarray:
         return vectors * np.sqrt(np.maximum(values, 0.0))
 
 
-def _columns(power: Array) -> np.ndarray:
+def _columns(power: Array) -> Array:
     """B with B Bᵀ = power, without columns of zeros: none for an absent layer."""
     B = psd_factor(np.asarray(power))
-    return B[:, np.any(B != 0, axis=0)]
-
-
-def _arrays(*loadings: Any) -> tuple[Array, Array, Array]:
-    g, d, l = (jnp.asarray(B) for B in loadings)
-    return g, d, l
+    return jnp.asarray(B[:, np.any(B != 0, axis=0)])
 
 
 @batchable()

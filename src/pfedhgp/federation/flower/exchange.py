@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -68,6 +68,18 @@ class Patience:
     """Seconds between two calls of the link's `pull`."""
 
 
+class Gathered(NamedTuple):
+    """What came of asking sites: replies by site, codes of refusals by site, and the seconds it took."""
+
+    replies: dict[str, Envelope]
+    refusals: dict[str, str]
+    seconds: float
+
+    def missing(self, names: Iterable[str]) -> dict[str, str]:
+        """Why there is no reply, for those of the sites `names` that have none."""
+        return {n: self.refusals.get(n, "no-answer") for n in names if n not in self.replies}
+
+
 @dataclass
 class Engine:
     """Trains a `Server` with sites over a `Link`, as `federation.inprocess` does in one process."""
@@ -109,8 +121,8 @@ class Engine:
         expected = message_checks.of_reply(self.server.plan, request.kind, request.arrays)
         self.link.expect(message_checks.largest_reply(expected))
         envelopes = {name: self._envelope(request, number, name) for name in self.roster.sites}
-        replies, refusals, spent = self._gather(envelopes, expected)
-        counted = [name for name in self.roster.sites if name in replies]
+        found = self._gather(envelopes, expected)
+        replies, counted = found.replies, [n for n in self.roster.sites if n in found.replies]
         entry: dict[str, Any] = {
             "exchange": number,
             "kind": request.kind,
@@ -118,12 +130,10 @@ class Engine:
             "attempt": self.server.attempt,
             "block": request.block,
             "counted": counted,
-            "missing": {
-                n: refusals.get(n, "no-answer") for n in self.roster.sites if n not in replies
-            },
+            "missing": found.missing(self.roster.sites),
             **self.roster.changes,
             "audit": {name: replies[name].audit for name in counted},
-            "seconds": round(spent, 3),
+            "seconds": round(found.seconds, 3),
             "site_seconds": {name: round(replies[name].seconds, 3) for name in counted},
             "bytes_up": sum(replies[name].nbytes for name in counted),
             "bytes_down": sum(envelopes[name].nbytes for name in counted),
@@ -186,8 +196,8 @@ class Engine:
 
     def _gather(
         self, envelopes: Mapping[str, Envelope], expected: Expected, *, last: bool = False
-    ) -> tuple[dict[str, Envelope], dict[str, str], float]:
-        """Sends to all sites and waits. Returns replies, codes of refusals, and seconds."""
+    ) -> Gathered:
+        """Sends to all sites and waits."""
         began = self.clock()
         grace = self.patience.last_grace if last else self.patience.grace
         end = began + self.patience.timeout
@@ -220,7 +230,7 @@ class Engine:
                 away = set()
             if waiting:
                 self.sleep(self.patience.pause)
-        return replies, refusals, self.clock() - began
+        return Gathered(replies, refusals, self.clock() - began)
 
     def _accept(
         self,
@@ -282,8 +292,7 @@ class Engine:
             if name not in self.roster.delivered:
                 made = self._envelope(request, number, name)
                 envelopes[name] = replace(made, kind=DELIVER, summary=self.summary())
-        replies, refusals, _ = self._gather(envelopes, {}, last=True)
-        return {n: refusals.get(n, "no-answer") for n in envelopes if n not in replies}
+        return self._gather(envelopes, {}, last=True).missing(envelopes)
 
     def _forget(self, names: Sequence[str]) -> None:
         """Sites that have lost their state are told everything again."""
