@@ -1,0 +1,153 @@
+"""L-BFGS in NumPy: the same search as the compiled one, batch by batch, and what ends it early."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pfedhgp.inference import host_lbfgs, lbfgs
+from support import twins
+from support.objectives import logistic, quadratic, rosenbrock
+
+
+def clipped(x):
+    """NaN outside a ball; the minimum is inside."""
+    return jnp.sum((x - 0.3) ** 4) - jnp.sqrt(1.5 - jnp.dot(x, x))
+
+
+def logs(x):
+    return jnp.sum(x - 2.0 * jnp.log(x)) + 0.3 * jnp.prod(x)
+
+
+def walls(x):
+    return jnp.where(x[0] > 3.0, jnp.inf, jnp.sum((x - 2.9) ** 2 * (1.0 + x**2)))
+
+
+RNG = np.random.default_rng(0)
+PROBLEMS = {
+    "rosenbrock": (rosenbrock, RNG.normal(size=(5, 2))),
+    "rosenbrock, 8": (rosenbrock, np.abs(RNG.normal(size=(4, 8)))),
+    "quadratic": (quadratic(300.0), RNG.normal(size=(3, 20))),
+    "logistic": (logistic(), RNG.normal(size=(4, 8))),
+    "NaN outside": (clipped, RNG.uniform(-0.5, 0.5, size=(6, 4))),
+    "NaN below zero": (logs, np.geomspace(1e-3, 20.0, 12).reshape(4, 3)),
+    "a wall": (walls, RNG.normal(-30.0, 10.0, size=(3, 2))),
+}
+
+
+def batch_of(objective):
+    """The objective for the rows of a batch, and how many rows each call had."""
+    both, sizes = twins.compiled(jax.vmap(jax.value_and_grad(objective))), []
+
+    def value_and_gradient(x, which):
+        sizes.append(list(which))
+        return tuple(np.asarray(found) for found in both(x))
+
+    return value_and_gradient, sizes
+
+
+def host(objective, starts, evaluations, movable=None, **options):
+    found, sizes = batch_of(objective)
+    movable = np.ones(starts.shape[1]) if movable is None else movable
+    return host_lbfgs.minimize(
+        found, starts, evaluations=evaluations, movable=movable, **options
+    ), sizes
+
+
+def compiled(objective, starts, evaluations, movable=None):
+    movable = np.ones(starts.shape[1]) if movable is None else movable
+    search = twins.compiled(
+        jax.vmap(
+            lambda x, n: lbfgs.minimize(objective, x, evaluations=n, movable=movable), (0, None)
+        )
+    )
+    return search(starts, evaluations)
+
+
+@pytest.mark.parametrize("evaluations", [1, 2, 5, 12, 20])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_visits_the_points_of_the_compiled_search(name, evaluations):
+    objective, starts = PROBLEMS[name]
+    found, sizes = host(objective, starts, evaluations)
+    expected = compiled(objective, starts, evaluations)
+    # At the optimum, steps that gain less than the rounding go either way.
+    on = np.abs(expected.gradient).max(axis=1) > 1e-4
+    np.testing.assert_array_equal(found.accepted[on], expected.accepted[on])
+    assert evaluations > 5 or on.any()
+    for field in ("x", "value", "first_value"):
+        np.testing.assert_allclose(
+            getattr(found, field), getattr(expected, field), rtol=1e-8, atol=1e-8
+        )
+    scale = np.abs(expected.gradient).max()
+    np.testing.assert_allclose(found.gradient, expected.gradient, atol=1e-8 * max(scale, 1.0))
+    assert len(sizes) == evaluations
+    np.testing.assert_array_equal(found.evaluations, evaluations)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_ends_where_the_compiled_search_ends(name):
+    objective, starts = PROBLEMS[name]
+    found, _ = host(objective, starts, 150)
+    expected = compiled(objective, starts, 150)
+    np.testing.assert_allclose(found.x, expected.x, atol=1e-6)
+    np.testing.assert_allclose(found.value, expected.value, rtol=1e-9, atol=1e-12)
+
+
+def test_frozen_coordinates_stay():
+    starts = RNG.normal(size=(3, 4))
+    movable = np.array([1.0, 0.0, 1.0, 0.0])
+    found, _ = host(rosenbrock, starts, 15, movable)
+    np.testing.assert_allclose(found.x, compiled(rosenbrock, starts, 15, movable).x, rtol=1e-8)
+    np.testing.assert_array_equal(found.x[:, [1, 3]], starts[:, [1, 3]])
+    each = np.eye(4)[:3]
+    own, _ = host(rosenbrock, starts, 15, each)
+    np.testing.assert_array_equal(own.x[each == 0.0], starts[each == 0.0])
+    assert np.all(own.x[each == 1.0] != starts[each == 1.0])
+
+
+def test_a_batch_is_its_searches_one_by_one():
+    objective, starts = PROBLEMS["NaN below zero"]
+    together, _ = host(objective, starts, 15)
+    for i in range(len(starts)):
+        alone, _ = host(objective, starts[i : i + 1], 15)
+        for found, expected in zip(together, alone, strict=True):
+            np.testing.assert_allclose(found[i], expected[0], rtol=1e-9, atol=1e-9)
+
+
+def test_a_start_that_is_not_finite_is_handed_back_and_not_evaluated_again():
+    starts = np.array([[1.0, 2.0, 3.0], [-1.0, 2.0, 3.0]])
+    found, sizes = host(logs, starts, 10)
+    np.testing.assert_array_equal(found.x[1], starts[1])
+    assert not np.isfinite(found.value[1])
+    np.testing.assert_array_equal(found.evaluations, [10, 1])
+    assert found.accepted[1] == 0
+    assert sizes == [[0, 1]] + [[0]] * 9
+
+
+@pytest.mark.parametrize("settled", [1e-2, 1e-6])
+def test_a_settled_search_is_left_out_and_is_near_its_optimum(settled):
+    objective, starts = PROBLEMS["logistic"]
+    best = compiled(objective, starts, 150).value
+    found, sizes = host(objective, starts, 150, settled=settled)
+    assert len(sizes) == found.evaluations.max() < 100
+    np.testing.assert_allclose(found.value, best, atol=20.0 * settled)
+    for i, count in enumerate(found.evaluations):
+        assert sum(i in each for each in sizes) == count
+        # Its last point is the one it had with that budget.
+        same = compiled(objective, starts, int(count))
+        np.testing.assert_allclose(found.x[i], same.x[i], rtol=1e-8, atol=1e-8)
+
+
+def test_a_search_at_its_optimum_ends_when_steps_run_dry():
+    """|x| at 0: no step is downhill, whatever its gradient says."""
+    found = host_lbfgs.minimize(
+        lambda x, _: (np.abs(x[:, 0]), np.ones_like(x)),
+        np.zeros((2, 1)),
+        evaluations=200,
+        movable=np.ones(1),
+        settled=1e-9,
+    )
+    np.testing.assert_array_equal(found.x, 0.0)
+    assert found.evaluations.max() < 30
