@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
-import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
 
+from pfedhgp.base.trees import stack_trees
 from pfedhgp.data.rows import ClientRows, in_order
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import InputError, MessageError, warn
@@ -18,7 +17,7 @@ from pfedhgp.federation import local_budget
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.opening import inference_of, kernels_like
 from pfedhgp.federation.plan import Plan
-from pfedhgp.inference.arrays import State, below, block_from_arrays, stack_trees
+from pfedhgp.inference.arrays import State, below, block_from_arrays
 from pfedhgp.inference.cycles import exchange
 from pfedhgp.inference.cycles.forms import Halves
 from pfedhgp.inference.jitter import WEIGHTS, expect_finite
@@ -171,7 +170,7 @@ class ClientGroup:
             block = client_block(spec, own, client.Y, Z, scaling.extent, own_seed)
             if client.name in self.layers:
                 noise = noise_of(self.layers[client.name], spec.noise)
-                block = eqx.tree_at(lambda b: b.noise, block, noise)
+                block = replace(block, noise=noise)
             blocks.append(block)
         return inference_of(plan, "learn" in a).clients(
             spec,
@@ -272,7 +271,7 @@ class ClientGroup:
         party = self.parties[int(a["attempt"])]
         local_budget.warn_of_cap(self.plan, self.spec, party, self.names)
         block = block_from_arrays(a, kernels_like(self.spec, scaling))
-        shared = GlobalPosterior(block, jnp.asarray(a["mean"]), jnp.asarray(a["covariance"]))
+        shared = GlobalPosterior(block, a["mean"], a["covariance"])
         found = party.posteriors(shared, float(a["jitter"]))
         for name, posterior in zip(self.names, found, strict=True):
             expect_finite("the posterior", posterior, matrix=WEIGHTS, client=name)

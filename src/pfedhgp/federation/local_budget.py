@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import jax.numpy as jnp
 import numpy as np
 
 from pfedhgp.data.rows import ClientRows
@@ -73,11 +72,13 @@ def pad_inputs(blocks: list[ClientBlock]) -> list[ClientBlock]:
 def _padded(block: ClientBlock, size: int) -> ClientBlock:
     """Adds inactive inducing inputs up to `size`."""
     extra = size - len(block.active)
+    if not extra:
+        return block
     mode = "edge" if len(block.inputs) else "constant"
     return replace(
         block,
-        inputs=jnp.pad(block.inputs, ((0, extra), (0, 0)), mode=mode),
-        active=jnp.pad(block.active, (0, extra)),
+        inputs=np.pad(block.inputs, ((0, extra), (0, 0)), mode=mode),
+        active=np.pad(block.active, (0, extra)),
     )
 
 

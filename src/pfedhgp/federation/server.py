@@ -10,7 +10,6 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from pfedhgp.data.scaling import Scaling
@@ -229,8 +228,8 @@ def _rounds(run: RunState, prepared: Prepared, state: State) -> Rounds:
 
 def _best(run: RunState, prepared: Prepared, state: State) -> Best:
     kept = state.plain["best"]
-    moments = (jnp.asarray(state.array(f"best_moments.{n}")) for n in ("mean", "covariance"))
-    known = {name: jnp.asarray(array) for name, array in state.part("population").items()}
+    moments = (state.array(f"best_moments.{n}") for n in ("mean", "covariance"))
+    known = state.part("population")
     return Best(
         bound=kept["bound"],
         attempt=kept["attempt"],

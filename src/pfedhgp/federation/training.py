@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-import jax.numpy as jnp
 import numpy as np
 
 from pfedhgp.errors import BudgetWarning, warn
@@ -180,10 +179,10 @@ class Finish:
         if senders:
             found = population_of(
                 self.best.prepared.spec.structure,
-                jnp.asarray(sums["deviation_square"]),
-                jnp.asarray(sums["local_square"]),
-                jnp.asarray(sums["noise"]),
-                jnp.asarray(float(len(senders))),
+                sums["deviation_square"],
+                sums["local_square"],
+                sums["noise"],
+                np.float64(len(senders)),
             )
             population = over_observing_clients(found, self.best.prepared)
             self.run.best = replace(self.best, population=population)
@@ -239,7 +238,7 @@ def over_observing_clients(population: Population, prepared: Prepared) -> Popula
     T, T_q = counted.clients, np.maximum(counted.sums["y_clients"], 1.0)
     up = np.sqrt(T / T_q)
     own = up if prepared.spec.structure.tied else np.sqrt(max(T - 1, 1) / np.maximum(T_q - 1, 1))
-    local, deviation = (jnp.asarray(np.outer(v, v)) for v in (up, own))
+    local, deviation = (np.outer(v, v) for v in (up, own))
     return replace(
         population,
         deviation_power=population.deviation_power * deviation,

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError
@@ -38,8 +36,8 @@ def white_rows(client: ClientRows, *, full_noise: bool, length: int | None = Non
         X=_longer(X, extra, 0, mode="edge"),
         Y=_longer(np.where(seen, Y, 0.0), extra, 0),
         mask=_longer(np.where(seen, counts, 0.0), extra, 0),
-        scatter=jnp.asarray(scatter),
-        scatter_seen=jnp.asarray(cells),
+        scatter=scatter,
+        scatter_seen=cells,
     )
 
 
@@ -48,9 +46,9 @@ def noise_of(layer: CycleLayer, form: str) -> Noise:
     noise = layer.noise - FLOOR * np.eye(layer.outputs)
     if form == "full":
         L = np.linalg.cholesky(noise)
-        return FullNoise(jnp.asarray(np.tril(L, -1) + np.diag(np.log(np.diagonal(L)))))
+        return FullNoise(np.tril(L, -1) + np.diag(np.log(np.diagonal(L))))
     variances = np.diagonal(noise)
-    return DiagonalNoise(jnp.log(jnp.asarray(variances if form == "output" else variances[:1])))
+    return DiagonalNoise(np.log(variances if form == "output" else variances[:1]))
 
 
 def cycle_rows(
@@ -101,10 +99,10 @@ def cycle_rows(
         stacked, means = _compressed(stacked, means)
     weights = np.moveaxis(np.concatenate(stacked).reshape(-1, blocks * n, Q), 0, 2)
     return Rows(
-        X=jnp.asarray(np.tile(X, (blocks, 1))),
-        Y=jnp.asarray(Y.reshape(-1, Q)),
-        mask=jnp.asarray(mask.reshape(-1, Q)),
-        cycles=CycleTerm(*(jnp.asarray(v) for v in (weights, np.concatenate(means), constant))),
+        X=np.tile(X, (blocks, 1)),
+        Y=Y.reshape(-1, Q),
+        mask=mask.reshape(-1, Q),
+        cycles=CycleTerm(weights, np.concatenate(means), np.float64(constant)),
     )
 
 
@@ -146,7 +144,10 @@ def _grown(rows: Rows, extra: int, patterns: int, rank: int) -> Rows:
 
 
 def _longer(
-    array: np.ndarray | Array, *more: int, mode: Literal["constant", "edge"] = "constant"
-) -> Array:
+    array: Any, *more: int, mode: Literal["constant", "edge"] = "constant"
+) -> np.ndarray:
     """The array with this many more entries at the end of each axis."""
-    return jnp.asarray(np.pad(np.asarray(array), [(0, count) for count in more], mode=mode))
+    array = np.asarray(array)
+    if not any(more):
+        return array
+    return np.pad(array, [(0, count) for count in more], mode=mode)

@@ -7,14 +7,13 @@ deviation is the same for all, B̃ = √φ τ, which is k_δ = φ k_g.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
+from pfedhgp.base.arrays_of import namespace
+from pfedhgp.base.trees import map_arrays, ravel
 from pfedhgp.gp.features import Basis
 from pfedhgp.gp.kernels import Kernel
 from pfedhgp.gp.noise import Noise
@@ -98,20 +97,20 @@ def deviation_loadings(
 ) -> Float[Array, "Q R"]:
     """B̃_i: the client's own, or √φ B_g in a model without loadings; no columns without the layer."""
     if not structure.deviation:
-        return shared.loadings[:, :0]
+        return shared.loadings[..., :0]
     if structure.tied:
-        return jnp.sqrt(shared.phi) * shared.loadings
+        return namespace(shared.phi).sqrt(shared.phi) * shared.loadings
     return client.deviation
 
 
 def to_free(block: ClientBlock) -> ClientBlock:
     """The block in coordinates that may take any value: logarithms of kernel parameters."""
-    return eqx.tree_at(lambda b: b.kernels, block, jax.tree.map(jnp.log, block.kernels))
+    return replace(block, kernels=map_arrays("log", block.kernels))
 
 
 def from_free(free: ClientBlock) -> ClientBlock:
     """The inverse of `to_free`."""
-    return eqx.tree_at(lambda b: b.kernels, free, jax.tree.map(jnp.exp, free.kernels))
+    return replace(free, kernels=map_arrays("exp", free.kernels))
 
 
 Theta = Float[Array, " P"]
@@ -119,18 +118,19 @@ Theta = Float[Array, " P"]
 
 def theta_of(structure: Structure, block: GlobalBlock) -> Theta:
     """log of each kernel parameter [, log τ, log φ]"""
-    kernels, _ = ravel_pytree(jax.tree.map(jnp.log, block.kernels))
+    kernels, _ = ravel(block.kernels)
+    xp = namespace(kernels, block.loadings, block.phi)
     if not structure.tied:
-        return kernels
-    return jnp.concatenate([kernels, jnp.log(block.loadings.reshape(-1)), jnp.log(block.phi)[None]])
+        return xp.log(kernels)
+    return xp.log(xp.concatenate([kernels, block.loadings.reshape(-1), block.phi[None]]))
 
 
 def with_theta(structure: Structure, block: GlobalBlock, theta: Theta) -> GlobalBlock:
     """The block with `theta` in place of its own."""
-    flat, unravel = ravel_pytree(jax.tree.map(jnp.log, block.kernels))
-    kernels = jax.tree.map(jnp.exp, unravel(theta[: flat.shape[0]]))
-    block = eqx.tree_at(lambda b: b.kernels, block, kernels)
+    flat, unravel = ravel(block.kernels)
+    size, values = flat.shape[0], namespace(theta).exp(theta)
+    kernels = unravel(values[:size])
     if not structure.tied:
-        return block
-    tau = jnp.exp(theta[flat.shape[0] : -1]).reshape(block.loadings.shape)
-    return eqx.tree_at(lambda b: (b.loadings, b.phi), block, (tau, jnp.exp(theta[-1])))
+        return replace(block, kernels=kernels)
+    tau = values[size:-1].reshape(block.loadings.shape)
+    return replace(block, kernels=kernels, loadings=tau, phi=values[-1])

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from pfedhgp.gp.kernels import Periodic, leaves_of
@@ -180,9 +179,7 @@ def global_block(
     else:
         loadings = principal_loadings(moment, spec.latents, rng) * share
         phi = 0.5 * start.shared_variance
-    return GlobalBlock(
-        kernels, jnp.asarray(inputs), jnp.asarray(loadings), jnp.asarray(np.float64(phi))
-    )
+    return GlobalBlock(kernels, inputs, loadings, np.float64(phi))
 
 
 def client_block(
@@ -209,10 +206,10 @@ def client_block(
         local = principal_loadings(moment, spec.local_latents, rng) * np.sqrt(start.local_variance)
     return ClientBlock(
         kernels,
-        jnp.asarray(inputs),
-        jnp.ones(len(inputs)),
-        jnp.asarray(deviation),
-        jnp.asarray(local),
+        inputs,
+        np.ones(len(inputs)),
+        deviation,
+        local,
         starting_noise(spec, start.noise_variance),
     )
 
@@ -220,6 +217,6 @@ def client_block(
 def starting_noise(spec: Spec, variance: float) -> Noise:
     """Σ = variance · I in the form that the spec asks for."""
     if spec.noise == "full":
-        return FullNoise(jnp.eye(spec.outputs) * (0.5 * np.log(variance)))
+        return FullNoise(np.eye(spec.outputs) * (0.5 * np.log(variance)))
     size = 1 if spec.noise == "scalar" else spec.outputs
-    return DiagonalNoise(jnp.full((size,), np.log(variance)))
+    return DiagonalNoise(np.full((size,), np.log(variance)))
