@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 
+Array = Any
+"""An array of either library, in annotations: `Float[Array, "n d"]`."""
+
 
 def namespace(*arrays: Any) -> Any:
     """`jax.numpy` if one of the arrays is JAX's (or traced), else `numpy`."""

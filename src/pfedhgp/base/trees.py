@@ -25,7 +25,7 @@ def ravel(tree: Tree) -> tuple[Any, Callable[[Any], Tree]]:
     def unravel(vector: Any) -> Tree:
         lead = vector.shape[:-1]
         parts = [
-            vector[..., first:last].reshape(*lead, *shape)
+            vector[..., first:last].reshape((*lead, *shape))
             for shape, first, last in zip(shapes, ends[:-1], ends[1:], strict=True)
         ]
         found: Tree = jax.tree.unflatten(form, parts)

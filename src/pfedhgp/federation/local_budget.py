@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
@@ -74,7 +75,7 @@ def _padded(block: ClientBlock, size: int) -> ClientBlock:
     extra = size - len(block.active)
     if not extra:
         return block
-    mode = "edge" if len(block.inputs) else "constant"
+    mode: Literal["constant", "edge"] = "edge" if len(block.inputs) else "constant"
     return replace(
         block,
         inputs=np.pad(block.inputs, ((0, extra), (0, 0)), mode=mode),

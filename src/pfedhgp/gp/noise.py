@@ -6,7 +6,9 @@ from abc import abstractmethod
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Float
+
+from pfedhgp.base.arrays_of import Array
 
 Loadings = Float[Array, "Q R"]
 Mask = Float[Array, "n Q"]

@@ -13,8 +13,9 @@ from __future__ import annotations
 import equinox as eqx
 import jax.numpy as jnp
 from jax.scipy.linalg import cho_solve
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
+from pfedhgp.base.arrays_of import Array
 from pfedhgp.gp import linalg
 from pfedhgp.gp.features import Basis
 from pfedhgp.gp.linalg import Moments

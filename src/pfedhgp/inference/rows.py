@@ -143,9 +143,7 @@ def _grown(rows: Rows, extra: int, patterns: int, rank: int) -> Rows:
     )
 
 
-def _longer(
-    array: Any, *more: int, mode: Literal["constant", "edge"] = "constant"
-) -> np.ndarray:
+def _longer(array: Any, *more: int, mode: Literal["constant", "edge"] = "constant") -> np.ndarray:
     """The array with this many more entries at the end of each axis."""
     array = np.asarray(array)
     if not any(more):

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import equinox as eqx
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
-from pfedhgp.base.arrays_of import namespace
+from pfedhgp.base.arrays_of import Array, namespace
 from pfedhgp.base.trees import map_arrays, ravel
 from pfedhgp.gp.features import Basis
 from pfedhgp.gp.kernels import Kernel

@@ -13,8 +13,9 @@ from typing import NamedTuple
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
+from pfedhgp.base.arrays_of import Array
 from pfedhgp.gp.linalg import Moments
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock
 
