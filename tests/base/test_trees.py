@@ -13,7 +13,10 @@ from pfedhgp.base.trees import map_arrays, ravel, stack_trees
 
 def a_tree(asarray=np.asarray):
     rng = np.random.default_rng(0)
-    return {"b": asarray(rng.random((2, 3))), "a": (asarray(rng.random(())), asarray(rng.random(4)))}
+    return {
+        "b": asarray(rng.random((2, 3))),
+        "a": (asarray(rng.random(())), asarray(rng.random(4))),
+    }
 
 
 @pytest.mark.parametrize("asarray", [np.asarray, jnp.asarray])
