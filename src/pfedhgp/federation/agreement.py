@@ -34,11 +34,11 @@ from pfedhgp.data.text_tables import RepeatedColumn, delimiter_of
 from pfedhgp.errors import InputError, warn
 from pfedhgp.federation.envelope import Refused
 from pfedhgp.federation.plan import Plan
-from pfedhgp.federation.planning import make_plan
+from pfedhgp.federation.planning import make_plan, settings_to_json
 from pfedhgp.settings import config as configs
 from pfedhgp.settings.config import SETTINGS, Config, check_together, check_use
 from pfedhgp.settings.for_columns import kernel_words, model_settings
-from pfedhgp.settings.table import MODEL_SETTINGS, ModelSettings
+from pfedhgp.settings.table import ModelSettings
 
 
 @dataclass(frozen=True)
@@ -112,11 +112,9 @@ class Agreement:
 
     def settings(self) -> dict[str, Any]:
         """What a model file keeps of it."""
-        plain = (str, int, float, bool, type(None))
-        kept = {each.name: getattr(self.model_settings, each.name) for each in MODEL_SETTINGS}
-        kept = {name: value for name, value in kept.items() if isinstance(value, plain)}
-        kept |= {"domain": None, "layers": list(self.config.layers), **kernel_words(self.config)}
-        return {**kept, "columns": {**self.columns.to_json(), "dropped": []}}
+        kept = {**settings_to_json(self.model_settings), **kernel_words(self.config)}
+        columns = {**self.columns.to_json(), "dropped": []}
+        return {**kept, "domain": None, "columns": columns}
 
     def rows(
         self, files: Sequence[Path], name: str, *, delimiter: str | None, least_rows: int

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,7 +26,7 @@ import numpy as np
 import safetensors.numpy
 
 from pfedhgp.base.atomic_files import numbered_folders, write_new_folder
-from pfedhgp.errors import InputError, ModelFileError
+from pfedhgp.errors import InputError
 from pfedhgp.federation.server import Server
 from pfedhgp.inference.arrays import State
 from pfedhgp.model.codec import plain_json
@@ -57,7 +57,8 @@ class Checkpoint:
         """Writes the parties' states; the one before goes when the new one is whole."""
         before = numbered_folders(self.folder)
         target = self.folder / f"{server.exchanges:06d}"
-        write_new_folder(target, self._files(server, groups, messages))
+        about = {"format": FORMAT, "version": VERSION}
+        write_parts(target, about, self._files(server, groups, messages))
         for old in before:
             shutil.rmtree(old, ignore_errors=True)
 
@@ -72,14 +73,12 @@ class Checkpoint:
         if not kept:
             raise InputError(f"{self.folder}: no checkpoint to go on from: start the run again")
         found = kept[-1]
+        index = read_index(found, FORMAT, VERSION)
+        wanted = {SERVER, MESSAGES, *(group_file(group) for group in groups)}
         with naming(found / INDEX):
-            index = parse_json((found / INDEX).read_bytes())
-            if index["format"] != FORMAT or index["version"] != VERSION:
-                raise ValueError("a checkpoint of another version: start the run again")
-            wanted = {SERVER, MESSAGES, *(group_file(group) for group in groups)}
             if set(index["files"]) != wanted:
                 raise ValueError("the clients are not those that the run began with")
-        content = {name: _read(found / name, index["files"][name]) for name in wanted}
+        content = {name: read_part(found, name, index) for name in wanted}
         parts = {}
         for name in sorted(wanted - {MESSAGES}):
             with naming(found / name):
@@ -93,20 +92,12 @@ class Checkpoint:
     def _files(
         self, server: Server, groups: Sequence[Party], messages: list[dict[str, Any]]
     ) -> Iterator[tuple[str, bytes]]:
-        digests: dict[str, str] = {}
-
-        def listed(name: str, content: bytes) -> tuple[str, bytes]:
-            digests[name] = hashlib.sha256(content).hexdigest()
-            return name, content
-
-        yield listed(SERVER, encode(server.state()))
+        yield SERVER, encode(server.state())
         for group in groups:
-            yield listed(group_file(group), encode(group.state()))
+            yield group_file(group), encode(group.state())
         plain = plain_json(messages, "messages", strict=False)
         lines = "".join(json.dumps(each, allow_nan=False) + "\n" for each in plain)
-        yield listed(MESSAGES, lines.encode("ascii"))
-        index = {"format": FORMAT, "version": VERSION, "files": digests}
-        yield INDEX, json.dumps(index, indent=1).encode("ascii")
+        yield MESSAGES, lines.encode("ascii")
 
 
 def group_file(group: Party) -> str:
@@ -130,9 +121,32 @@ def decode(content: bytes) -> State:
     return State(arrays, parse_json(header["__metadata__"]["state"].encode("utf-8")))
 
 
-def _read(path: Path, expected: str) -> bytes:
-    with naming(path):
-        content = path.read_bytes()
-        if hashlib.sha256(content).hexdigest() != expected:
-            raise ModelFileError(f"{path}: corrupted: its SHA-256 is not the one in {INDEX}")
+def write_parts(target: Path, about: Mapping[str, Any], parts: Iterable[tuple[str, bytes]]) -> None:
+    """A new folder of parts; its index has what is said `about` them, and the SHA-256 of each."""
+    digests: dict[str, str] = {}
+
+    def files() -> Iterator[tuple[str, bytes]]:
+        for name, content in parts:
+            digests[name] = hashlib.sha256(content).hexdigest()
+            yield name, content
+        yield INDEX, json.dumps({**about, "files": digests}, indent=1).encode("ascii")
+
+    write_new_folder(target, files())
+
+
+def read_index(folder: Path, format: str, version: int) -> dict[str, Any]:
+    """What `write_parts` wrote about the parts."""
+    with naming(folder / INDEX):
+        index: dict[str, Any] = parse_json((folder / INDEX).read_bytes())
+        if index["format"] != format or index["version"] != version:
+            raise ValueError("written by another version of pfedhgp: start the run again")
+        return index
+
+
+def read_part(folder: Path, name: str, index: Mapping[str, Any]) -> bytes:
+    """The content of one part, if its SHA-256 is the index's."""
+    with naming(folder / name):
+        content = (folder / name).read_bytes()
+        if hashlib.sha256(content).hexdigest() != index["files"][name]:
+            raise ValueError(f"corrupted: its SHA-256 is not the one in {INDEX}")
         return content

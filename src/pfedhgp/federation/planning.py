@@ -45,6 +45,7 @@ def make_plan(settings: ModelSettings, inputs: int, outputs: int) -> Plan:
         averaging=settings.averaging,
     )
     choice = cycle_choice(settings)
+    domain = None if settings.domain is None else np.asarray(settings.domain, np.float64).T
     if choice is not None and inference.name != "structured":
         raise InputError("a cycle layer needs inference='structured': mean-field has none")
     exact = settings.local == "state-space"
@@ -71,7 +72,7 @@ def make_plan(settings: ModelSettings, inputs: int, outputs: int) -> Plan:
         inference=inference,
         inducing=settings.inducing,
         local_inducing=settings.local_inducing,
-        domain=None if settings.domain is None else _bounds(settings.domain),
+        domain=None if domain is None else (domain[0], domain[1]),
         largest_inducing=settings.largest_inducing,
         largest_local_inducing=settings.largest_local_inducing,
         tolerance=settings.tolerance,
@@ -115,11 +116,6 @@ def _local_kernel(settings: ModelSettings) -> Kernel:
         return _kernel("matern32")
     shared = settings.kernel
     return _kernel(shared if isinstance(shared, str) else like_shared(shared))
-
-
-def _bounds(pairs: Sequence[tuple[float, float]]) -> tuple[np.ndarray, np.ndarray]:
-    lower, upper = np.asarray(pairs, np.float64).T
-    return lower, upper
 
 
 def _warn_of_unused(settings: ModelSettings, inference: Inference) -> None:
@@ -206,12 +202,17 @@ def fitted_model(
 
 
 def kept_settings(settings: ModelSettings, server: Server) -> dict[str, Any]:
-    """The settings as JSON has them, and what a loaded model also needs: starting scales, the bound.
+    """The settings as JSON has them, and what a loaded model also needs: starting scales, the bound."""
+    assert server.best is not None
+    kept = {**settings_to_json(settings), **server.summary()}
+    if (cycles := server.best.prepared.cycles) is not None:
+        kept["cycle_form"] = cycles.layer.form
+        kept["cycle_evidence"] = dict(cycles.evidence)
+    return kept
 
-    Kernels are kept as arrays with the model; callbacks are code, and are not kept.
-    """
-    best = server.best
-    assert best is not None
+
+def settings_to_json(settings: ModelSettings) -> dict[str, Any]:
+    """By name. Kernels are kept as arrays with the model; callbacks are code, and are not kept."""
     kept: dict[str, Any] = {}
     for each in MODEL_SETTINGS:
         value = getattr(settings, each.name)
@@ -219,12 +220,6 @@ def kept_settings(settings: ModelSettings, server: Server) -> dict[str, Any]:
             kept[each.name] = _inference_to_json(value)
         elif each.kind is not kinds.FUNCTIONS and not isinstance(value, Kernel):
             kept[each.name] = plain_json(value, each.name, strict=True)
-    kept["starting_scales"] = best.start.as_dict()
-    kept["exchanges"] = server.exchanges
-    kept["bound"] = None if best.bound is None else float(best.bound)
-    if (cycles := best.prepared.cycles) is not None:
-        kept["cycle_form"] = cycles.layer.form
-        kept["cycle_evidence"] = dict(cycles.evidence)
     return kept
 
 

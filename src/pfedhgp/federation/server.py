@@ -63,6 +63,14 @@ class Server:
         """A record of each round."""
         return self.run.history
 
+    def summary(self) -> dict[str, Any]:
+        """What a model file says about the training."""
+        best = self.run.best
+        assert best is not None
+        bound = None if best.bound is None else float(best.bound)
+        scales = best.start.as_dict()
+        return {"exchanges": self.exchanges, "bound": bound, "starting_scales": scales}
+
     def stop(self) -> None:
         """Training ends with the next round."""
         self.run.stop_asked = True

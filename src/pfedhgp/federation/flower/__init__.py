@@ -3,10 +3,9 @@
 Without Flower in them:
 
     exchange            the server's side of an exchange: asks every site, waits, counts the replies
-    site                the site's side: checks a request, answers it from its own rows
+    site                the site's side: checks a request, answers it from its own rows; its fitted model
     state               what both remember on disk
     audit               the log of what left a machine
-    delivered_model     the fitted model of a site
 
 On Flower:
 

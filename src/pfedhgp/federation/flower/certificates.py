@@ -12,8 +12,8 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import ssl
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from cryptography import x509
@@ -28,8 +28,10 @@ from pfedhgp.base.toml_text import quoted
 from pfedhgp.errors import InputError
 from pfedhgp.federation.flower.processes import private_folder, write_secret
 from pfedhgp.federation.flower.state import SITES, site_hash
+from pfedhgp.settings.config import read_config
 
 LONGEST_NAME = 200
+PKCS8, OPENSSH = serialization.PrivateFormat.PKCS8, serialization.PrivateFormat.OpenSSH
 AUTHORITY_DAYS = 3650
 """Days that an authority is valid after its server certificate, which can be renewed meanwhile."""
 
@@ -49,12 +51,12 @@ def make_certificates(
     keys = {name: ec.generate_private_key(ec.SECP384R1()) for name in sites}
     private_folder(folder, "--out")
     private_folder(folder / SITES, "--out")
-    write_secret(folder / "ca.key", _pem(ca_key))
-    write_secret(folder / "server.key", _pem(server_key))
+    write_secret(folder / "ca.key", private_text(ca_key, PKCS8))
+    write_secret(folder / "server.key", private_text(server_key, PKCS8))
     paths = {}
     for name, key in keys.items():
         paths[name] = folder / SITES / f"{site_hash(name)}.key"
-        write_secret(paths[name], private_text(key))
+        write_secret(paths[name], private_text(key, OPENSSH))
     write_bytes(folder / "ca.crt", ca.public_bytes(serialization.Encoding.PEM))
     write_bytes(folder / "server.crt", server.public_bytes(serialization.Encoding.PEM))
     known = {name: public_text(key.public_key()) for name, key in keys.items()}
@@ -88,21 +90,26 @@ def _content(path: Path) -> bytes:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
+@contextmanager
+def _refusing(problem: str) -> Iterator[None]:
+    """Turns what `cryptography` raises for content of another form into one line."""
+    try:
+        yield
+    except InputError:  # a ValueError too: the file cannot be read
+        raise
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise InputError(problem) from None
+
+
 def read_certificate(path: Path) -> x509.Certificate:
     """A certificate from a PEM file."""
-    content = _content(path)
-    try:
-        return x509.load_pem_x509_certificate(content)
-    except ValueError:
-        raise InputError(f"{path}: not a certificate in PEM form") from None
+    with _refusing(f"{path}: not a certificate in PEM form"):
+        return x509.load_pem_x509_certificate(_content(path))
 
 
 def _key_in(path: Path) -> ec.EllipticCurvePrivateKey:
-    content = _content(path)
-    try:
-        key = serialization.load_pem_private_key(content, None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise InputError(f"{path}: not a private key in PEM form, without a passphrase") from None
+    with _refusing(f"{path}: not a private key in PEM form, without a passphrase"):
+        key = serialization.load_pem_private_key(_content(path), None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise InputError(f"{path}: not an ECDSA key: make one with `pfedhgp certs`")
     return key
@@ -114,7 +121,7 @@ def make_site_key(path: Path) -> str:
         raise InputError(f"{path} already exists: choose another file for the key")
     key = ec.generate_private_key(ec.SECP384R1())
     try:
-        write_secret(path, private_text(key))
+        write_secret(path, private_text(key, OPENSSH))
     except OSError as error:
         why = error.strerror or error
         raise InputError(f"{path}: nothing can be written there ({why})") from None
@@ -133,13 +140,12 @@ def sites_text(sites: Mapping[str, str]) -> str:
 def read_sites(path: Path, *, keys: bool = True) -> dict[str, str]:
     """Names and public keys, each of them once. Without `keys` the keys are not looked at."""
     try:
-        tree = tomllib.loads(_content(path).decode("utf-8-sig"))
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: not UTF-8: save it as UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
-        if "overwrite" in str(error):
-            raise InputError(f"{path}: a site is named twice: {error}") from None
-        raise InputError(f"{path}: not TOML: {error}") from None
+        tree = read_config(path)
+    except InputError as error:
+        if "overwrite" not in str(error):
+            raise
+        twice = str(error).replace("not TOML", "a site is named twice", 1)
+        raise InputError(twice) from None
     table = tree.get("sites")
     if not isinstance(table, dict) or not table or set(tree) != {"sites"}:
         raise InputError(f'{path}: expected one table, [sites], with lines "name" = "public key"')
@@ -179,39 +185,28 @@ def public_text(key: ec.EllipticCurvePublicKey) -> str:
     return key.public_bytes(*openssh).decode("ascii")
 
 
-def private_text(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.OpenSSH,
-        serialization.NoEncryption(),
-    )
+def private_text(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> bytes:
+    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
 
 
 def public_bytes(text: str, where: str) -> bytes:
     """The key in the form that Flower registers; `where` begins the error message."""
-    try:
+    problem = f"{where}: not an ECDSA public key in OpenSSH's form: `pfedhgp certs` makes one"
+    with _refusing(problem):
         key = serialization.load_ssh_public_key(text.encode("ascii"))
-        if not isinstance(key, ec.EllipticCurvePublicKey):
-            raise ValueError
-    except (ValueError, UnsupportedAlgorithm, UnicodeEncodeError):
-        raise InputError(
-            f"{where}: not an ECDSA public key in OpenSSH's form: `pfedhgp certs` makes one"
-        ) from None
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise InputError(problem)
     pem = (serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     return key.public_bytes(*pem)
 
 
 def check_private_key(path: Path) -> str:
     """The public key that belongs to a site's key file."""
-    content = _content(path)
-    try:
-        key = serialization.load_ssh_private_key(content, None)
-        if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise ValueError
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise InputError(
-            f"{path}: not an ECDSA private key in OpenSSH's form, without a passphrase"
-        ) from None
+    problem = f"{path}: not an ECDSA private key in OpenSSH's form, without a passphrase"
+    with _refusing(problem):
+        key = serialization.load_ssh_private_key(_content(path), None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise InputError(problem)
     return public_text(key.public_key())
 
 
@@ -324,9 +319,3 @@ def _alternative(host: str) -> x509.GeneralName:
             return x509.DNSName(host)
         except ValueError:
             raise InputError(f"--host {host!r} is neither an address nor a domain name") from None
-
-
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )

@@ -288,24 +288,17 @@ class Engine:
     def _deliver_to(self, request: Message, names: Sequence[str] | None = None) -> dict[str, str]:
         """To all sites, or `names`, that lack the model. Returns why some did not get it."""
         envelopes, number = {}, self.server.exchanges + 1
+        summary = json.dumps(self.server.summary())
         for name in self.roster.sites if names is None else names:
             if name not in self.roster.delivered:
                 made = self._envelope(request, number, name)
-                envelopes[name] = replace(made, kind=DELIVER, summary=self.summary())
+                envelopes[name] = replace(made, kind=DELIVER, summary=summary)
         return self._gather(envelopes, {}, last=True).missing(envelopes)
 
     def _forget(self, names: Sequence[str]) -> None:
         """Sites that have lost their state are told everything again."""
         for name in names:
             self.roster.counted[name], self.roster.knows[name] = 0, []
-
-    def summary(self) -> str:
-        """What the sites' model files say about the training, as JSON."""
-        best = self.server.best
-        assert best is not None
-        bound = None if best.bound is None else float(best.bound)
-        kept = {"exchanges": self.server.exchanges, "bound": bound}
-        return json.dumps({**kept, "starting_scales": best.start.as_dict()})
 
 
 def check_reply(

@@ -134,8 +134,8 @@ class Coordinator:
             )
             self.missing = engine.run()
             self._write_participation(roster.log)
-            summary = json.loads(engine.summary())
-            self._save_model(server, messages, summary)
+            summary = server.summary()
+            self._save_model(server, messages)
         return {
             "run": str(self.out),
             "sites": len(self.sites),
@@ -184,9 +184,7 @@ class Coordinator:
         lines = "".join(json.dumps(entry) + "\n" for entry in entries)
         write_bytes(self.out / PARTICIPATION, lines.encode("ascii"))
 
-    def _save_model(
-        self, server: Server, messages: list[dict[str, Any]], summary: dict[str, Any]
-    ) -> None:
+    def _save_model(self, server: Server, messages: list[dict[str, Any]]) -> None:
         columns = self.agreement.columns
         model = fitted_model(
             server.plan,
@@ -195,7 +193,7 @@ class Coordinator:
             rows=(),
             input_names=columns.input_names,
             output_names=columns.outputs,
-            settings={**self.agreement.settings(), **summary},
+            settings={**self.agreement.settings(), **server.summary()},
             messages=messages,
         )
         model = replace(model, metrics={"holdout": None})

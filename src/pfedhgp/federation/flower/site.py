@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from pfedhgp.base.atomic_files import write_bytes
@@ -27,11 +28,18 @@ from pfedhgp.federation.agreement import Agreement, difference
 from pfedhgp.federation.clients import ClientGroup
 from pfedhgp.federation.envelope import CODES, Envelope, Refused
 from pfedhgp.federation.flower.audit import AuditLog
-from pfedhgp.federation.flower.delivered_model import site_model
 from pfedhgp.federation.flower.state import RUN_ID, AnsweredExchange, RunStore
+from pfedhgp.federation.messages import Message
+from pfedhgp.federation.opening import kernels_like
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.schema import DELIVER, HELLO
+from pfedhgp.inference.arrays import State, block_from_arrays
+from pfedhgp.inference.cycles.exchange import layer_from_arrays
+from pfedhgp.inference.structured.adoption import adopt
+from pfedhgp.inference.structured.settings import Structured
 from pfedhgp.model import files
+from pfedhgp.model.fitted import FittedModel
+from pfedhgp.model.posterior import GlobalPosterior, Population
 
 log = logging.getLogger("pfedhgp.site")
 LONGEST_AGREEMENT, OWNER, MODEL = 65_536, "site.json", "model"
@@ -89,9 +97,8 @@ class Site:
             self.audit.append("received", **about, arrays=request.arrays)
             arrays = self._arrays_for(request)
         except Exception as error:
-            self.open_runs.pop(
-                request.run, None
-            )  # a step may be half done: read it from disk again
+            # A step may be half done: the run is read from disk again.
+            self.open_runs.pop(request.run, None)
             code = code_of(error)
             about_it = (request.exchange, request.kind, CODES[code], reason(error))
             log.warning("exchange %d, %s: refused: %s%s", *about_it)
@@ -187,9 +194,8 @@ class Site:
                 store.save_agreement(request.agreement)
             here = OpenRun(store, agreed, ClientGroup(agreed.plan, [agreed.rows]), store.newest())
             here.group = self._restored(here)
-            self.open_runs = {
-                request.run: here
-            }  # an earlier run is over, or is read from disk again
+            # An earlier run is over, or is read from disk again.
+            self.open_runs = {request.run: here}
         return self.open_runs[request.run]
 
     def _restored(self, here: OpenRun) -> ClientGroup:
@@ -274,22 +280,50 @@ def site_from_files(
         return AgreedRows(agreement, rows)
 
     def save_model(agreed: AgreedRows, group: ClientGroup, request: Envelope) -> None:
-        columns = agreed.agreement.columns
-        try:
-            summary = json.loads(request.summary)
-            training = {key: summary[key] for key in ("exchanges", "bound", "starting_scales")}
-        except (ValueError, KeyError, TypeError):
-            raise Refused("malformed") from None
-        late = any(missed.kind == "start" for missed in request.missed())
-        model = site_model(
-            agreed.plan,
-            agreed.rows,
-            group,
-            request.message(),
-            trained=not late,
-            names=(columns.input_names, columns.outputs),
-            settings={**agreed.agreement.settings(), **training},
-        )
-        files.save(model, home / MODEL, overwrite=True)
+        files.save(site_model(agreed, group, request), home / MODEL, overwrite=True)
 
     return Site(home, name, read, save_model)
+
+
+def site_model(agreed: AgreedRows, group: ClientGroup, request: Envelope) -> FittedModel:
+    """From the delivery and the site's own state. A site that did not train fits its own block now."""
+    try:
+        summary = json.loads(request.summary)
+        training = {key: summary[key] for key in ("exchanges", "bound", "starting_scales")}
+    except (ValueError, KeyError, TypeError):
+        raise Refused("malformed") from None
+    columns, plan, rows = agreed.agreement.columns, agreed.plan, agreed.rows
+    delivered = request.message()
+    population = State(delivered.arrays).part("population")
+    finish = {k: v for k, v in delivered.arrays.items() if not k.startswith("population.")}
+    attempt = int(finish["attempt"])
+    spec, scaling = group.spec, group.scaling
+    assert scaling is not None
+    moments = (jnp.asarray(finish[name]) for name in ("mean", "covariance"))
+    own_layers = group.layers if plan.cycles and plan.cycles.sharing != "shared" else {}
+    model = FittedModel(
+        structure=spec.structure,
+        inference=plan.inference.name,
+        kernel=spec.kernel,
+        local_kernel=spec.local_kernel,
+        shared=GlobalPosterior(block_from_arrays(finish, kernels_like(spec, scaling)), *moments),
+        clients={},
+        population=Population(**{name: jnp.asarray(array) for name, array in population.items()}),
+        scaling=scaling,
+        input_names=columns.input_names,
+        output_names=columns.outputs,
+        jitter=float(finish["jitter"]),
+        scalar_output=spec.outputs == 1,
+        settings={**agreed.agreement.settings(), **training},
+        cycle_layer=layer_from_arrays(group.starts[attempt]) if plan.cycles is not None else None,
+        client_layers=dict(own_layers),
+    )
+    if not any(missed.kind == "start" for missed in request.missed()):
+        group.answer(Message("finish", delivered.round, "server", finish))
+        posterior, own_jitter = group.posteriors[rows.name], group.parties[attempt].jitter[0]
+    else:
+        solver = Structured(averaging=getattr(plan.inference, "averaging", None))
+        posterior, own_jitter = adopt(model, rows, noise=plan.spec.noise, settings=solver)
+    return replace(
+        model, clients={rows.name: posterior}, client_jitter={rows.name: float(own_jitter)}
+    )

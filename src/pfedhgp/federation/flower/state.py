@@ -15,7 +15,6 @@ server, the site goes back to the one before.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import secrets
 import shutil
@@ -26,21 +25,15 @@ from typing import Any
 
 import numpy as np
 
-from pfedhgp.base.atomic_files import numbered_folders, write_bytes, write_new_folder
-from pfedhgp.errors import ModelFileError
-from pfedhgp.federation.checkpoint import decode, encode
+from pfedhgp.base.atomic_files import numbered_folders, write_bytes
+from pfedhgp.federation.checkpoint import INDEX, decode, encode, read_index, read_part, write_parts
 from pfedhgp.inference.arrays import State, below
-from pfedhgp.model.run_folder import naming, parse_json
+from pfedhgp.model.run_folder import naming
 
 SITES = "sites"
 FORMAT, VERSION = "pfedhgp-site", 2
 RUN_ID = re.compile(r"[0-9a-f]{32}")
-INDEX, STATE, REPLY, AGREEMENT = (
-    "index.json",
-    "state.safetensors",
-    "reply.safetensors",
-    "agreement.json",
-)
+STATE, REPLY, AGREEMENT = "state.safetensors", "reply.safetensors", "agreement.json"
 ROSTER = "the sites of a federation"
 
 
@@ -90,13 +83,10 @@ class RunStore:
         """Adds an exchange; of the older ones only the newest stays."""
         older = numbered_folders(self.folder)
         reply = State(dict(answered.reply), {})
-        parts = {STATE: encode(answered.state), REPLY: encode(reply)}
-        digests = {name: hashlib.sha256(content).hexdigest() for name, content in parts.items()}
         asked = {name: getattr(answered, name) for name in ("exchange", "kind", "round", "block")}
-        index = {"format": FORMAT, "version": VERSION, **asked, "files": digests}
-        target = self.folder / f"{answered.exchange:06d}"
-        content = json.dumps(index, indent=1).encode("ascii")
-        write_new_folder(target, [*parts.items(), (INDEX, content)])
+        about = {"format": FORMAT, "version": VERSION, **asked}
+        parts = [(STATE, encode(answered.state)), (REPLY, encode(reply))]
+        write_parts(self.folder / f"{answered.exchange:06d}", about, parts)
         for old in older[:-1]:
             shutil.rmtree(old, ignore_errors=True)
 
@@ -117,18 +107,11 @@ class RunStore:
 
 
 def _read_exchange(folder: Path) -> AnsweredExchange:
+    index = read_index(folder, FORMAT, VERSION)
     with naming(folder / INDEX):
-        index = parse_json((folder / INDEX).read_bytes())
-        if index["format"] != FORMAT or index["version"] != VERSION:
-            raise ValueError("written by another version of pfedhgp: start the run again")
-        parts = {}
-        for name in (STATE, REPLY):
-            content = (folder / name).read_bytes()
-            if hashlib.sha256(content).hexdigest() != index["files"][name]:
-                raise ModelFileError(f"{folder / name}: corrupted: its SHA-256 is wrong")
-            parts[name] = decode(content)
+        state, reply = (decode(read_part(folder, name, index)) for name in (STATE, REPLY))
         asked = int(index["exchange"]), str(index["kind"]), int(index["round"]), str(index["block"])
-        return AnsweredExchange(*asked, parts[STATE], parts[REPLY].arrays)
+        return AnsweredExchange(*asked, state, reply.arrays)
 
 
 # -------------------------------------------------------------------------------- at the server
