@@ -298,7 +298,7 @@ def test_derivatives_on_the_diagonal_are_zero_not_nan(kind):
 
     def diagonal(log_parameters, X, Z):
         kernel = jax.tree.map(jnp.exp, unravel(log_parameters))
-        return jnp.sum(jax.vmap(kernel.evaluate)(X, Z))
+        return jnp.sum(jax.vmap(lambda x, z: kernel(x[None], z[None]))(X, Z))
 
     first = twins.compiled(jax.grad(diagonal, (0, 1, 2)))(start, X, X)
     second = twins.compiled(jax.jacfwd(jax.grad(diagonal)))(start, X, X)
@@ -321,6 +321,45 @@ def test_stack_and_unstack_are_inverse():
         for one, two in zip(jax.tree.leaves(again), jax.tree.leaves(kernel), strict=True):
             np.testing.assert_array_equal(one, two)
         np.testing.assert_allclose(together[r], value(kernel, X, X), rtol=1e-14)
+
+
+@pytest.mark.parametrize("kind", BASE)
+def test_leading_axes_of_parameters_are_those_of_the_matrix(kind):
+    """(R, d) lengthscales give R matrices, (clients, R, d) with inputs of each client clients × R of them."""
+    rng = np.random.default_rng(16)
+    X, Z = rng.uniform(0, 2, (3, 5, 2)), rng.uniform(0, 2, (3, 4, 2))
+
+    def made(c: int, r: int):
+        one = base(kind, 2, lengths=LENGTHS * (1 + 0.3 * c + 0.1 * r))
+        return split_scale(one * Matern32(1.0 + r) + (0.5 + 0.2 * c) * base(RBF, 1, dims=(1,)))[1]
+
+    each = [[made(c, r) for r in range(2)] for c in range(3)]
+    every = stack([stack(row) for row in each])
+    both, first = every(X[:, None], Z[:, None], stacked=2), stack(each[0])(X[0], Z[0], stacked=1)
+    assert isinstance(both, np.ndarray)
+    assert isinstance(first, np.ndarray)
+    for c, row in enumerate(each):
+        for r, kernel in enumerate(row):
+            np.testing.assert_allclose(both[c, r], twins.dense_kernel(kernel)(X[c], Z[c]), rtol=1e-13)
+    np.testing.assert_allclose(first, both[0], rtol=1e-14)
+    by_jax = every(jnp.asarray(X[:, None]), jnp.asarray(Z[:, None]), stacked=2)
+    assert isinstance(by_jax, jax.Array)
+    np.testing.assert_allclose(by_jax, both, rtol=1e-14)
+
+
+def test_stacked_numbers_are_told_from_a_number_for_each_column():
+    """Two stacked lengthscales on two columns: `stacked` says which they are."""
+    X = points(17, 4, 2)
+    two = stack([RBF(0.5), RBF(2.0)])
+    np.testing.assert_array_equal(two(X, X), RBF([0.5, 2.0])(X, X))
+    expected = np.stack([RBF(0.5)(X, X), RBF(2.0)(X, X)])
+    np.testing.assert_array_equal(two(X, X, stacked=1), expected)
+    np.testing.assert_array_equal(stack([RBF([0.5, 0.5]), RBF([2.0, 2.0])])(X, X), expected)
+    for bad in (RBF([1.0]), RBF([[1.0], [1.0]])):
+        with pytest.raises(InputError, match="sees 2 columns"):
+            bad(X, X)
+    with pytest.raises(InputError, match="sees 2 columns"):
+        RBF([[1.0, 1.0]])(X, X, stacked=2 + 1)
 
 
 # ------------------------------------------------------------------------------------------ refusals

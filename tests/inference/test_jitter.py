@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pfedhgp import RBF, FederatedGP, Periodic
+from pfedhgp.base.arrays_of import namespace
 from pfedhgp.errors import (
     InputError,
     MessageError,
@@ -34,23 +35,23 @@ SMALL = {"rounds": 1, "averaging": False, "inducing": 4, "local_inducing": 3}
 class Box(RBF):
     """1 within ℓ and 0 beyond: symmetric, and not positive definite by far."""
 
-    def evaluate(self, x, z):
-        return jnp.where(super().evaluate(x, z) > np.exp(-0.5), 1.0, 0.0)
+    def of_squared(self, squared):
+        return namespace(squared).where(squared < 1.0, 1.0, 0.0)
 
 
 class Coarse(RBF):
     """An RBF of five digits, which is indefinite by about 1e-5."""
 
-    def evaluate(self, x, z):
-        return jnp.round(1e5 * super().evaluate(x, z)) / 1e5
+    def of_squared(self, squared):
+        return (1e5 * super().of_squared(squared)).round() / 1e5
 
 
 class Torn(RBF):
     """An RBF with NaN at one input, which no inducing input is at."""
 
-    def evaluate(self, x, z):
-        hit = (jnp.abs(x[0] - 0.37) < 1e-9) | (jnp.abs(z[0] - 0.37) < 1e-9)
-        return jnp.where(hit, jnp.nan, super().evaluate(x, z))
+    def __call__(self, X, Z, *, stacked=None):
+        X, Z = (namespace(A).where(abs(A - 0.37) < 1e-9, np.nan, A) for A in (X, Z))
+        return super().__call__(X, Z, stacked=stacked)
 
 
 def stacked(kernel: kernels.Kernel) -> kernels.Kernel:

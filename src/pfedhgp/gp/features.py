@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -30,7 +29,7 @@ class Basis(eqx.Module):
     ) -> Basis:
         """Factorises k(Z, Z) for each latent."""
         mask = jnp.ones(inputs.shape[0], inputs.dtype) if active is None else active
-        k = jax.vmap(lambda kernel: kernel(inputs, inputs))(kernels)
+        k = kernels(inputs, inputs, stacked=1)
         both = mask[:, None] * mask[None, :]
         padded = k * both[None] + jnp.diag(1.0 - mask)[None]
         gram = linalg.add_jitter(padded, jitter)
@@ -38,7 +37,7 @@ class Basis(eqx.Module):
 
     def cross(self, X: Float[Array, "n d"]) -> Float[Array, "R M n"]:
         """k(Z, x), zero for padding."""
-        k = jax.vmap(lambda kernel: kernel(self.inputs, X))(self.kernels)
+        k = self.kernels(self.inputs, X, stacked=1)
         return k * self.active[None, :, None]
 
     def features(self, X: Float[Array, "n d"]) -> Float[Array, "R M n"]:

@@ -1,7 +1,8 @@
 """Covariance functions of unit variance, their sums and products, and a scale around them.
 
-A kernel is one small frozen module whose `evaluate` takes two points; calling it with two sets of
-points gives the matrix. Every kernel has k(x, x) = 1 except `Scaled`, which the algebra always keeps
+A kernel is one small frozen module; calling it with two sets of points gives the matrix, in NumPy or in
+JAX, as the arrays are. Parameters may have leading axes (the latents of a layer; clients and latents), and
+the matrix has them too. Every kernel has k(x, x) = 1 except `Scaled`, which the algebra always keeps
 outermost, so that the one variance of a layer can be told from its shape:
 
     0.65 * RBF(2.0) + 0.35 * Periodic(0.8, period=3.0)   is   Scaled(Sum((RBF, Periodic)), 1.0)
@@ -19,15 +20,16 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from pfedhgp.base import choices
+from pfedhgp.base.arrays_of import namespace
 from pfedhgp.base.checks import refusal, shown
 from pfedhgp.errors import InputError
 
-Point = Float[Array, " d"]
+Inputs = Float[Array, "*b n d"]
+Matrix = Float[Array, "*b n m"]
 Parameter = Any  # a positive float, a sequence of them, or None: "start from the data"
 
 
@@ -77,27 +79,46 @@ def _is_column(value: Any) -> bool:
     return whole and int(value) >= 0
 
 
-def _safe_sqrt(squared: Array) -> Array:
+def _safe_sqrt(squared: Matrix) -> Matrix:
     """sqrt with gradient zero at zero (a plain sqrt makes NaN on a kernel's diagonal)."""
+    xp = namespace(squared)
+    if xp is np:
+        return xp.sqrt(squared)
     zero = squared == 0.0
-    return jnp.where(zero, 0.0, jnp.sqrt(jnp.where(zero, 1.0, squared)))
+    return xp.where(zero, 0.0, xp.sqrt(xp.where(zero, 1.0, squared)))
+
+
+def over_matrix(parameter: Any) -> Any:
+    """A parameter with leading axes b, one number each, as (*b, 1, 1): it goes over whole matrices."""
+    return parameter[..., None, None] if np.ndim(parameter) else parameter
+
+
+def _aligned(*arrays: Any) -> list[Any]:
+    """The arrays with equally many axes, ones in front; single numbers stay."""
+    rank = max(np.ndim(a) for a in arrays)
+    return [
+        a if np.ndim(a) in (0, rank) else a.reshape((1,) * (rank - a.ndim) + a.shape)
+        for a in arrays
+    ]
 
 
 class Kernel(eqx.Module):
-    """k(x, z): subclasses say what it is for two points."""
+    """k(x, z): subclasses say what the matrix of two sets of points is."""
 
     __array_ufunc__ = None  # or an array times a kernel would be an array of kernels
 
     @abstractmethod
-    def evaluate(self, x: Point, z: Point) -> Array:
-        """k(x, z) for one pair of points."""
+    def __call__(self, X: Inputs, Z: Inputs, *, stacked: int | None = None) -> Matrix:
+        """k(X, Z) of shape (*b, n, m), from X (..., n, d), Z (..., m, d) and parameters (*b, ...).
 
-    def __call__(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        return jax.vmap(lambda x: jax.vmap(lambda z: self.evaluate(x, z))(Z))(X)
+        `stacked` is how many leading axes every parameter has. Without it a lengthscale's last axis goes
+        over the columns, so one number for all columns cannot be told from one for each column if it is
+        stacked.
+        """
 
-    def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
+    def diagonal(self, X: Inputs) -> Float[Array, "*b n"]:
         """k(x, x) for each row; one for all kernels but `Scaled`."""
-        return jnp.ones(X.shape[0], X.dtype)
+        return namespace(X).ones(X.shape[:-1], X.dtype)
 
     def __add__(self, other: Kernel) -> Kernel:
         if not isinstance(other, Kernel):
@@ -130,58 +151,79 @@ class Stationary(Kernel):
         default=None, static=True, kw_only=True, converter=_columns
     )
 
-    def _difference(self, x: Point, z: Point) -> Point:
-        """x − z in the kernel's own columns."""
-        if self.dims is None:
-            return x - z
-        if max(self.dims) >= x.shape[0]:  # jax would clamp the index, and say nothing
-            raise InputError(f"`dims` is {self.dims}, but the inputs have {x.shape[0]} columns")
-        columns = np.asarray(self.dims)
-        return x[columns] - z[columns]
+    @abstractmethod
+    def of_squared(self, squared: Matrix) -> Matrix:
+        """The kernel as a function of r² (a periodic one: of the wave's r²)."""
 
-    def _over(self, difference: Point, name: str) -> Point:
-        """The difference divided by parameter `name`: one number, or one per column."""
+    def __call__(self, X: Inputs, Z: Inputs, *, stacked: int | None = None) -> Matrix:
+        X, Z = _aligned(X, Z)
+        columns = self.columns(X.shape[-1])
+        differences = [X[..., :, None, j] - Z[..., None, :, j] for j in columns]
+        return self.of_squared(self._squared(differences, stacked))
+
+    def columns(self, count: int) -> tuple[int, ...]:
+        """The columns that the kernel sees, of so many."""
+        if self.dims is None:
+            return tuple(range(count))
+        if max(self.dims) >= count:  # jax would clamp the index, and say nothing
+            raise InputError(f"`dims` is {self.dims}, but the inputs have {count} columns")
+        return self.dims
+
+    def each(self, name: str, columns: int, stacked: int | None = None) -> list[Any]:
+        """Parameter `name` for each column: a single number, or (*b, 1, 1) to go over matrices."""
         parameter = getattr(self, name)
         if parameter is None:
             raise InputError(f"`{name}` is not set: give a number, or fit the model")
-        if np.shape(parameter) not in ((), difference.shape):  # or one column would broadcast
-            count, columns = np.shape(parameter), difference.shape[0]
-            raise InputError(f"`{name}` has shape {count}, but the kernel sees {columns} columns")
-        return difference / parameter
+        shape = np.shape(parameter)
+        if len(shape) in (0, stacked):
+            return [over_matrix(parameter)] * columns
+        if shape[-1] != columns or stacked not in (None, len(shape) - 1):  # or it would broadcast
+            raise InputError(f"`{name}` has shape {shape}, but the kernel sees {columns} columns")
+        return [parameter[..., j, None, None] for j in range(columns)]
 
-    def _scaled_squared(self, x: Point, z: Point) -> Array:
+    def _over(self, differences: list[Any], name: str, stacked: int | None) -> list[Any]:
+        """The differences divided by parameter `name`."""
+        parameters = self.each(name, len(differences), stacked)
+        pairs = (_aligned(*pair) for pair in zip(differences, parameters, strict=True))
+        return [difference / parameter for difference, parameter in pairs]
+
+    def _squared(self, differences: list[Any], stacked: int | None) -> Matrix:
         """|(x − z)/ℓ|²"""
-        return jnp.sum(self._over(self._difference(x, z), "lengthscale") ** 2)
+        first, *others = self._over(differences, "lengthscale", stacked)
+        total = first * first
+        for other in others:
+            total = total + other * other
+        return total
 
 
 class RBF(Stationary):
     r"""exp(−½ r²), r = |(x − z)/ℓ|"""
 
-    def evaluate(self, x: Point, z: Point) -> Array:
-        return jnp.exp(-0.5 * self._scaled_squared(x, z))
+    def of_squared(self, squared: Matrix) -> Matrix:
+        return namespace(squared).exp(-0.5 * squared)
 
 
 class Matern12(Stationary):
     r"""exp(−r), r = |(x − z)/ℓ|"""
 
-    def evaluate(self, x: Point, z: Point) -> Array:
-        return jnp.exp(-_safe_sqrt(self._scaled_squared(x, z)))
+    def of_squared(self, squared: Matrix) -> Matrix:
+        return namespace(squared).exp(-_safe_sqrt(squared))
 
 
 class Matern32(Stationary):
     r"""(1 + √3 r) exp(−√3 r), r = |(x − z)/ℓ|"""
 
-    def evaluate(self, x: Point, z: Point) -> Array:
-        r = math.sqrt(3.0) * _safe_sqrt(self._scaled_squared(x, z))
-        return (1.0 + r) * jnp.exp(-r)
+    def of_squared(self, squared: Matrix) -> Matrix:
+        r = math.sqrt(3.0) * _safe_sqrt(squared)
+        return (1.0 + r) * namespace(r).exp(-r)
 
 
 class Matern52(Stationary):
     r"""(1 + √5 r + 5r²/3) exp(−√5 r), r = |(x − z)/ℓ|"""
 
-    def evaluate(self, x: Point, z: Point) -> Array:
-        r = math.sqrt(5.0) * _safe_sqrt(self._scaled_squared(x, z))
-        return (1.0 + r + r * r / 3.0) * jnp.exp(-r)
+    def of_squared(self, squared: Matrix) -> Matrix:
+        r = math.sqrt(5.0) * _safe_sqrt(squared)
+        return (1.0 + r + r * r / 3.0) * namespace(r).exp(-r)
 
 
 class RationalQuadratic(Stationary):
@@ -189,9 +231,11 @@ class RationalQuadratic(Stationary):
 
     alpha: Any = eqx.field(default=1.0, converter=lambda v: _given(v, "alpha"))
 
-    def evaluate(self, x: Point, z: Point) -> Array:
+    def of_squared(self, squared: Matrix) -> Matrix:
         # By log1p: a power of 1 + tiny has an error of α times the rounding, and K is then not PSD.
-        return jnp.exp(-self.alpha * jnp.log1p(0.5 * self._scaled_squared(x, z) / self.alpha))
+        squared, alpha = _aligned(squared, over_matrix(self.alpha))
+        xp = namespace(squared, alpha)
+        return xp.exp(-alpha * xp.log1p(0.5 * squared / alpha))
 
 
 class Periodic(Stationary):
@@ -200,9 +244,13 @@ class Periodic(Stationary):
     lengthscale: Any = eqx.field(default=1.0, converter=lambda v: _given(v, "lengthscale"))
     period: Any = eqx.field(default=None, kw_only=True, converter=lambda v: _positive(v, "period"))
 
-    def evaluate(self, x: Point, z: Point) -> Array:
-        wave = jnp.sin(jnp.pi * self._over(self._difference(x, z), "period"))
-        return jnp.exp(-2.0 * jnp.sum(self._over(wave, "lengthscale") ** 2))
+    def of_squared(self, squared: Matrix) -> Matrix:
+        return namespace(squared).exp(-2.0 * squared)
+
+    def _squared(self, differences: list[Any], stacked: int | None) -> Matrix:
+        turns = self._over(differences, "period", stacked)
+        waves = [namespace(turn).sin(math.pi * turn) for turn in turns]
+        return super()._squared(waves, stacked)
 
 
 KERNELS: dict[str, type[Stationary]] = dict(
@@ -243,14 +291,18 @@ class Sum(Kernel):
 
     @property
     def weights(self) -> Any:
-        """The S weights, which add up to one."""
-        xp = np if isinstance(self.ratios, np.ndarray) else jnp
-        raw = xp.concatenate([xp.ones_like(self.ratios[:1]), self.ratios])
-        return raw / raw.sum()
+        """The S weights along the last axis, which add up to one."""
+        xp = namespace(self.ratios)
+        one = xp.ones((*self.ratios.shape[:-1], 1), self.ratios.dtype)
+        raw = xp.concatenate([one, self.ratios], axis=-1)
+        return raw / raw.sum(axis=-1, keepdims=True)
 
-    def evaluate(self, x: Point, z: Point) -> Array:
-        parts = jnp.stack([kernel.evaluate(x, z) for kernel in self.kernels])
-        return jnp.dot(jnp.asarray(self.weights), parts)
+    def __call__(self, X: Inputs, Z: Inputs, *, stacked: int | None = None) -> Matrix:
+        weights = self.weights[..., None, None]
+        parts = (kernel(X, Z, stacked=stacked) for kernel in self.kernels)
+        pairs = (_aligned(weights[..., s, :, :], K) for s, K in enumerate(parts))
+        first, *others = (weight * K for weight, K in pairs)
+        return sum(others, start=first)
 
 
 class Product(Kernel):
@@ -258,11 +310,9 @@ class Product(Kernel):
 
     kernels: tuple[Kernel, ...] = eqx.field(converter=lambda v: _parts(v, "kernels"))
 
-    def evaluate(self, x: Point, z: Point) -> Array:
-        value = self.kernels[0].evaluate(x, z)
-        for kernel in self.kernels[1:]:
-            value = value * kernel.evaluate(x, z)
-        return value
+    def __call__(self, X: Inputs, Z: Inputs, *, stacked: int | None = None) -> Matrix:
+        parts = _aligned(*(kernel(X, Z, stacked=stacked) for kernel in self.kernels))
+        return math.prod(parts[1:], start=parts[0])
 
 
 class Scaled(Kernel):
@@ -271,11 +321,14 @@ class Scaled(Kernel):
     kernel: Kernel = eqx.field(converter=lambda v: _parts((v,), "kernel")[0])
     variance: Any = eqx.field(converter=lambda v: _given(v, "variance"))
 
-    def evaluate(self, x: Point, z: Point) -> Array:
-        return self.variance * self.kernel.evaluate(x, z)
+    def __call__(self, X: Inputs, Z: Inputs, *, stacked: int | None = None) -> Matrix:
+        K, variance = _aligned(self.kernel(X, Z, stacked=stacked), over_matrix(self.variance))
+        return variance * K
 
-    def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        return self.variance * self.kernel.diagonal(X)
+    def diagonal(self, X: Inputs) -> Float[Array, "*b n"]:
+        variance = self.variance[..., None] if np.ndim(self.variance) else self.variance
+        variance, ones = _aligned(variance, self.kernel.diagonal(X))
+        return variance * ones
 
 
 def _parts(kernels: Any, name: str) -> tuple[Kernel, ...]:
@@ -338,7 +391,7 @@ def map_leaves(change: Callable[[Stationary], Stationary], kernel: Kernel) -> Ke
 
 def stack(kernels: Sequence[Kernel]) -> Kernel:
     """One kernel with a leading axis on every leaf: the R latents of a layer."""
-    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(v) for v in leaves]), *kernels)
+    return jax.tree.map(lambda *leaves: namespace(*leaves).stack(leaves), *kernels)
 
 
 def unstack(kernels: Kernel, index: int) -> Kernel:
