@@ -215,3 +215,86 @@ def test_whitens_gradient_in_every_entry_of_k():
     expected = twins.five_point(twins.compiled(features), np.zeros(6))
     twins.assert_close(forward, expected, 1e-9)
     twins.assert_close(reverse, expected, 1e-9)
+
+
+# ------------------------------------------------------------------------------ NumPy beside JAX
+
+
+@pytest.mark.parametrize("lead", [(), (3,), (2, 3)])
+@pytest.mark.parametrize("k", [1, 6, linalg.LEAF + 1, 2 * linalg.LEAF + 3])
+def test_the_integral_in_numpy_equals_jaxs_with_leading_axes(lead, k):
+    rng = np.random.default_rng(17)
+    half = rng.normal(size=(*lead, k, k))
+    precision, linear = half @ np.swapaxes(half, -1, -2), rng.normal(size=(*lead, k))
+    kept = precision.copy(), linear.copy()
+    value, moments = linalg.integrate(precision, linear)
+    for array in (value, linalg.log_partition(precision, linear), *moments):
+        assert not isinstance(array, jax.Array)
+    expected, theirs = twins.compiled(linalg.integrate)(precision, linear)
+    for found, wanted in [
+        (value, expected),
+        (linalg.log_partition(precision, linear), log_partition(precision, linear)),
+        (moments.mean, theirs.mean),
+        (moments.covariance, theirs.covariance),
+        (moments.second, theirs.second),
+    ]:
+        assert np.shape(found) == np.shape(wanted)
+        twins.assert_close(found, wanted, 1e-11)
+    np.testing.assert_array_equal(moments.covariance, np.swapaxes(moments.covariance, -1, -2))
+    plain = linalg.posterior_moments(precision, linear)
+    np.testing.assert_array_equal(plain.mean, moments.mean)
+    np.testing.assert_array_equal(precision, kept[0])
+    np.testing.assert_array_equal(linear, kept[1])
+    one = closed_form(precision.reshape(-1, k, k)[0], linear.reshape(-1, k)[0])
+    assert np.ravel(value)[0] == pytest.approx(one, rel=1e-11)
+
+
+def test_solves_in_numpy_equal_jaxs_and_broadcast():
+    rng = np.random.default_rng(18)
+    K = np.stack([random_precision(s, 5) + np.eye(5) for s in range(6)]).reshape(2, 3, 5, 5)
+    L = linalg.factorise(K)
+    np.testing.assert_allclose(L @ np.swapaxes(L, -1, -2), K, rtol=1e-12, atol=1e-13)
+    np.testing.assert_array_equal(L, np.tril(L))
+    twins.assert_close(L, linalg.factorise(jnp.asarray(K)), 1e-13)
+    jittered = linalg.add_jitter(K, 1e-3)
+    twins.assert_close(jittered, linalg.add_jitter(jnp.asarray(K), 1e-3), 1e-15)
+    wide = np.asfortranarray(rng.normal(size=(3, 5, 4)))
+    for A, B in [(L, wide), (L[0, 0], wide), (L, rng.normal(size=(2, 1, 5, 1))), (L, L[1, 2])]:
+        kept = B.copy()
+        for transpose in (False, True):
+            found = linalg.solve_lower(A, B, transpose=transpose)
+            by_jax = linalg.solve_lower(jnp.asarray(A), jnp.asarray(B), transpose=transpose)
+            assert isinstance(found, np.ndarray)
+            twins.assert_close(found, by_jax, 1e-13)
+            left = np.swapaxes(A, -1, -2) if transpose else A
+            wanted = np.broadcast_to(B, found.shape)
+            np.testing.assert_allclose(left @ found, wanted, rtol=1e-11, atol=1e-12)
+        np.testing.assert_array_equal(B, kept)
+        np.testing.assert_array_equal(linalg.whiten(K, A, B), linalg.solve_lower(A, B))
+
+
+def test_numpy_gives_nan_for_the_matrices_that_cannot_be_factorised():
+    """One bad matrix does not spoil the others of its batch, and nothing is raised."""
+    good, bad = random_precision(19, 4) + np.eye(4), np.diag([1.0, -1.0, 1.0, 1.0])
+    torn = np.where(np.eye(4) > 0, np.nan, good)
+    L = linalg.factorise(np.stack([good, bad, torn]))
+    np.testing.assert_allclose(L[0] @ L[0].T, good, rtol=1e-13)
+    assert np.isnan(L[1]).all()
+    assert np.isnan(np.diag(L[2])).all()
+    value, moments = linalg.integrate(np.stack([good, 2.0 * bad, torn]), np.ones((3, 4)))
+    for array in (value, *moments):
+        assert np.isfinite(array[0]).all()
+        assert np.isnan(array[1]).all()
+        assert np.isnan(array[2]).any()
+    assert np.isnan(linalg.solve_lower(L, np.ones((4, 2)))[1:]).all()
+
+
+def test_nothing_in_numpy_is_nothing():
+    none = np.zeros((2, 0, 0))
+    assert linalg.factorise(linalg.add_jitter(none, 1e-8)).shape == (2, 0, 0)
+    assert linalg.solve_lower(none, np.zeros((2, 0, 3))).shape == (2, 0, 3)
+    assert linalg.solve_lower(np.ones((2, 1, 1)), np.ones((2, 1, 0))).shape == (2, 1, 0)
+    value, moments = linalg.integrate(none, np.zeros((2, 0)))
+    np.testing.assert_array_equal(value, [0.0, 0.0])
+    assert moments.covariance.shape == (2, 0, 0)
+    assert float(linalg.log_partition(np.zeros((0, 0)), np.zeros(0))) == 0.0

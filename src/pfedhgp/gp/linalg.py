@@ -1,60 +1,92 @@
 """The linear algebra that everything shares: a relative jitter, solves, and a Gaussian integral.
 
-LAPACK keeps matrices by columns and XLA by rows. If a transposed problem is solved here, its operands
-need no copy between the two. A solve from the right is also faster in OpenBLAS.
+All of it takes leading axes, and runs in NumPy and LAPACK or in JAX, as its arrays are. A matrix that is
+not positive definite gives NaN in both.
+
+LAPACK keeps matrices by columns, NumPy and XLA by rows. If a transposed problem is solved here, its
+operands need no copy between the two. A solve from the right is also faster in OpenBLAS.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import functools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
+from scipy.linalg import blas, lapack
+
+from pfedhgp.base.arrays_of import namespace
 
 LOG_2PI = float(np.log(2.0 * np.pi))
 LEAF = 64
-"""Triangles larger than this are inverted by halves."""
+"""JAX inverts triangles larger than this by halves; NumPy mirrors them in strips of so many rows."""
 
 
 def add_jitter(K: Float[Array, "*b m m"], jitter: Array | float) -> Float[Array, "*b m m"]:
     """K + jitter · mean(diag K) · I"""
     if K.shape[-1] == 0:
         return K
-    scale = jitter * jnp.mean(jnp.diagonal(K, axis1=-2, axis2=-1), axis=-1)
-    return K + scale[..., None, None] * _eye_like(K)
+    xp = namespace(K, jitter)
+    scale = jitter * xp.mean(xp.diagonal(K, axis1=-2, axis2=-1), axis=-1)
+    if xp is not np:
+        return K + scale[..., None, None] * _eye_like(K)
+    return _plus_on_diagonal(K, scale[..., None])
 
 
 def factorise(K: Float[Array, "*b m m"]) -> Float[Array, "*b m m"]:
     """L with L Lᵀ = K, which must be symmetric; NaN if it is not positive definite."""
-    return lax.linalg.cholesky(jnp.swapaxes(K, -1, -2), symmetrize_input=False)
+    if namespace(K) is not np:
+        return lax.linalg.cholesky(jnp.swapaxes(K, -1, -2), symmetrize_input=False)
+    factors = _copied(K)
+    if not factors.size:
+        return factors
+    for at in np.ndindex(K.shape[:-2]):
+        L = factors[at]
+        _, failed = lapack.dpotrf(L.T, lower=0, clean=1, overwrite_a=1)
+        if failed:
+            L[...] = np.nan
+    return factors
 
 
 def solve_lower(
     L: Float[Array, "*b m m"], B: Float[Array, "*b m k"], *, transpose: bool = False
-) -> Array:
+) -> Float[Array, "*b m k"]:
     """L⁻¹B, or L⁻ᵀB."""
-    turned = jnp.swapaxes(B, -1, -2)
-    solved = lax.linalg.triangular_solve(L, turned, lower=True, transpose_a=not transpose)
-    return jnp.swapaxes(solved, -1, -2)
+    lead = np.broadcast_shapes(L.shape[:-2], B.shape[:-2])
+    xp = namespace(L, B)
+    L, B = (xp.broadcast_to(A, (*lead, *A.shape[-2:])) for A in (L, B))
+    if xp is not np:
+        turned = jnp.swapaxes(B, -1, -2)
+        solved = lax.linalg.triangular_solve(L, turned, lower=True, transpose_a=not transpose)
+        return jnp.swapaxes(solved, -1, -2)
+    found = _copied(B)
+    if found.size:
+        for at in np.ndindex(lead):
+            blas.dtrsm(1.0, L[at].T, found[at].T, 1, 0, int(transpose), overwrite_b=1)
+    return found
 
 
-@jax.custom_jvp
 def whiten(
     K: Float[Array, "*b m m"], L: Float[Array, "*b m m"], B: Float[Array, "*b m k"]
 ) -> Float[Array, "*b m k"]:
     """A = L⁻¹B, with L the factor of K.
 
-    Derivatives go straight through K, dA = L⁻¹dB − Φ(L⁻¹ dK L⁻ᵀ) A with Φ the lower triangle, its diagonal
-    halved: by way of dL they would take one more solve and one more product.
+    JAX's derivatives go straight through K, dA = L⁻¹dB − Φ(L⁻¹ dK L⁻ᵀ) A with Φ the lower triangle, its
+    diagonal halved: by way of dL they would take one more solve and one more product.
     """
+    return solve_lower(L, B) if namespace(K, L, B) is np else _whiten(K, L, B)
+
+
+@jax.custom_jvp
+def _whiten(K: Array, L: Array, B: Array) -> Array:
     return solve_lower(L, B)
 
 
-@whiten.defjvp
+@_whiten.defjvp
 def _whiten_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     (_, L, B), (dK, _, dB) = primals, tangents
     A = solve_lower(L, B)
@@ -66,65 +98,132 @@ def _whiten_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 class Moments(NamedTuple):
     """Mean and covariance of weights."""
 
-    mean: Float[Array, " k"]
-    covariance: Float[Array, "k k"]
+    mean: Float[Array, "*b k"]
+    covariance: Float[Array, "*b k k"]
 
     @property
-    def second(self) -> Float[Array, "k k"]:
+    def second(self) -> Float[Array, "*b k k"]:
         """E[wwᵀ] = S + mmᵀ"""
-        return self.covariance + self.mean[:, None] * self.mean[None, :]
+        return self.covariance + self.mean[..., :, None] * self.mean[..., None, :]
 
 
-def posterior_moments(precision: Float[Array, "k k"], linear: Float[Array, " k"]) -> Moments:
+def posterior_moments(precision: Float[Array, "*b k k"], linear: Float[Array, "*b k"]) -> Moments:
     """Mean and covariance of w under N(w; 0, I) exp(ηᵀw − ½ wᵀΛw): S = (I+Λ)⁻¹ and S η."""
-    return _integrate(precision, linear)[1]
+    return integrate(precision, linear)[1]
 
 
-@jax.custom_jvp
-def log_partition(precision: Float[Array, "k k"], linear: Float[Array, " k"]) -> Array:
+def log_partition(
+    precision: Float[Array, "*b k k"], linear: Float[Array, "*b k"]
+) -> Float[Array, "*b"]:
     """log ∫ N(w; 0, I) exp(ηᵀw − ½ wᵀΛw) dw = ½ ηᵀ(I+Λ)⁻¹η − ½ log|I+Λ|.
 
     Its derivatives are the posterior's moments (in η the mean, in Λ −½ E[wwᵀ]), so one Cholesky
     factor serves the value and the gradient.
     """
-    return _integrate(precision, linear)[0]
+    if namespace(precision, linear) is np:
+        return _integrate_on_host(precision, linear, moments=False)[0]
+    return _log_partition(precision, linear)
 
 
-@log_partition.defjvp
+@jax.custom_jvp
+def _log_partition(precision: Array, linear: Array) -> Array:
+    return integrate(precision, linear)[0]
+
+
+@_log_partition.defjvp
 def _log_partition_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     d_precision, d_linear = tangents
-    value, found = _integrate(*primals)
-    return value, jnp.dot(found.mean, d_linear) - 0.5 * jnp.sum(found.second * d_precision)
+    value, found = integrate(*primals)
+    by_linear = jnp.sum(found.mean * d_linear, axis=-1)
+    return value, by_linear - 0.5 * jnp.sum(found.second * d_precision, axis=(-2, -1))
 
 
-def _integrate(precision: Array, linear: Array) -> tuple[Array, Moments]:
-    """The integral's logarithm, and the moments under it (jit drops what is not used)."""
-    U = factorise(precision + _eye_like(precision)).T
-    white = solve_triangular(U, linear, trans=1)
-    value = 0.5 * jnp.dot(white, white) - jnp.sum(jnp.log(jnp.diagonal(U)))
+def integrate(
+    precision: Float[Array, "*b k k"], linear: Float[Array, "*b k"]
+) -> tuple[Float[Array, "*b"], Moments]:
+    """(`log_partition`, `posterior_moments`) from one factorisation (jit drops what is not used)."""
+    if namespace(precision, linear) is np:
+        return _integrate_on_host(precision, linear, moments=True)
+    U = jnp.swapaxes(factorise(precision + _eye_like(precision)), -1, -2)
+    white = lax.linalg.triangular_solve(U, linear[..., None, :])[..., 0, :]
+    logs = jnp.log(jnp.diagonal(U, axis1=-2, axis2=-1))
+    value = 0.5 * jnp.sum(white * white, axis=-1) - jnp.sum(logs, axis=-1)
     V = _inverse_upper(U)
-    return value, Moments(V @ white, _square_upper(V))
+    return value, Moments((V @ white[..., None])[..., 0], _square_upper(V))
 
 
-def _inverse_upper(U: Float[Array, "k k"]) -> Float[Array, "k k"]:
+def _integrate_on_host(
+    precision: Any, linear: Any, *, moments: bool
+) -> tuple[Any, Moments]:
+    """The same by dpotrf and dpotri, in place in one copy; without `moments` only the value."""
+    work = _plus_on_diagonal(precision, 1.0)
+    mean, value = _copied(linear), np.zeros(linear.shape[:-1])
+    if not linear.shape[-1]:
+        return value[()], Moments(mean, work)
+    for at in np.ndindex(value.shape):
+        S, m = work[at], mean[at]
+        U, failed = lapack.dpotrf(S.T, lower=0, clean=0, overwrite_a=1)
+        if failed:
+            value[at], m[...], S[...] = np.nan, np.nan, np.nan
+            continue
+        blas.dtrsv(U, m, trans=1, overwrite_x=1)
+        value[at] = 0.5 * (m @ m) - np.log(U.diagonal()).sum()
+        if moments:
+            blas.dtrsv(U, m, overwrite_x=1)
+            lapack.dpotri(U, lower=0, overwrite_c=1)
+            _mirror_lower(S)
+    return value[()], Moments(mean, work)
+
+
+def _mirror_lower(S: np.ndarray) -> None:
+    """Copies the lower triangle to the upper one, in place."""
+    for start in range(0, len(S), LEAF):
+        strip = S[start : start + LEAF, : start + LEAF]
+        S[:start, start : start + LEAF] = strip[:, :start].T
+        corner = strip[:, start:]
+        np.copyto(corner, corner.T, where=_above(len(corner)))
+
+
+@functools.cache
+def _above(size: int) -> np.ndarray:
+    """True above the diagonal."""
+    return np.triu(np.ones((size, size), bool), 1)
+
+
+def _inverse_upper(U: Float[Array, "*b k k"]) -> Float[Array, "*b k k"]:
     """U⁻¹ by halves, so that products, which are faster than substitution, do most of the work."""
-    size = U.shape[0]
+    size = U.shape[-1]
     if size <= LEAF:
-        eye = jnp.asarray(np.eye(size), U.dtype)
-        return lax.linalg.triangular_solve(U.T, eye, lower=True).T
+        eye = jnp.broadcast_to(_eye_like(U), U.shape)
+        turned = lax.linalg.triangular_solve(jnp.swapaxes(U, -1, -2), eye, lower=True)
+        return jnp.swapaxes(turned, -1, -2)
     half = size // 2
-    first, last = _inverse_upper(U[:half, :half]), _inverse_upper(U[half:, half:])
-    corner = -first @ (U[:half, half:] @ last)
-    return jnp.block([[first, corner], [jnp.zeros_like(corner.T), last]])
+    first, last = _inverse_upper(U[..., :half, :half]), _inverse_upper(U[..., half:, half:])
+    corner = -first @ (U[..., :half, half:] @ last)
+    return jnp.block([[first, corner], [jnp.zeros_like(jnp.swapaxes(corner, -1, -2)), last]])
 
 
-def _square_upper(V: Float[Array, "k k"]) -> Float[Array, "k k"]:
+def _square_upper(V: Float[Array, "*b k k"]) -> Float[Array, "*b k k"]:
     """V Vᵀ, leaving out the quarter of V that is zero."""
-    half = V.shape[0] // 2
-    first, last = V[:half] @ V[:half].T, V[:, half:] @ V[half:, half:].T
-    return jnp.block([[first, last[:half]], [last[:half].T, last[half:]]])
+    half = V.shape[-1] // 2
+    turned = jnp.swapaxes(V, -1, -2)
+    first, last = V[..., :half, :] @ turned[..., :half], V[..., half:] @ turned[..., half:, half:]
+    corner = last[..., :half, :]
+    return jnp.block([[first, corner], [jnp.swapaxes(corner, -1, -2), last[..., half:, :]]])
 
 
 def _eye_like(K: Array) -> Array:
     """The identity, with as many axes as K."""
     return jnp.eye(K.shape[-1], dtype=K.dtype).reshape((1,) * (K.ndim - 2) + K.shape[-2:])
+
+
+def _plus_on_diagonal(K: Any, number: Any) -> Any:
+    """A copy of the matrices with a number, or one for each matrix, added to their diagonals."""
+    found = _copied(K)
+    found.reshape(*K.shape[:-2], K.shape[-1] ** 2)[..., :: K.shape[-1] + 1] += number
+    return found
+
+
+def _copied(A: Any) -> Any:
+    """A copy by rows, which BLAS and LAPACK may change in place."""
+    return np.array(A, np.float64, order="C")
