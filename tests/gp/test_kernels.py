@@ -340,7 +340,9 @@ def test_leading_axes_of_parameters_are_those_of_the_matrix(kind):
     assert isinstance(first, np.ndarray)
     for c, row in enumerate(each):
         for r, kernel in enumerate(row):
-            np.testing.assert_allclose(both[c, r], twins.dense_kernel(kernel)(X[c], Z[c]), rtol=1e-13)
+            np.testing.assert_allclose(
+                both[c, r], twins.dense_kernel(kernel)(X[c], Z[c]), rtol=1e-13
+            )
     np.testing.assert_allclose(first, both[0], rtol=1e-14)
     by_jax = every(jnp.asarray(X[:, None]), jnp.asarray(Z[:, None]), stacked=2)
     assert isinstance(by_jax, jax.Array)

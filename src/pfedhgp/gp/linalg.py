@@ -152,9 +152,7 @@ def integrate(
     return value, Moments((V @ white[..., None])[..., 0], _square_upper(V))
 
 
-def _integrate_on_host(
-    precision: Any, linear: Any, *, moments: bool
-) -> tuple[Any, Moments]:
+def _integrate_on_host(precision: Any, linear: Any, *, moments: bool) -> tuple[Any, Moments]:
     """The same by dpotrf and dpotri, in place in one copy; without `moments` only the value."""
     work = _plus_on_diagonal(precision, 1.0)
     mean, value = _copied(linear), np.zeros(linear.shape[:-1])
