@@ -6,6 +6,7 @@ from functools import reduce
 
 import numpy as np
 import pytest
+from scipy.optimize import nnls
 
 from pfedhgp.inference.starts import census
 
@@ -83,3 +84,16 @@ def test_a_wave_on_a_coarse_grid_is_no_noise():
     found = census.starting_scales(sums["lag_sum"], sums["lag_pairs"], np.array([np.sin(x).var()]))
     assert found.noise_variance < 0.01 < 0.5 < found.short_variance + found.long_variance
     assert 0.05 < found.short < 0.3  # the wave's own scale is .16
+
+
+def test_non_negative_least_squares_agree_with_scipys():
+    rng = np.random.default_rng(3)
+    A = rng.normal(size=(40, 12, 3))
+    b = rng.normal(size=12)
+    A[0], A[1] = np.abs(A[0]), -np.abs(A[1]) * np.abs(b[:, None])
+    found, misfit = census.non_negative(A, b)
+    wanted = [nnls(each, b) for each in A]
+    np.testing.assert_allclose(found, [x for x, _ in wanted], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(misfit, [left for _, left in wanted], rtol=1e-12)
+    assert np.count_nonzero(found, axis=1).min() == 0  # some clamped, some free
+    assert np.count_nonzero(found, axis=1).max() == 3

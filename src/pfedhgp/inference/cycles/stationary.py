@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array
-from scipy.optimize import minimize
 
 from pfedhgp.gp import linalg
 from pfedhgp.gp.kernels import RBF, Matern12, Matern32
@@ -66,6 +65,10 @@ def fit_stationary(
     def objective(vector: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = value_and_grad(kernel, noise, vector, arrays)
         return float(value), np.asarray(gradient, np.float64)
+
+    from scipy.optimize import (
+        minimize,  # a quarter of a second to import, for one form of the layer
+    )
 
     found = minimize(
         objective,

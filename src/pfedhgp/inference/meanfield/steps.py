@@ -8,13 +8,12 @@ which it alone holds, and takes one step (eqs. global_gradient and global_update
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array
 
 from pfedhgp.base.batching import batchable
@@ -32,6 +31,9 @@ from pfedhgp.inference.meanfield.bound import (
 )
 from pfedhgp.inference.messages import COORDINATES, pack, unpack
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
+
+if TYPE_CHECKING:
+    import optax
 
 Gradient = GlobalState
 """S̃_i, or a sum of them: ∂/∂Θ_global, coordinate by coordinate."""
@@ -63,7 +65,7 @@ class Info(NamedTuple):
 def client_init(options: MeanFieldOptions, block: ClientBlock, shared: GlobalBlock) -> ClientState:
     """The client before its first round: its factors are their priors."""
     free = client_coordinates(options, block, shared)
-    return ClientState(free, optax.adam(options.local_rate).init(free))
+    return ClientState(free, _optimizer("adam", options.local_rate).init(free))
 
 
 def client_update(
@@ -79,7 +81,7 @@ def client_update(
     Θ_global. It is all that is sent. `Info` stays; NaN in it says that a factorisation failed, and
     then the same call with the old state and a larger jitter is the way on.
     """
-    optimizer = optax.adam(options.local_rate)
+    optimizer = _optimizer("adam", options.local_rate)
     shared = open_global(options, broadcast, jitter)
 
     def own(free: ClientCoordinates) -> Array:
@@ -136,8 +138,13 @@ def global_gradient(state: GlobalState, gradient_sum: Gradient) -> Gradient:
 
 
 def _server_optimizer(options: MeanFieldOptions) -> optax.GradientTransformation:
-    make = {"adam": optax.adam, "sgd": optax.sgd}[options.server_optimizer]
-    return make(options.server_rate)
+    return _optimizer(options.server_optimizer, options.server_rate)
+
+
+def _optimizer(name: str, rate: float) -> optax.GradientTransformation:
+    import optax  # a tenth of a second to import, and only this inference needs it
+
+    return {"adam": optax.adam, "sgd": optax.sgd}[name](rate)
 
 
 def _ascend(

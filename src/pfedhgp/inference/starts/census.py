@@ -11,9 +11,9 @@ to their total: the long scale starts the global and deviation layers, the short
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from itertools import combinations
 
 import numpy as np
-from scipy.optimize import nnls
 
 HISTOGRAM_BINS = 512
 HISTOGRAM_REACH = 8.0
@@ -206,12 +206,29 @@ def _two_scales(
     """The two lengthscales, and the variances of short, long and noise, that fit a variogram best."""
     weight = np.sqrt(pairs) / (gamma + 0.05)
     grid = np.geomspace(max(lag[0], 2e-3), min(lag[-1], 0.35), 24)
-    best = (np.inf, 0.06, 0.25, np.array([0.3, 0.6, 0.05]))
-    for short in grid:
-        for long in grid[grid >= 2.0 * short]:
-            curves = [1.0 - np.exp(-0.5 * (lag / scale) ** 2) for scale in (short, long)]
-            design = np.stack([*curves, np.ones_like(lag)], axis=1) * weight[:, None]
-            solution, misfit = nnls(design, gamma * weight)
-            if misfit < best[0]:
-                best = (misfit, float(short), float(long), solution)
-    return best[1], best[2], best[3]
+    short, long = np.nonzero(grid[None, :] >= 2.0 * grid[:, None])
+    if not len(short):
+        return 0.06, 0.25, np.array([0.3, 0.6, 0.05])
+    curves = 1.0 - np.exp(-0.5 * (lag / grid[:, None]) ** 2)
+    columns = (curves[short], curves[long], np.broadcast_to(1.0, (len(short), len(lag))))
+    solutions, misfits = non_negative(np.stack(columns, axis=2) * weight[:, None], gamma * weight)
+    best = int(np.argmax(misfits <= (1.0 + 1e-9) * misfits.min()))  # the first of equals
+    return float(grid[short[best]]), float(grid[long[best]]), solutions[best]
+
+
+def non_negative(A: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """x ≥ 0 with the least |A x − b|, and that misfit, for each of many A (n, rows, few columns).
+
+    It is the best of the unconstrained solutions of all subsets of columns that have no negative number.
+    """
+    Q, R = np.linalg.qr(A)
+    c = b @ Q
+    found, misfit = np.zeros((len(A), A.shape[2])), np.full(len(A), np.linalg.norm(b))
+    for size in range(1, A.shape[2] + 1):
+        for columns in map(list, combinations(range(A.shape[2]), size)):
+            x = np.zeros_like(found)
+            x[:, columns] = (np.linalg.pinv(R[:, :, columns]) @ c[:, :, None])[:, :, 0]
+            left = np.linalg.norm((A @ x[:, :, None])[:, :, 0] - b, axis=1)
+            better = (x >= 0.0).all(axis=1) & (left < misfit)
+            found, misfit = np.where(better[:, None], x, found), np.where(better, left, misfit)
+    return found, misfit
