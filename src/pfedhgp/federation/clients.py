@@ -15,7 +15,7 @@ from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import InputError, MessageError, warn
 from pfedhgp.federation import local_budget
 from pfedhgp.federation.messages import Message
-from pfedhgp.federation.opening import inference_of, kernels_like
+from pfedhgp.federation.opening import inference_of, shared_kernels
 from pfedhgp.federation.plan import Plan
 from pfedhgp.inference.arrays import State, below, block_from_arrays
 from pfedhgp.inference.cycles import exchange
@@ -63,6 +63,12 @@ class ClientGroup:
         self.posteriors: dict[str, ClientPosterior] = {}
         self.layers: dict[str, CycleLayer] = {}
         self._halves: dict[str, Halves] = {}
+
+    @property
+    def own_layers(self) -> dict[str, CycleLayer]:
+        """Cycle layers of the clients that have one of their own."""
+        shared = self.plan.cycles is None or self.plan.cycles.sharing == "shared"
+        return {} if shared else dict(self.layers)
 
     def answer(self, request: Message) -> list[Message]:
         """One reply from each client; `finish` may have none."""
@@ -174,7 +180,7 @@ class ClientGroup:
             blocks.append(block)
         return inference_of(plan, "learn" in a).clients(
             spec,
-            kernels_like(spec, scaling),
+            shared_kernels(spec, scaling),
             stack_trees(local_budget.pad_inputs(blocks)),
             self.rows,
         )
@@ -270,7 +276,7 @@ class ClientGroup:
         assert scaling is not None
         party = self.parties[int(a["attempt"])]
         local_budget.warn_of_cap(self.plan, self.spec, party, self.names)
-        block = block_from_arrays(a, kernels_like(self.spec, scaling))
+        block = block_from_arrays(a, shared_kernels(self.spec, scaling))
         shared = GlobalPosterior(block, a["mean"], a["covariance"])
         found = party.posteriors(shared, float(a["jitter"]))
         for name, posterior in zip(self.names, found, strict=True):

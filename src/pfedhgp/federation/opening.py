@@ -57,14 +57,16 @@ def inference_of(plan: Plan, learn: bool, cells: int | None = None) -> Inference
     return settings
 
 
-def kernels_like(spec: Spec, scaling: Scaling) -> Kernel:
-    """Stacked shared kernels of the right form, for reading a global block back from arrays."""
-    return starting_kernels(spec.kernel, scale=0.2, count=spec.latents, extent=scaling.extent)
+def shared_kernels(spec: Spec, scaling: Scaling, scale: float = 0.2) -> Kernel:
+    """Stacked shared kernels at a scale; without one they are for reading a global block from arrays."""
+    return starting_kernels(spec.kernel, scale=scale, count=spec.latents, extent=scaling.extent)
 
 
-def shared_kernels(prepared: Prepared, start: Start) -> Kernel:
-    spec, extent = prepared.spec, prepared.scaling.extent
-    return starting_kernels(spec.kernel, scale=start.shared, count=spec.latents, extent=extent)
+def left_out(prepared: Prepared, start: Start, inputs: np.ndarray) -> float:
+    """The shared layer's mean variance that the inducing inputs do not carry."""
+    kernels = shared_kernels(prepared.spec, prepared.scaling, start.shared)
+    left = budget.box_residual(kernels, inputs, prepared.plan.inference.jitter)
+    return left * start.shared_variance
 
 
 def inducing_inputs(prepared: Prepared, start: Start) -> np.ndarray:
@@ -77,8 +79,9 @@ def inducing_inputs(prepared: Prepared, start: Start) -> np.ndarray:
     spare = budget.tolerance(
         start.noise_variance, start.shared_variance, prepared.counted.cells_a_client
     )
-    kernels, jitter = shared_kernels(prepared, start), plan.inference.jitter
-    return budget.domain_budget(kernels, spec.inputs, spare, prepared.most_inducing, jitter)
+    kernels = shared_kernels(spec, prepared.scaling, start.shared)
+    most, jitter = prepared.most_inducing, plan.inference.jitter
+    return budget.domain_budget(kernels, spec.inputs, spare, most, jitter)
 
 
 def warn_of_fewer(prepared: Prepared) -> None:
@@ -97,9 +100,7 @@ def allow_for_residual(prepared: Prepared, start: Start, inputs: np.ndarray) -> 
     """
     if not prepared.spec.latents:
         return start
-    jitter = prepared.plan.inference.jitter
-    left = budget.box_residual(shared_kernels(prepared, start), inputs, jitter)
-    noise = max(start.noise_variance, min(left * start.shared_variance, 0.5))
+    noise = max(start.noise_variance, min(left_out(prepared, start, inputs), 0.5))
     return replace(start, noise_variance=noise)
 
 
@@ -108,19 +109,13 @@ def too_few(prepared: Prepared, start: Start) -> bool:
 
     The clients' own inputs are judged as if they filled the domain, since the server knows no better.
     """
-    plan, spec, counted = prepared.plan, prepared.spec, prepared.counted
-    shared, local, jitter = plan.inducing, plan.local_inducing, plan.inference.jitter
-    left_out = 0.0
-    if shared != "auto" and spec.latents:
-        Z = budget.box_points(min(int(shared), counted.rows), spec.inputs)
-        left = budget.box_residual(shared_kernels(prepared, start), Z, jitter)
-        left_out += left * start.shared_variance
-    if (
-        local != "auto"
-        and spec.local_latents
-        and int(local) < counted.cells_a_client / spec.outputs
-    ):
+    plan, spec = prepared.plan, prepared.spec
+    lost, local = 0.0, plan.local_inducing
+    if plan.inducing != "auto" and spec.latents:
+        lost += left_out(prepared, start, inducing_inputs(prepared, start))
+    rows = prepared.counted.cells_a_client / spec.outputs
+    if local != "auto" and spec.local_latents and int(local) < rows:
         Z = budget.box_points(int(local), spec.inputs)
-        left = budget.box_residual(local_kernels(spec, prepared.scaling, start), Z, jitter)
-        left_out += left * start.local_variance
-    return 0.5 * left_out / max(start.noise_variance, LEAST_NOISE) > MUCH_TOO_FEW
+        kernels = local_kernels(spec, prepared.scaling, start)
+        lost += budget.box_residual(kernels, Z, plan.inference.jitter) * start.local_variance
+    return 0.5 * lost / max(start.noise_variance, LEAST_NOISE) > MUCH_TOO_FEW

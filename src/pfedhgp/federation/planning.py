@@ -173,12 +173,6 @@ def fitted_model(
     }
     found = {name: p for group in groups for name, p in group.posteriors.items()}
     shared_layer = None if best.prepared.cycles is None else best.prepared.cycles.layer
-    own_layers = {
-        name: layer
-        for group in groups
-        for name, layer in group.layers.items()
-        if plan.cycles is not None and plan.cycles.sharing != "shared"
-    }
     return FittedModel(
         structure=plan.spec.structure,
         inference=plan.inference.name,
@@ -197,7 +191,7 @@ def fitted_model(
         history=server.history,
         messages=messages,
         cycle_layer=shared_layer,
-        client_layers=own_layers,
+        client_layers={n: layer for group in groups for n, layer in group.own_layers.items()},
     )
 
 

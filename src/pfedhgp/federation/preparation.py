@@ -59,15 +59,11 @@ class Extent:
 
     def request(self) -> dict[str, np.ndarray]:
         asked = {"centre": self.counted.x_centre, "spread": self.counted.x_spread}
-        bins = shared_scale.bins_for(self.counted.rows_a_client)
-        if bins and self._chooses_between_clients():
+        bins, plan = shared_scale.bins_for(self.counted.rows_a_client), self.plan
+        several = self.counted.clients > 1 and plan.cycles is None and plan.inference.knows_bound
+        if bins and several and candidates.asks_between_clients(plan.spec):
             asked["bins"] = np.asarray(float(bins))
         return asked
-
-    def _chooses_between_clients(self) -> bool:
-        plan = self.plan
-        several = self.counted.clients > 1 and plan.cycles is None
-        return several and plan.inference.knows_bound and candidates.asks_between_clients(plan.spec)
 
     def take(self, sums: Sums, senders: Sequence[str]) -> Outcome:
         where = (sums["histogram"], self.counted.x_centre, self.counted.x_spread)
@@ -129,13 +125,14 @@ def prepared(
 ) -> Prepared:
     """Scaling and starting scales; clients took lags and waves in units of `width`."""
     scaling = scaling_of(plan, counted.sums, *domain)
-    scales = scales_of(scaling, sums, width)
+    ratio = _ratio(scaling, width)
+    scales = scales_of(scaling, sums, ratio)
     spec, periods = plan.spec, None
     if "waves" in sums:  # open periods start where waves explain most
         found = np.array([starting_period(total) for total in sums["waves"]])
         periods = found * np.where(width > 0, width, 1.0)
         spec = with_periods(plan.spec, periods)
-    short = shared_is_short(scaling, scales, sums, width)
+    short = shared_is_short(scales, sums, ratio)
     return Prepared(plan, counted, spec, scaling, scales, short, periods)
 
 
@@ -156,21 +153,20 @@ def scaling_of(plan: Plan, counted: Sums, lower: np.ndarray, upper: np.ndarray) 
     return Scaling(lower, upper, centre, spread)
 
 
-def scales_of(scaling: Scaling, sums: Sums, width: np.ndarray) -> Scales:
-    """Starting scales; clients took lags in units of `width`."""
-    ratio = _ratio(scaling, width)
+def scales_of(scaling: Scaling, sums: Sums, ratio: float) -> Scales:
+    """Starting scales; clients took lags in units of `ratio` widths of the domain."""
     found = census.starting_scales(sums["lag_sum"], sums["lag_pairs"], scaling.spread**2)
     short, long = min(found.short * ratio, 0.3), min(found.long * ratio, 0.35)
     return replace(found, short=short, long=long)
 
 
-def shared_is_short(scaling: Scaling, scales: Scales, sums: Sums, width: np.ndarray) -> bool:
+def shared_is_short(scales: Scales, sums: Sums, ratio: float) -> bool:
     """Whether clients have the shorter of two scales in common, where they sent what tells it."""
     found = shared_scale.shared_scale(sums) if "bin_sum" in sums else None
     if found is None:
         return False
     scale, share = found
-    scale *= _ratio(scaling, width)
+    scale *= ratio
     log.info("between clients: scale %.3g, with %.2g of the variance", scale, share)
     return shared_scale.is_short((scale, share), short=scales.short, long=scales.long)
 

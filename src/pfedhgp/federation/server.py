@@ -15,7 +15,7 @@ import numpy as np
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import InputError, MessageError
 from pfedhgp.federation.messages import Message, hash_arrays
-from pfedhgp.federation.opening import inference_of, kernels_like
+from pfedhgp.federation.opening import inference_of, shared_kernels
 from pfedhgp.federation.phases import Best, Counted, Phase, Prepared, RunState
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.preparation import Census, Extent, after_preparation
@@ -250,6 +250,6 @@ def _best(run: RunState, prepared: Prepared, state: State) -> Best:
 
 
 def _block(state: State, name: str, prepared: Prepared) -> GlobalBlock:
-    found = block_of(state, name, kernels_like(prepared.spec, prepared.scaling))
+    found = block_of(state, name, shared_kernels(prepared.spec, prepared.scaling))
     assert found is not None
     return found

@@ -13,7 +13,7 @@ from pfedhgp.data.scaling import Scaling
 from pfedhgp.gp.kernels import Kernel, Periodic, RationalQuadratic, Scaled, Sum, leaves_of, unstack
 from pfedhgp.gp.noise import DiagonalNoise, FullNoise
 from pfedhgp.gp.state_space import StateModel
-from pfedhgp.model.blocks import Structure
+from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Structure
 from pfedhgp.model.cycle_layer import CycleLayer, check_layer
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population
 
@@ -90,8 +90,7 @@ def check_frame(model: FittedModel) -> None:
             where = f" of client {name!r}" if name else ""
             raise ValueError(f"jitter{where} is {jitter!r}, not a number ≥ 0")
     scaling = model.scaling
-    for name in ("lower", "upper"):
-        _expect(f"scaling.{name}", getattr(scaling, name), (d,))
+    _expect_parts("scaling.", scaling, lower=(d,), upper=(d,))
     for name in ("centre", "spread"):
         _expect(f"scaling.{name}", getattr(scaling, name), (), (1,), (Q,))
     if np.any(np.asarray(scaling.spread) <= 0) or np.any(scaling.upper < scaling.lower):
@@ -106,14 +105,10 @@ def check_frame(model: FittedModel) -> None:
 def check_shared(structure: Structure, shared: GlobalPosterior) -> None:
     """Shapes agree, all is finite, kernel parameters are positive, the covariance is PSD."""
     block = shared.block
-    if np.ndim(block.loadings) != 2 or np.ndim(block.inputs) != 2:
-        raise ValueError("loadings and inputs are not both matrices")
-    (Q, R), (M, d) = np.shape(block.loadings), np.shape(block.inputs)
+    (Q, R), (M, d) = _sizes(block)
     if structure.tied and (Q != 1 or R > 1):
         raise ValueError(f"a model without loadings has one output and one latent, not {(Q, R)}")
-    _expect("loadings", block.loadings, (Q, R))
-    _expect("inputs", block.inputs, (M, d))
-    _expect("phi", block.phi, ())
+    _expect_parts("", block, loadings=(Q, R), inputs=(M, d), phi=())
     if np.asarray(block.phi) < 0:
         raise ValueError("phi is negative")
     check_kernels(block.kernels, R, d)
@@ -124,15 +119,10 @@ def check_shared(structure: Structure, shared: GlobalPosterior) -> None:
 def check_client(structure: Structure, shared: GlobalPosterior, client: ClientPosterior) -> None:
     """The same for a client's part, and that it fits the global block."""
     block = client.block
-    (Q, R), (M, d) = np.shape(shared.block.loadings), np.shape(shared.block.inputs)
-    if np.ndim(block.loadings) != 2 or np.ndim(block.inputs) != 2:
-        raise ValueError("loadings and inputs are not both matrices")
-    Rl, Mi = np.shape(block.loadings)[1], np.shape(block.inputs)[0]
+    ((Q, R), (M, d)), ((_, Rl), (Mi, _)) = _sizes(shared.block), _sizes(block)
     own = structure.deviation and not structure.tied
     _expect("deviation", block.deviation, (Q, R), *(() if own else ((Q, 0),)))
-    _expect("loadings", block.loadings, (Q, Rl))
-    _expect("inputs", block.inputs, (Mi, d))
-    _expect("active", block.active, (Mi,))
+    _expect_parts("", block, loadings=(Q, Rl), inputs=(Mi, d), active=(Mi,))
     if not np.all(np.isin(np.asarray(block.active), (0.0, 1.0))):
         raise ValueError("active has values other than 0 and 1")
     check_kernels(block.kernels, Rl, d)
@@ -143,8 +133,7 @@ def check_client(structure: Structure, shared: GlobalPosterior, client: ClientPo
     else:
         raise ValueError(f"noise is a {type(block.noise).__name__}")
     K = (R * M if structure.deviation else 0) + Rl * Mi
-    _expect("offset", client.offset, (K,))
-    _expect("G", client.G, (K, R * M))
+    _expect_parts("", client, offset=(K,), G=(K, R * M))
     _expect_covariance("covariance", client.covariance, K)
     _check_states(structure, client, Q)
     parts = (client.shared_mean, client.shared_covariance, client.tangents)
@@ -164,14 +153,12 @@ def check_client(structure: Structure, shared: GlobalPosterior, client: ClientPo
         "loadings": (rank, Q, Rl),
         "kernels": (rank, count),
     }
-    for name, shape in wanted.items():
-        _expect(f"tangents.{name}", getattr(tangents, name), shape)
+    _expect_parts("tangents.", tangents, **wanted)
     if (tangents.reach is None) != (tangents.middle is None):
         raise ValueError("a part of what averaging left is missing")
     if tangents.middle is not None:
         _expect("tangents.reach", tangents.reach, (rank,))
-        for name, shape in wanted.items():
-            _expect(f"tangents.middle.{name}", getattr(tangents.middle, name), shape)
+        _expect_parts("tangents.middle.", tangents.middle, **wanted)
 
 
 def _check_states(structure: Structure, client: ClientPosterior, Q: int) -> None:
@@ -182,10 +169,8 @@ def _check_states(structure: Structure, client: ClientPosterior, Q: int) -> None
     if states is None:
         return
     n = np.size(states.times)
-    _expect("states.times", states.times, (n,))
-    _expect("states.counts", states.counts, (n, Q))
     size = StateModel.of(unstack(client.block.kernels, 0)).observe.shape[0]
-    _expect("states.means", states.means, (Q, n, size))
+    _expect_parts("states.", states, times=(n,), counts=(n, Q), means=(Q, n, size))
     if n == 0 or np.any(np.diff(states.times) <= 0) or np.any(np.asarray(states.counts) < 0):
         raise ValueError("states.times are not in order, or states.counts are negative")
 
@@ -216,6 +201,18 @@ def _sums_of(kernel: Kernel) -> list[Sum]:
     parts = getattr(kernel, "kernels", ()) or (getattr(kernel, "kernel", None),)
     inside = [found for part in parts if part is not None for found in _sums_of(part)]
     return [kernel, *inside] if isinstance(kernel, Sum) else inside
+
+
+def _sizes(block: GlobalBlock | ClientBlock) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shapes of loadings and inputs."""
+    if np.ndim(block.loadings) != 2 or np.ndim(block.inputs) != 2:
+        raise ValueError("loadings and inputs are not both matrices")
+    return np.shape(block.loadings), np.shape(block.inputs)
+
+
+def _expect_parts(prefix: str, owner: object, **shapes: tuple[int, ...]) -> None:
+    for name, shape in shapes.items():
+        _expect(prefix + name, getattr(owner, name), shape)
 
 
 def _expect(name: str, array: Any, *shapes: tuple[int, ...]) -> None:

@@ -154,16 +154,14 @@ def check_together(settings: ModelSettings) -> None:
 
 def check_use(config: Config, *, federated: bool) -> None:
     """Refuses settings that have no meaning without another, or that a federation cannot follow."""
-    option = {each.name: each.on_command_line for each in SETTINGS}
     for each in SETTINGS:
         if getattr(config, each.name) == each.default:
             continue
-        if each.only_with and not getattr(config, each.only_with):
-            raise InputError(
-                f"{option[each.name]} is for {option[each.only_with]}: give both, or leave it out"
-            )
+        option, other = each.on_command_line, _OPTIONS.get(each.only_with, "")
+        if other and not getattr(config, each.only_with):
+            raise InputError(f"{option} is for {other}: give both, or leave it out")
         if federated and each.refused:
-            raise InputError(f"{option[each.name]}: {each.refused}")
+            raise InputError(f"{option}: {each.refused}")
 
 
 # ------------------------------------------------------------------------------------------ writing

@@ -73,7 +73,7 @@ class Gathered(NamedTuple):
 
     replies: dict[str, Envelope]
     refusals: dict[str, str]
-    seconds: float
+    seconds: float = 0.0
 
     def missing(self, names: Iterable[str]) -> dict[str, str]:
         """Why there is no reply, for those of the sites `names` that have none."""
@@ -206,10 +206,8 @@ class Engine:
             if self.roster.counted  # if none was counted, all sites are new
             else set()
         )
-        waiting = set(envelopes)
-        replies: dict[str, Envelope] = {}
-        refusals: dict[str, str] = {}
-        to_send = set(envelopes)
+        found = Gathered({}, {})
+        waiting, to_send = set(envelopes), set(envelopes)
         while waiting:
             now = self.clock()
             if now >= end:
@@ -218,19 +216,19 @@ class Engine:
                 if self.link.push(name, envelopes[name], end - now):
                     to_send.discard(name)
             for name, reply in self.link.pull():
-                self._accept(name, reply, envelopes, expected, replies, refusals)
+                self._accept(name, reply, envelopes, expected, found)
                 waiting.discard(name)
             gone = set(self.link.lost()) & waiting
             to_send |= gone
             if last:  # a site that left after the delivery may have its model
                 away |= gone
-            if waiting and waiting <= away and len(replies) >= self.patience.quorum:
+            if waiting and waiting <= away and len(found.replies) >= self.patience.quorum:
                 # All that answered last time have answered: the others get as much time again.
                 end = min(end, began + 2.0 * (now - began) + grace)
                 away = set()
             if waiting:
                 self.sleep(self.patience.pause)
-        return Gathered(replies, refusals, self.clock() - began)
+        return found._replace(seconds=self.clock() - began)
 
     def _accept(
         self,
@@ -238,21 +236,21 @@ class Engine:
         reply: Envelope | Refused,
         envelopes: Mapping[str, Envelope],
         expected: Expected,
-        replies: dict[str, Envelope],
-        refusals: dict[str, str],
+        found: Gathered,
     ) -> None:
         """Keeps a good reply. A bad one is logged and changes nothing."""
         try:
             if isinstance(reply, Refused):
                 raise reply
-            check_reply(name, reply, envelopes.get(name), expected, there=name in replies)
+            there = name in found.replies
+            check_reply(name, reply, envelopes.get(name), expected, there=there)
         except Refused as refused:
-            if name not in replies:
-                refusals[name] = refused.code
+            if name not in found.replies:
+                found.refusals[name] = refused.code
             log.warning("refused a reply of %s: %s", short(name), CODES[refused.code])
             return
-        refusals.pop(name, None)
-        replies[name] = reply
+        found.refusals.pop(name, None)
+        found.replies[name] = reply
         if reply.kind == DELIVER:
             self.roster.delivered.append(name)
             self.on_delivery(name)

@@ -30,7 +30,7 @@ from pfedhgp.federation.envelope import CODES, Envelope, Refused
 from pfedhgp.federation.flower.audit import AuditLog
 from pfedhgp.federation.flower.state import RUN_ID, AnsweredExchange, RunStore
 from pfedhgp.federation.messages import Message
-from pfedhgp.federation.opening import kernels_like
+from pfedhgp.federation.opening import shared_kernels
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.schema import DELIVER, HELLO
 from pfedhgp.inference.arrays import State, block_from_arrays
@@ -300,13 +300,12 @@ def site_model(agreed: AgreedRows, group: ClientGroup, request: Envelope) -> Fit
     spec, scaling = group.spec, group.scaling
     assert scaling is not None
     moments = (jnp.asarray(finish[name]) for name in ("mean", "covariance"))
-    own_layers = group.layers if plan.cycles and plan.cycles.sharing != "shared" else {}
     model = FittedModel(
         structure=spec.structure,
         inference=plan.inference.name,
         kernel=spec.kernel,
         local_kernel=spec.local_kernel,
-        shared=GlobalPosterior(block_from_arrays(finish, kernels_like(spec, scaling)), *moments),
+        shared=GlobalPosterior(block_from_arrays(finish, shared_kernels(spec, scaling)), *moments),
         clients={},
         population=Population(**{name: jnp.asarray(array) for name, array in population.items()}),
         scaling=scaling,
@@ -316,7 +315,7 @@ def site_model(agreed: AgreedRows, group: ClientGroup, request: Envelope) -> Fit
         scalar_output=spec.outputs == 1,
         settings={**agreed.agreement.settings(), **training},
         cycle_layer=layer_from_arrays(group.starts[attempt]) if plan.cycles is not None else None,
-        client_layers=dict(own_layers),
+        client_layers=group.own_layers,
     )
     if not any(missed.kind == "start" for missed in request.missed()):
         group.answer(Message("finish", delivered.round, "server", finish))
