@@ -160,3 +160,39 @@ def test_project_from_ignores_padding():
     back = np.asarray(project(old, padded))
     np.testing.assert_array_equal(back[:, 4:], 0.0)
     twins.assert_close(back[:, :4], project(old, short))
+
+
+# ------------------------------------------------------------------------------ NumPy beside JAX
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("make", MAKERS)
+def test_clients_at_once_in_numpy_equal_each_in_jax(make, padded):
+    """One basis of three clients and two latents; each client's own, built by JAX."""
+    rng = np.random.default_rng(10)
+    each = [stack([make(rng, 2) for _ in range(2)]) for _ in range(3)]
+    others = [stack([make(rng, 2) for _ in range(2)]) for _ in range(3)]
+    Z = np.stack([twins.spread(rng, 5, 2, 3.0) for _ in range(3)])
+    X, Z0 = rng.uniform(0, 3, (3, 7, 2)), np.stack([twins.spread(rng, 4, 2, 3.0) for _ in range(3)])
+    mask = np.array([[1.0] * 5, [1, 1, 1, 0, 0], [0, 1, 1, 1, 1]]) if padded else np.ones((3, 5))
+    active = mask[:, None] if padded else None
+    every = Basis.build(stack(each), Z[:, None], 1e-8, active)
+    moved = Basis.build(stack(others), Z[:, None], 1e-8, active)
+    old = Basis.build(stack(others), Z0[:, None], 1e-8)
+    A = every.features(X[:, None])
+    res, carried, projected = every.residual(A), every.carry_from(moved), every.project_from(old)
+    assert all(type(leaf) is np.ndarray for leaf in jax.tree.leaves((every, A, res, carried)))
+    for c in range(3):
+        on_jax = (jnp.asarray(v) for v in (Z[c], mask[c], X[c], Z0[c]))
+        Zc, mask_c, Xc, Z0c = on_jax
+        one = build(each[c], Zc, 1e-8, mask_c)
+        two, before = build(others[c], Zc, 1e-8, mask_c), build(others[c], Z0c, 1e-8)
+        for found, expected in [
+            (every.factor[c], one.factor),
+            (every.gram[c], one.gram),
+            (A[c], features(one, Xc)),
+            (res[c], residual(one, features(one, Xc))),
+            (carried[c], carry(one, two)),
+            (projected[c], project(one, before)),
+        ]:
+            twins.assert_close(found, expected, 1e-9)

@@ -129,3 +129,53 @@ def test_log_gaps_are_of_variances_in_every_form():
     for made in (DiagonalNoise(jnp.zeros(2)), FullNoise(jnp.zeros((2, 2)))):
         gap = made.at(quiet).log_gap(made.at(loud))
         assert gap == pytest.approx(np.log(2.0) ** 2, rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_numpy_gives_what_jax_gives(kind):
+    noise, _ = noise_of(kind)
+    other, rng = noise.louder(0.3), np.random.default_rng(4)
+    own, theirs = (jax.tree.map(to, (noise, other)) for to in (np.asarray, jnp.asarray))
+    a, b, Y = rng.normal(size=(Q, 2)), rng.normal(size=(Q, 4)), rng.normal(size=(len(MASK), Q))
+    scatter = rng.normal(size=(len(MASK), Q, Q)) * MASK[:, :, None] * MASK[:, None, :]
+    twice = np.concatenate([MASK, 3.0 * MASK])
+
+    def everything(pair, mask, scatter, a, b, Y):
+        first, second = pair
+        rows = first.rows(mask)
+        return (
+            *(rows.log_determinant, rows.weigh(a, b), rows.apply(Y)),
+            *(first.covariance(Q), first.at(Y[0] ** 2), first.louder(0.7), first.log_gap(second)),
+            first.scatter_trace(scatter, (mask[: len(MASK)] > 0).astype(mask.dtype)),
+        )
+
+    arguments = (twice, scatter, a, b, np.concatenate([Y, -Y]))
+    found = jax.tree.leaves(everything(own, *arguments))
+    expected = jax.tree.leaves(everything(theirs, *(jnp.asarray(v) for v in arguments)))
+    assert not any(isinstance(leaf, jax.Array) for leaf in found)
+    for one, two in zip(found, expected, strict=True):
+        twins.assert_close(one, two, 1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_leading_axis_of_clients(kind):
+    """Every method with a clients' axis equals client after client."""
+    rng = np.random.default_rng(5)
+    each = [jax.tree.map(np.asarray, noise_of(kind, s)[0]) for s in (0.1, 0.2, 0.5)]
+    every = jax.tree.map(lambda *leaves: np.stack(leaves), *each)
+    mask = rng.integers(0, 2, (3, 6, Q)).astype(float) * rng.integers(1, 4, (3, 6, 1))
+    a, b, Y = rng.normal(size=(3, Q, 2)), rng.normal(size=(3, Q, 4)), rng.normal(size=(3, 6, Q))
+    scatter, seen = rng.normal(size=(3, 6, Q, Q)), (mask > 0).astype(float)
+    rows = every.rows(mask)
+    found = (
+        *(rows.log_determinant, rows.weigh(a, b), rows.apply(Y), every.covariance(Q)),
+        *(every.log_gap(every.louder(0.4)), every.scatter_trace(scatter, seen)),
+    )
+    for c, one in enumerate(each):
+        rows = one.rows(mask[c])
+        expected = (
+            *(rows.log_determinant, rows.weigh(a[c], b[c]), rows.apply(Y[c]), one.covariance(Q)),
+            *(one.log_gap(one.louder(0.4)), one.scatter_trace(scatter[c], seen[c])),
+        )
+        for many, single in zip(found, expected, strict=True):
+            twins.assert_close(many[c], single, 1e-12)

@@ -21,10 +21,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from pfedhgp.base import choices
-from pfedhgp.base.arrays_of import namespace
+from pfedhgp.base.arrays_of import Array, namespace
 from pfedhgp.base.checks import refusal, shown
 from pfedhgp.errors import InputError
 
@@ -93,7 +93,7 @@ def over_matrix(parameter: Any) -> Any:
     return parameter[..., None, None] if np.ndim(parameter) else parameter
 
 
-def _aligned(*arrays: Any) -> list[Any]:
+def aligned(*arrays: Any) -> list[Any]:
     """The arrays with equally many axes, ones in front; single numbers stay."""
     rank = max(np.ndim(a) for a in arrays)
     return [
@@ -156,7 +156,7 @@ class Stationary(Kernel):
         """The kernel as a function of r² (a periodic one: of the wave's r²)."""
 
     def __call__(self, X: Inputs, Z: Inputs, *, stacked: int | None = None) -> Matrix:
-        X, Z = _aligned(X, Z)
+        X, Z = aligned(X, Z)
         columns = self.columns(X.shape[-1])
         differences = [X[..., :, None, j] - Z[..., None, :, j] for j in columns]
         return self.of_squared(self._squared(differences, stacked))
@@ -184,7 +184,7 @@ class Stationary(Kernel):
     def _over(self, differences: list[Any], name: str, stacked: int | None) -> list[Any]:
         """The differences divided by parameter `name`."""
         parameters = self.each(name, len(differences), stacked)
-        pairs = (_aligned(*pair) for pair in zip(differences, parameters, strict=True))
+        pairs = (aligned(*pair) for pair in zip(differences, parameters, strict=True))
         return [difference / parameter for difference, parameter in pairs]
 
     def _squared(self, differences: list[Any], stacked: int | None) -> Matrix:
@@ -233,7 +233,7 @@ class RationalQuadratic(Stationary):
 
     def of_squared(self, squared: Matrix) -> Matrix:
         # By log1p: a power of 1 + tiny has an error of α times the rounding, and K is then not PSD.
-        squared, alpha = _aligned(squared, over_matrix(self.alpha))
+        squared, alpha = aligned(squared, over_matrix(self.alpha))
         xp = namespace(squared, alpha)
         return xp.exp(-alpha * xp.log1p(0.5 * squared / alpha))
 
@@ -300,7 +300,7 @@ class Sum(Kernel):
     def __call__(self, X: Inputs, Z: Inputs, *, stacked: int | None = None) -> Matrix:
         weights = self.weights[..., None, None]
         parts = (kernel(X, Z, stacked=stacked) for kernel in self.kernels)
-        pairs = (_aligned(weights[..., s, :, :], K) for s, K in enumerate(parts))
+        pairs = (aligned(weights[..., s, :, :], K) for s, K in enumerate(parts))
         first, *others = (weight * K for weight, K in pairs)
         return sum(others, start=first)
 
@@ -311,7 +311,7 @@ class Product(Kernel):
     kernels: tuple[Kernel, ...] = eqx.field(converter=lambda v: _parts(v, "kernels"))
 
     def __call__(self, X: Inputs, Z: Inputs, *, stacked: int | None = None) -> Matrix:
-        parts = _aligned(*(kernel(X, Z, stacked=stacked) for kernel in self.kernels))
+        parts = aligned(*(kernel(X, Z, stacked=stacked) for kernel in self.kernels))
         return math.prod(parts[1:], start=parts[0])
 
 
@@ -322,12 +322,12 @@ class Scaled(Kernel):
     variance: Any = eqx.field(converter=lambda v: _given(v, "variance"))
 
     def __call__(self, X: Inputs, Z: Inputs, *, stacked: int | None = None) -> Matrix:
-        K, variance = _aligned(self.kernel(X, Z, stacked=stacked), over_matrix(self.variance))
+        K, variance = aligned(self.kernel(X, Z, stacked=stacked), over_matrix(self.variance))
         return variance * K
 
     def diagonal(self, X: Inputs) -> Float[Array, "*b n"]:
         variance = self.variance[..., None] if np.ndim(self.variance) else self.variance
-        variance, ones = _aligned(variance, self.kernel.diagonal(X))
+        variance, ones = aligned(variance, self.kernel.diagonal(X))
         return variance * ones
 
 

@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Float
 from scipy.linalg import blas, lapack
 
-from pfedhgp.base.arrays_of import namespace
+from pfedhgp.base.arrays_of import Array, namespace
 
 LOG_2PI = float(np.log(2.0 * np.pi))
 LEAF = 64
@@ -208,6 +208,13 @@ def _square_upper(V: Float[Array, "*b k k"]) -> Float[Array, "*b k k"]:
     first, last = V[..., :half, :] @ turned[..., :half], V[..., half:] @ turned[..., half:, half:]
     corner = last[..., :half, :]
     return jnp.block([[first, corner], [jnp.swapaxes(corner, -1, -2), last[..., half:, :]]])
+
+
+def diagonal_matrix(values: Float[Array, "*b k"]) -> Float[Array, "*b k k"]:
+    """Matrices with these diagonals."""
+    size = values.shape[-1]
+    eye = np.eye(size, dtype=bool).reshape((1,) * (values.ndim - 1) + (size, size))
+    return namespace(values).where(eye, values[..., None], 0.0)
 
 
 def _eye_like(K: Array) -> Array:

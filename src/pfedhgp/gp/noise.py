@@ -1,17 +1,23 @@
-"""Observation noise N(0, Σ): per row, only the observed cells' block of Σ counts."""
+"""Observation noise N(0, Σ): per row, only the observed cells' block of Σ counts.
+
+Runs in NumPy or in JAX, as its arrays are. Parameters may have a leading axis of clients, if the masks,
+loadings and rows have it too.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 
 import equinox as eqx
-import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Float
 
-from pfedhgp.base.arrays_of import Array
+from pfedhgp.base.arrays_of import Array, namespace
+from pfedhgp.gp import linalg
+from pfedhgp.gp.linalg import diagonal_matrix
 
-Loadings = Float[Array, "Q R"]
-Mask = Float[Array, "n Q"]
+Loadings = Float[Array, "*c Q R"]
+Mask = Float[Array, "*c n Q"]
 
 
 class RowPrecision(eqx.Module):
@@ -35,8 +41,12 @@ class DiagonalRows(RowPrecision):
     precision: Float[Array, "n Q"]
 
     def weigh(self, a: Loadings, b: Loadings) -> Float[Array, "Ra Rb n"]:
-        pairs = a[:, :, None] * b[:, None, :]
-        return jnp.einsum("nq,qab->abn", self.precision, pairs)
+        pairs = a[..., :, :, None] * b[..., :, None, :]
+        *lead, outputs, first, last = pairs.shape
+        xp = namespace(self.precision, pairs)
+        flat = xp.swapaxes(pairs.reshape(*lead, outputs, first * last), -1, -2)
+        weights = flat @ xp.swapaxes(self.precision, -1, -2)
+        return weights.reshape(*weights.shape[:-2], first, last, weights.shape[-1])
 
     def apply(self, Y: Float[Array, "n Q"]) -> Float[Array, "n Q"]:
         return self.precision * Y
@@ -49,10 +59,12 @@ class FullRows(RowPrecision):
     precision: Float[Array, "n Q Q"]
 
     def weigh(self, a: Loadings, b: Loadings) -> Float[Array, "Ra Rb n"]:
-        return jnp.einsum("qa,nqp,pb->abn", a, self.precision, b)
+        xp = namespace(self.precision, a, b)
+        left = xp.swapaxes(a, -1, -2)[..., None, :, :]
+        return xp.moveaxis(left @ (self.precision @ b[..., None, :, :]), -3, -1)
 
     def apply(self, Y: Float[Array, "n Q"]) -> Float[Array, "n Q"]:
-        return jnp.einsum("nqp,np->nq", self.precision, Y)
+        return (self.precision @ Y[..., None])[..., 0]
 
 
 class Noise(eqx.Module):
@@ -90,82 +102,103 @@ class Noise(eqx.Module):
 class DiagonalNoise(Noise):
     """Σ = diag(floor + exp(s)); one `s` for all outputs, or one each."""
 
-    log_variance: Float[Array, " K"]
+    log_variance: Float[Array, "*c K"]
     floor: float = eqx.field(static=True, default=1e-8)
 
-    def variances(self, outputs: int) -> Float[Array, " Q"]:
-        return jnp.broadcast_to(self.floor + jnp.exp(self.log_variance), (outputs,))
+    def variances(self, outputs: int) -> Float[Array, "*c Q"]:
+        xp = namespace(self.log_variance)
+        found = self.floor + xp.exp(self.log_variance)
+        return xp.broadcast_to(found, (*found.shape[:-1], outputs))
 
-    def covariance(self, outputs: int) -> Float[Array, "Q Q"]:
-        return jnp.diag(self.variances(outputs))
+    def covariance(self, outputs: int) -> Float[Array, "*c Q Q"]:
+        return diagonal_matrix(self.variances(outputs))
 
     def at(self, variances: Float[Array, " Q"]) -> DiagonalNoise:
-        logs = jnp.log(variances)
+        xp = namespace(variances)
+        logs = xp.log(variances)
         if self.log_variance.shape[-1] != variances.shape[-1]:
-            logs = jnp.mean(logs, axis=-1, keepdims=True)
-        return DiagonalNoise(jnp.broadcast_to(logs, self.log_variance.shape), self.floor)
+            logs = xp.mean(logs, axis=-1, keepdims=True)
+        return DiagonalNoise(xp.broadcast_to(logs, self.log_variance.shape), self.floor)
 
     def louder(self, log_factor: Array) -> DiagonalNoise:
         return DiagonalNoise(self.log_variance + log_factor, self.floor)
 
     def log_gap(self, other: Noise) -> Array:
         assert isinstance(other, DiagonalNoise)
-        return jnp.sum((self.log_variance - other.log_variance) ** 2)
+        return ((self.log_variance - other.log_variance) ** 2).sum(axis=-1)
 
     def rows(self, mask: Mask) -> DiagonalRows:
-        variance = self.variances(mask.shape[1])
-        return DiagonalRows(jnp.sum(mask * jnp.log(variance)[None, :]), mask / variance[None, :])
+        variance = self.variances(mask.shape[-1])[..., None, :]
+        log_determinant = (mask * namespace(variance).log(variance)).sum(axis=(-2, -1))
+        return DiagonalRows(log_determinant, mask / variance)
 
     def scatter_trace(self, scatter: Float[Array, "G Q Q"], seen: Float[Array, "G Q"]) -> Array:
-        spread = jnp.einsum("gqq->q", scatter)
-        return jnp.sum(spread / self.variances(seen.shape[1]))
+        spread = _diagonal_of(scatter).sum(axis=-2)
+        return (spread / self.variances(seen.shape[-1])).sum(axis=-1)
 
 
 class FullNoise(Noise):
     """Σ = L Lᵀ + floor·I, L lower triangular with exp on its diagonal."""
 
-    log_factor: Float[Array, "Q Q"]
+    log_factor: Float[Array, "*c Q Q"]
     floor: float = eqx.field(static=True, default=1e-8)
 
-    def covariance(self, outputs: int) -> Float[Array, "Q Q"]:
+    def covariance(self, outputs: int) -> Float[Array, "*c Q Q"]:
         raw = self.log_factor
-        factor = jnp.tril(raw, -1) + jnp.diag(jnp.exp(jnp.diagonal(raw)))
-        return factor @ factor.T + self.floor * jnp.eye(outputs, dtype=raw.dtype)
+        xp = namespace(raw)
+        factor = xp.tril(raw, -1) + diagonal_matrix(xp.exp(_diagonal_of(raw)))
+        floor = xp.full((*raw.shape[:-2], outputs), self.floor, raw.dtype)
+        return factor @ xp.swapaxes(factor, -1, -2) + diagonal_matrix(floor)
 
     def at(self, variances: Float[Array, " Q"]) -> FullNoise:
-        factor = jnp.diag(0.5 * jnp.log(variances))
-        return FullNoise(jnp.broadcast_to(factor, self.log_factor.shape), self.floor)
+        xp = namespace(variances)
+        factor = diagonal_matrix(0.5 * xp.log(variances))
+        return FullNoise(xp.broadcast_to(factor, self.log_factor.shape), self.floor)
 
     def louder(self, log_factor: Array) -> FullNoise:
         raw = self.log_factor
-        diagonal = jnp.diag(jnp.diagonal(raw) + 0.5 * log_factor)
-        return FullNoise(jnp.tril(raw, -1) * jnp.exp(0.5 * log_factor) + diagonal, self.floor)
+        xp = namespace(raw, log_factor)
+        diagonal = diagonal_matrix(_diagonal_of(raw) + 0.5 * log_factor)
+        return FullNoise(xp.tril(raw, -1) * xp.exp(0.5 * log_factor) + diagonal, self.floor)
 
     def log_gap(self, other: Noise) -> Array:
         """The factor's diagonal holds ½ log σ², so its differences count twice; others as they are."""
         assert isinstance(other, FullNoise)
-        gap = jnp.tril(self.log_factor - other.log_factor)
-        return jnp.sum(gap**2) + 3.0 * jnp.sum(jnp.diagonal(gap) ** 2)
+        difference = self.log_factor - other.log_factor
+        gap = namespace(difference).tril(difference)
+        return (gap**2).sum(axis=(-2, -1)) + 3.0 * (_diagonal_of(gap) ** 2).sum(axis=-1)
 
     def rows(self, mask: Mask) -> FullRows:
-        count = jnp.max(mask, axis=1)  # a row's observed cells are means of equally many
+        count = mask.max(axis=-1)  # a row's observed cells are means of equally many
         seen = (mask > 0).astype(mask.dtype)
-        factor, precision = _observed(self.covariance(mask.shape[1]), seen)
-        log_det = 2.0 * jnp.sum(count[:, None] * jnp.log(jnp.diagonal(factor, axis1=1, axis2=2)))
-        return FullRows(log_det, precision * count[:, None, None])
+        factor, precision = _observed(self.covariance(mask.shape[-1]), seen)
+        logs = namespace(factor).log(_diagonal_of(factor))
+        log_determinant = 2.0 * (count[..., None] * logs).sum(axis=(-2, -1))
+        return FullRows(log_determinant, precision * count[..., None, None])
 
     def scatter_trace(self, scatter: Float[Array, "G Q Q"], seen: Float[Array, "G Q"]) -> Array:
-        _, precision = _observed(self.covariance(seen.shape[1]), seen)
-        return jnp.einsum("gqp,gqp->", precision, scatter)
+        _, precision = _observed(self.covariance(seen.shape[-1]), seen)
+        return (precision * scatter).sum(axis=(-3, -2, -1))
 
 
 def _observed(
-    covariance: Float[Array, "Q Q"], seen: Float[Array, "n Q"]
-) -> tuple[Float[Array, "n Q Q"], Float[Array, "n Q Q"]]:
+    covariance: Float[Array, "*c Q Q"], seen: Float[Array, "*c n Q"]
+) -> tuple[Float[Array, "*c n Q Q"], Float[Array, "*c n Q Q"]]:
     """The factor of Σ's observed block, with ones for what is missing, and the block's inverse."""
-    both = seen[:, :, None] * seen[:, None, :]
-    eye = jnp.eye(seen.shape[1], dtype=seen.dtype)
-    block = covariance[None] * both + eye[None] * (1.0 - seen)[:, :, None]
-    factor = jnp.linalg.cholesky(block)
-    half = jnp.linalg.inv(factor)
-    return factor, jnp.einsum("nkq,nkp->nqp", half, half) * both
+    xp = namespace(covariance, seen)
+    if xp is np and seen.ndim == 2 and seen.shape[1] < 50:
+        # Rows with the same cells have the same block: a pattern is one number, bit by bit.
+        codes = seen @ 2.0 ** np.arange(seen.shape[1])
+        _, first, pattern = np.unique(codes, return_index=True, return_inverse=True)
+        if len(first) < len(seen):
+            factor, precision = _observed(covariance, seen[first])
+            return factor[pattern], precision[pattern]
+    both = seen[..., :, None] * seen[..., None, :]
+    block = covariance[..., None, :, :] * both + diagonal_matrix(1.0 - seen)
+    factor = linalg.factorise(block)
+    half = linalg.solve_lower(factor, diagonal_matrix(xp.ones_like(seen)))
+    return factor, (xp.swapaxes(half, -1, -2) @ half) * both
+
+
+def _diagonal_of(matrices: Float[Array, "*c Q Q"]) -> Float[Array, "*c Q"]:
+    return namespace(matrices).diagonal(matrices, axis1=-2, axis2=-1)
