@@ -11,6 +11,7 @@ import pytest
 
 from pfedhgp import RBF, FederatedGP, Periodic
 from pfedhgp.base.arrays_of import namespace
+from pfedhgp.base.trees import stack_trees
 from pfedhgp.errors import (
     InputError,
     MessageError,
@@ -22,7 +23,6 @@ from pfedhgp.errors import (
 from pfedhgp.gp import kernels
 from pfedhgp.gp.noise import DiagonalNoise
 from pfedhgp.inference import jitter as jitters
-from pfedhgp.inference.arrays import stack_trees
 from pfedhgp.inference.meanfield.training import MeanField
 from pfedhgp.inference.structured.settings import Structured, StructuredClients
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
+from pfedhgp.base.trees import ravel
 from pfedhgp.errors import ModelFileError
 from pfedhgp.gp.kernels import Kernel
 from pfedhgp.inference.messages import DERIVATIVES, STATISTICS, pack, unpack
@@ -52,7 +51,7 @@ class State:
 def block_to_arrays(block: GlobalBlock) -> dict[str, np.ndarray]:
     """Kernel parameters as one vector, inducing inputs, loadings and φ."""
     return {
-        "kernel": np.asarray(ravel_pytree(block.kernels)[0]),
+        "kernel": np.asarray(ravel(block.kernels)[0]),
         "inputs": np.asarray(block.inputs),
         "loadings": np.asarray(block.loadings),
         "phi": np.asarray(block.phi),
@@ -61,12 +60,12 @@ def block_to_arrays(block: GlobalBlock) -> dict[str, np.ndarray]:
 
 def block_from_arrays(arrays: Arrays, like: Kernel) -> GlobalBlock:
     """The inverse, for stacked kernels of the same form as `like`."""
-    _, unravel = ravel_pytree(like)
+    _, unravel = ravel(like)
     return GlobalBlock(
-        kernels=unravel(jnp.asarray(arrays["kernel"])),
-        inputs=jnp.asarray(arrays["inputs"]),
-        loadings=jnp.asarray(arrays["loadings"]),
-        phi=jnp.asarray(arrays["phi"]),
+        kernels=unravel(np.asarray(arrays["kernel"])),
+        inputs=np.asarray(arrays["inputs"]),
+        loadings=np.asarray(arrays["loadings"]),
+        phi=np.asarray(arrays["phi"]),
     )
 
 
@@ -87,12 +86,8 @@ def statistics_from_arrays(arrays: Arrays, parameters: int) -> Statistics:
     R, Q, _ = found["shared_residual"].shape
     sizes = {"P": parameters, "R": R, "M": len(found["y"]) // max(R * Q, 1)}
     zeros = {each.name: np.zeros(each.whole_shape(sizes)) for each in DERIVATIVES}
-    return Statistics(**{name: jnp.asarray(array) for name, array in (zeros | found).items()})
-
-
-def stack_trees(trees: list[Tree]) -> Tree:
-    """One tree with a leading axis."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+    whole: dict[str, Any] = zeros | found
+    return Statistics(**whole)
 
 
 def below(prefix: str, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -115,7 +110,7 @@ def tree_from_arrays(arrays: Mapping[str, np.ndarray], like: Tree) -> Tree:
     if set(names) != set(arrays):
         odd = sorted(set(names) ^ set(arrays))[0]
         raise ModelFileError(f"the checkpoint does not fit the model at {odd!r}: start again")
-    return jax.tree.unflatten(form, [jnp.asarray(arrays[name]) for name in names])
+    return jax.tree.unflatten(form, [np.asarray(arrays[name]) for name in names])
 
 
 def block_of(state: State, name: str, like: Kernel) -> GlobalBlock | None:
@@ -140,7 +135,8 @@ def _named(sums: Statistics) -> dict[str, Any]:
 def statistics_of(state: State, name: str) -> Statistics | None:
     if not state.has(name):
         return None
-    return Statistics(**{key: jnp.asarray(value) for key, value in state.part(name).items()})
+    kept: dict[str, Any] = state.part(name)
+    return Statistics(**kept)
 
 
 def leaf_name(path: Any) -> str:

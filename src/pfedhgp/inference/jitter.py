@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
+from pfedhgp.base.arrays_of import namespace
 from pfedhgp.base.batching import batchable
 from pfedhgp.errors import NonFiniteError, NumericsError, NumericsWarning
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock
@@ -40,7 +41,7 @@ def with_more_jitter(
     jitter: np.ndarray, failed: np.ndarray, blocks: ClientBlock, names: Sequence[str]
 ) -> np.ndarray:
     """The clients' jitters, tenfold for those whose bound failed because k(Z_i, Z_i) has no factor."""
-    gram, factor = (np.asarray(found) for found in _local_factors(blocks, jnp.asarray(jitter)))
+    gram, factor = (np.asarray(found) for found in _local_factors(blocks, np.asarray(jitter)))
     more, who = np.array(jitter), [int(index) for index in np.flatnonzero(failed)]
     for i in who:
         if not gram[i]:
@@ -90,17 +91,23 @@ def not_finite(tree: Any, count: int) -> np.ndarray:
     return bad
 
 
-@batchable()
-def _shared_factor(block: GlobalBlock, jitter: jax.Array) -> tuple[jax.Array, jax.Array]:
+@batchable(host=True)
+def _shared_factor(block: GlobalBlock, jitter: Array) -> tuple[Array, Array]:
     return _finite(block, jitter)
 
 
-@batchable()
-def _local_factors(blocks: ClientBlock, jitter: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return jax.vmap(_finite)(blocks, jitter)
+@batchable(host=True)
+def _local_factors(blocks: ClientBlock, jitter: Any) -> tuple[Any, Any]:
+    if namespace(jitter) is not np:
+        return jax.vmap(_finite)(blocks, jitter)
+    each = [jax.tree.map(lambda leaf, i=i: leaf[i], blocks) for i in range(len(jitter))]
+    gram, factor = zip(*map(_finite, each, jitter), strict=True)
+    return np.array(gram), np.array(factor)
 
 
-def _finite(block: GlobalBlock | ClientBlock, jitter: jax.Array) -> tuple[jax.Array, jax.Array]:
+@np.errstate(all="ignore")
+def _finite(block: GlobalBlock | ClientBlock, jitter: Array) -> tuple[Array, Array]:
     """Whether the kernel matrix, and its factor, are finite."""
     basis = block.basis(jitter)
-    return jnp.all(jnp.isfinite(basis.gram)), jnp.all(jnp.isfinite(basis.factor))
+    isfinite = namespace(basis.gram).isfinite
+    return isfinite(basis.gram).all(), isfinite(basis.factor).all()

@@ -17,9 +17,10 @@ import numpy as np
 
 from pfedhgp.base.batching import batchable
 from pfedhgp.base.checks import Check, flag, number, one_of, optional, whole
+from pfedhgp.base.trees import stack_trees
 from pfedhgp.errors import NonFiniteError, NumericsError
 from pfedhgp.gp.kernels import Kernel
-from pfedhgp.inference.arrays import State, below, stack_trees, tree_from_arrays, tree_to_arrays
+from pfedhgp.inference.arrays import State, below, tree_from_arrays, tree_to_arrays
 from pfedhgp.inference.jitter import (
     LARGEST_JITTER,
     LOCAL,

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pfedhgp.base.trees import stack_trees
 from pfedhgp.data.rows import ClientRows, in_order
 from pfedhgp.gp.kernels import RBF
-from pfedhgp.inference.arrays import stack_trees
 from pfedhgp.inference.jitter import WEIGHTS, expect_finite
 from pfedhgp.inference.rows import cycle_rows, noise_of, white_rows
 from pfedhgp.inference.starts import budget

@@ -14,6 +14,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from pfedhgp.base.arrays_of import namespace
 from pfedhgp.gp import linalg
 from pfedhgp.gp.features import Basis
 from pfedhgp.inference.grams import Design, Grams, accumulate
@@ -160,7 +161,8 @@ def apply_loadings(U: Array, y: Array, B: Float[Array, "Q R"], latents: int) -> 
     outputs = B.shape[0]
     M = y.shape[0] // max(latents * outputs, 1)
     U6 = U.reshape(latents, outputs, M, latents, outputs, M)
-    half = jnp.einsum("qr,rqmspk->rmspk", B, U6)
-    J = jnp.einsum("ps,rmspk->rmsk", B, half).reshape(latents * M, latents * M)
-    h = jnp.einsum("qr,rqm->rm", B, y.reshape(latents, outputs, M)).reshape(-1)
+    einsum = namespace(U, y, B).einsum
+    half = einsum("qr,rqmspk->rmspk", B, U6)
+    J = einsum("ps,rmspk->rmsk", B, half).reshape(latents * M, latents * M)
+    h = einsum("qr,rqm->rm", B, y.reshape(latents, outputs, M)).reshape(-1)
     return GlobalEvidence(J, h)

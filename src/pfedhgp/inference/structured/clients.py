@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pfedhgp.base.trees import stack_trees
 from pfedhgp.gp.kernels import Kernel
 from pfedhgp.gp.noise import Noise
 from pfedhgp.inference.arrays import (
@@ -20,7 +21,6 @@ from pfedhgp.inference.arrays import (
     block_arrays,
     block_from_arrays,
     block_of,
-    stack_trees,
     statistics_arrays,
     statistics_of,
     statistics_to_arrays,

@@ -13,9 +13,10 @@ from __future__ import annotations
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import block_diag
+import numpy as np
 from jaxtyping import Array
 
+from pfedhgp.base.arrays_of import namespace
 from pfedhgp.inference.grams import residual_of
 from pfedhgp.inference.structured.bound import GlobalEvidence, Statistics, apply_loadings, elbo
 from pfedhgp.model.blocks import GlobalBlock, Structure, Theta, theta_of, with_theta
@@ -36,7 +37,7 @@ class Surrogate(eqx.Module):
         they imply stays; and J stays positive semi-definite.
         """
         T = self._transport_anywhere(structure, target, jitter)
-        J, h = self._loaded(structure, target)
+        J, h = self.loaded(structure, target)
         return GlobalEvidence(T.T @ J @ T, T.T @ h)
 
     def elbo(self, structure: Structure, loadings: Array) -> Array:
@@ -49,14 +50,17 @@ class Surrogate(eqx.Module):
         return elbo(evidence, total)
 
     def derivatives(self, structure: Structure, jitter: Array | float) -> tuple[Theta, Array]:
-        """Gradient and Hessian of the ELBO in θ_g at the block, loadings held."""
+        """Gradient and Hessian of the ELBO in θ_g at the block, loadings held.
+
+        By JAX; `surrogate_adjoints.derivatives` is the same in NumPy.
+        """
         start = theta_of(structure, self.block)
 
         def bound(theta: Theta) -> Array:
             target = with_theta(structure, self.block, theta)
             delta = theta - start
             T = self._transport(structure, target, jitter)
-            J, h = self._loaded(structure, self.block)
+            J, h = self.loaded(structure, self.block)
             J = J + jnp.tensordot(delta, self.sums.d_J, 1)
             h = h + delta @ self.sums.d_h
             evidence = jnp.dot(delta, self.sums.d_evidence)
@@ -66,7 +70,8 @@ class Surrogate(eqx.Module):
         gradient = jax.grad(bound)
         return gradient(start), jax.jacfwd(gradient)(start)
 
-    def _loaded(self, structure: Structure, target: GlobalBlock) -> GlobalEvidence:
+    def loaded(self, structure: Structure, target: GlobalBlock) -> GlobalEvidence:
+        """(J, h) with the loadings of `target`, still for the block's own whitened weights."""
         loadings = self.block.loadings if structure.tied else target.loadings
         return apply_loadings(self.sums.U, self.sums.y, loadings, self.block.loadings.shape[1])
 
@@ -80,12 +85,18 @@ class Surrogate(eqx.Module):
     ) -> Array:
         """T for any inducing inputs: exact if they are the same, or the conditional mean."""
         old, new = self.block.basis(jitter), target.basis(jitter)
-        T = new.project_from(old)
-        if target.inputs.shape == self.block.inputs.shape:
-            same = jnp.all(target.inputs == self.block.inputs)
-            T = jnp.where(same, new.carry_from(old), T)
+        if target.inputs.shape != self.block.inputs.shape:
+            return self._stacked(structure, target, new.project_from(old))
+        same = (target.inputs == self.block.inputs).all()
+        if isinstance(same, np.bool_):
+            T = new.carry_from(old) if same else new.project_from(old)
+        else:
+            T = jnp.where(same, new.carry_from(old), new.project_from(old))
         return self._stacked(structure, target, T)
 
     def _stacked(self, structure: Structure, target: GlobalBlock, T: Array) -> Array:
-        full = block_diag(*T) if T.shape[0] else jnp.zeros((0, 0), T.dtype)
+        """The latents' matrices as blocks on the diagonal of one."""
+        R, rows, columns = T.shape
+        eye = namespace(T).eye(R, dtype=T.dtype)
+        full = (eye[:, None, :, None] * T[:, :, None, :]).reshape(R * rows, R * columns)
         return full * (target.loadings / self.block.loadings) if structure.tied else full
