@@ -168,12 +168,12 @@ class ClientGroup:
         assert self.rows is not None
         start = Start.from_array(a["scales"])
         seed = None if self.attempt == 0 else plan.seed + self.attempt
-        blocks = []
+        kernels, blocks = local_budget.local_kernels(spec, scaling, start), []
         for index, client in enumerate(self.scaled):
-            Z = local_budget.starting_inputs(plan, spec, scaling, client, start, say=say)
+            Z = local_budget.starting_inputs(plan, spec, kernels, client, start, say=say)
             own_seed = None if seed is None else seed * 1_000_003 + index
-            own = local_budget.allow_for_residual(plan, spec, scaling, start, Z, client.X)
-            block = client_block(spec, own, client.Y, Z, scaling.extent, own_seed)
+            own = local_budget.allow_for_residual(plan, kernels, start, Z, client.X)
+            block = client_block(spec, own, client.Y, Z, kernels, own_seed)
             if client.name in self.layers:
                 noise = noise_of(self.layers[client.name], spec.noise)
                 block = replace(block, noise=noise)

@@ -21,13 +21,7 @@ from pfedhgp.model.spec import Spec, starting_kernels
 
 
 def starting_inputs(
-    plan: Plan,
-    spec: Spec,
-    scaling: Scaling,
-    client: ClientRows,
-    start: Start,
-    *,
-    say: bool,
+    plan: Plan, spec: Spec, kernels: Kernel, client: ClientRows, start: Start, *, say: bool
 ) -> np.ndarray:
     """One client's, from its scaled rows; with `say`, warns if there are fewer than asked for."""
     X = client.X
@@ -36,7 +30,7 @@ def starting_inputs(
     tolerance = budget.tolerance(start.noise_variance, start.local_variance, len(X) * spec.outputs)
     return budget.local_inputs(
         client.name,
-        local_kernels(spec, scaling, start),
+        kernels,
         X,
         plan.local_inducing,
         tolerance=tolerance,
@@ -46,13 +40,13 @@ def starting_inputs(
 
 
 def allow_for_residual(
-    plan: Plan, spec: Spec, scaling: Scaling, start: Start, Z: np.ndarray, X: np.ndarray
+    plan: Plan, kernels: Kernel, start: Start, Z: np.ndarray, X: np.ndarray
 ) -> Start:
     """Starts the noise no smaller than what the local inducing inputs leave out."""
     if not len(Z) or len(Z) >= len(X):
         return start
     sample = X[:: -(-len(X) // 500)]
-    left = budget.residual(local_kernels(spec, scaling, start), Z, sample, plan.inference.jitter)
+    left = budget.residual(kernels, Z, sample, plan.inference.jitter)
     noise = max(start.noise_variance, min(left * start.local_variance, 0.5))
     return replace(start, noise_variance=noise)
 

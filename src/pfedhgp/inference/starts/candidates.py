@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pfedhgp.gp.kernels import Periodic, leaves_of
+from pfedhgp.gp.kernels import Kernel, Periodic, leaves_of
 from pfedhgp.gp.noise import DiagonalNoise, FullNoise, Noise
 from pfedhgp.inference.starts.census import Scales
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock
@@ -141,13 +141,15 @@ def principal_loadings(
 ) -> np.ndarray:
     """Leading eigenvectors of E[yyᵀ], scaled so that B Bᵀ is near it; turned at random on a restart."""
     outputs = len(second_moment)
+    if not rank:
+        return np.zeros((outputs, 0))
     values, vectors = np.linalg.eigh(second_moment)
     values, vectors = values[::-1], vectors[:, ::-1]
     floor = 0.05 * max(float(np.trace(second_moment)) / outputs, 1e-3)
     columns = [
         vectors[:, r % outputs] * np.sqrt(max(values[r % outputs], floor)) for r in range(rank)
     ]
-    B = np.stack(columns, axis=1) if rank else np.zeros((outputs, 0))
+    B = np.stack(columns, axis=1)
     if rng is not None and rank > 1:
         B = B @ np.linalg.qr(rng.normal(size=(rank, rank)))[0]
     return B
@@ -187,15 +189,12 @@ def client_block(
     start: Start,
     Y: np.ndarray,
     inputs: np.ndarray,
-    extent: np.ndarray,
+    kernels: Kernel,
     seed: int | None,
 ) -> ClientBlock:
-    """Directions from the client's own second moment; scales from the agreed start."""
+    """Directions from the client's own second moment; scales and local `kernels` from the agreed start."""
     rng = None if seed is None else np.random.default_rng([seed, 1])
-    kernels = starting_kernels(
-        spec.local_kernel, scale=start.local, count=spec.local_latents, extent=extent
-    )
-    moment = second_moment(Y)
+    moment = np.eye(spec.outputs) if spec.tied else second_moment(Y)
     width = spec.latents if spec.deviation and not spec.tied else 0
     deviation = principal_loadings(moment, width, rng) * np.sqrt(0.5 * start.shared_variance)
     if spec.state_space:

@@ -140,11 +140,13 @@ def variogram(X01: np.ndarray, Y: np.ndarray, seed: int = 0) -> dict[str, np.nda
     seen = np.isfinite(squared)
     bins = np.searchsorted(LAG_EDGES, lag) - 1
     inside = (bins >= 0) & (bins < len(LAG_EDGES) - 1)
-    size = len(LAG_EDGES) - 1
-    sums, pairs = np.zeros((size, Y.shape[1])), np.zeros((size, Y.shape[1]))
-    np.add.at(sums, bins[inside], np.where(seen, squared, 0.0)[inside])
-    np.add.at(pairs, bins[inside], seen[inside].astype(np.float64))
-    return {"lag_sum": sums, "lag_pairs": pairs}
+    bins, squared, seen = bins[inside], np.where(seen, squared, 0.0)[inside], seen[inside]
+
+    def by_lag(values: np.ndarray) -> np.ndarray:
+        size = len(LAG_EDGES) - 1
+        return np.stack([np.bincount(bins, column, minlength=size) for column in values.T], axis=1)
+
+    return {"lag_sum": by_lag(squared), "lag_pairs": by_lag(seen)}
 
 
 def _neighbouring_rows(X01: np.ndarray, seed: int, block: int = 50) -> np.ndarray:

@@ -50,7 +50,7 @@ def adopt(
         Z = budget.local_inputs(
             client.name, kernels, X, local_inducing, tolerance=spare, largest=LARGEST_LOCAL
         )
-    block = client_block(spec, start, client.Y, Z, extent, None)
+    block = client_block(spec, start, client.Y, Z, kernels, None)
     if model.cycle_layer is None or client.cycles is None:
         rows = white_rows(client, full_noise=noise == "full")
         # The population's σ² is where the search starts, and the prior's centre.
