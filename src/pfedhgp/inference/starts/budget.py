@@ -70,7 +70,7 @@ def box_residual(kernels: Kernel, Z: np.ndarray, jitter: float) -> float:
     return residual(kernels, Z, probe, jitter)
 
 
-@batchable(effort="lowest")
+@batchable(effort="lowest", host=True)
 def _residual(kernels: Kernel, Z: Array, X: Array, jitter: float) -> Array:
     basis = Basis.build(kernels, Z, jitter)
     left = basis.residual(basis.features(X))
