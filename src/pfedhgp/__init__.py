@@ -6,6 +6,7 @@ start without JAX.
 
 from __future__ import annotations
 
+import gc
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,13 @@ def __getattr__(name: str) -> Any:
         module = _MODULE_OF[name]
     except KeyError:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-    value = getattr(importlib.import_module(module), name)
+    collects = gc.isenabled()
+    gc.disable()  # modules are no garbage, and looking for some takes a tenth of the time
+    try:
+        value = getattr(importlib.import_module(module), name)
+    finally:
+        if collects:
+            gc.enable()
     globals()[name] = value  # the next access does not come here
     return value
 
