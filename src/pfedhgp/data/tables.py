@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -165,8 +166,8 @@ def _spoken(key: Any) -> str:
 
 def _refuse_twins(names: Sequence[str]) -> None:
     """Names are compared as text, so 1 and "1" are one client."""
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(names).items():
+        if count > 1:
             raise InputError(f"two clients are called {name!r}: rename one of them")
 
 
