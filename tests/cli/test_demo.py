@@ -18,7 +18,7 @@ from pfedhgp.cli.main import main
 from pfedhgp.data import demo_town as town
 from pfedhgp.errors import InputError
 from pfedhgp.estimator import FederatedGP
-from pfedhgp.zones.files import KeptZones
+from pfedhgp.zones.result import KeptZones
 from support.browser import CHROMIUM, DESKTOP, PHONE, SCHEMES, check_readable, look, picture_of
 from support.grouped import zones_of
 from support.parts import require_part

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from pfedhgp.report import carpet, figures
+from pfedhgp.report.gathered import choose, finest_scale, grid_size, view_client
 from pfedhgp.report.theme import NARROW, ROLES, WIDE, drawing, new_figure, to_svg
-from pfedhgp.report.views import choose, finest_scale, grid_size, view_client
 from pfedhgp.report.words import InputAxis, axes_of
 from support.reported import Svg, case_of, estimator_of, pixels_of, rows_of
 
@@ -23,7 +23,7 @@ def case():
 @pytest.fixture(scope="module")
 def view(case):
     rows = rows_of(case)[0]
-    return view_client(case.model, "client 0", points=[80], rows=rows, held_out=rows)
+    return view_client(case.model, "client 0", points=[80], rows=[rows, rows])
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +144,7 @@ def test_a_constant_has_a_plain_axis():
 
 def test_other_rows_are_squares_apart_from_rows_and_held_out_rows(case):
     rows = rows_of(case)[0]
-    view = view_client(case.model, "client 0", points=[40], others=rows)
+    view = view_client(case.model, "client 0", points=[40], rows=[None, None, rows])
     svg = Svg(figures.client_panels(view.slices[0], 0, output_name="y", width=WIDE, name="p"), "p")
     assert len(svg.places("others")) == len(rows.X)
     assert not svg.has("rows")
@@ -258,7 +258,7 @@ def test_a_slice_holds_the_other_inputs_where_it_is_told():
     case = case_of(d=2)
     rows = rows_of(case)[1]
     medians = np.median(rows.X, axis=0)
-    view = view_client(case.model, "client 1", points=[9, 11], centre=medians, rows=rows)
+    view = view_client(case.model, "client 1", points=[9, 11], centre=medians, rows=[rows])
     assert [len(s.x) for s in view.slices] == [9, 11]
     for j, along in enumerate(view.slices):
         ((axis, value),) = along.at

@@ -13,7 +13,7 @@ from pfedhgp.cli import cluster as cluster_command
 from pfedhgp.cli.main import main
 from pfedhgp.errors import InputError
 from pfedhgp.report import zone_figures, zone_section
-from pfedhgp.zones import files
+from pfedhgp.zones import result as files
 from support.grouped import kept_of, zones_of
 from support.reported import Svg, case_of, estimator_of, rows_of
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pfedhgp.zones.files import KeptZones
-from pfedhgp.zones.result import Zones
+from pfedhgp.zones.result import KeptZones, Zones
 
 
 def zones_of(names: Sequence[str], groups: Sequence[int], **changes: Any) -> Zones:

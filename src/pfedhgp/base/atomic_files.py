@@ -13,6 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
+def beside(target: Path, suffix: str = "") -> Path:
+    """A free name in the folder of `target`; what a killed process leaves there is known by it."""
+    return target.parent / f".pfedhgp-{secrets.token_hex(8)}{suffix}"
+
+
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
     """A path to write to; it takes `target`'s place when the block ends well, and goes when it does not.
@@ -26,13 +31,13 @@ def replacing(target: Path) -> Iterator[Path]:
     """
     target = target.resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
-    beside = target.parent / f".pfedhgp-{secrets.token_hex(8)}{target.suffix}"
+    part = beside(target, target.suffix)
     try:
-        yield beside
-        sync(beside)
-        os.replace(beside, target)
+        yield part
+        sync(part)
+        os.replace(part, target)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
         raise
     sync_folder(target.parent)
 
@@ -46,19 +51,19 @@ def write_bytes(target: Path, content: bytes) -> None:
 def write_new_folder(target: Path, files: Iterable[tuple[str, bytes]]) -> None:
     """`files` into a folder that is not there yet; names may have folders in them."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    beside = target.parent / f".pfedhgp-{secrets.token_hex(8)}"
+    fresh = beside(target)
     try:
-        beside.mkdir()
+        fresh.mkdir()
         for name, content in files:
-            path = beside / name
+            path = fresh / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
             sync(path)
             sync_folder(path.parent)
-        sync_folder(beside)
-        os.rename(beside, target)
+        sync_folder(fresh)
+        os.rename(fresh, target)
     except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(fresh, ignore_errors=True)
         raise
     sync_folder(target.parent)
 

@@ -89,8 +89,8 @@ def progress(
     if quiet:
         yield Progress(lambda record: None, lambda text: None, finishing)
     elif out.isatty() or (_in_notebook() and find_spec("ipywidgets")):
-        with _bar(clock, out) as (record, phase, step):
-            yield Progress(record, phase, finishing, step)
+        with _bar(clock, out, finishing) as bar:
+            yield bar
     else:
         lines = _Lines(clock, out)
         with lines.beating(beat):
@@ -188,17 +188,10 @@ class _Clock:
 
 
 @contextmanager
-def _bar(
-    clock: _Clock, out: TextIO
-) -> Iterator[
-    tuple[
-        Callable[[dict[str, Any]], None],
-        Callable[[str], None],
-        Callable[[int, int], None],
-    ]
-]:
+def _bar(clock: _Clock, out: TextIO, finishing: str) -> Iterator[Progress]:
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
 
     # No file= in a notebook: rich has its own way to show things there, by ipywidgets.
     console = Console(file=out) if out.isatty() else Console()
@@ -210,7 +203,7 @@ def _bar(
         TimeElapsedColumn(),
         TextColumn("{task.fields[left]}"),
     )
-    with Progress(*columns, console=console, transient=True) as bars:
+    with Bars(*columns, console=console, transient=True) as bars:
         rounds = bars.add_task("", total=clock.total, bound="…", left="", visible=False)
         shown = [rounds, bars.add_task("preparing", total=None, bound="…", left="")]
 
@@ -226,8 +219,8 @@ def _bar(
         def step(done: int, total: int) -> None:
             bars.update(shown[-1], completed=done, total=total, left=f"{done} of {total}")
 
-        def callback(record: dict[str, Any]) -> None:
-            done, left = clock.tick(record)
+        def record(found: dict[str, Any]) -> None:
+            done, left = clock.tick(found)
             if len(shown) > 1:
                 bars.remove_task(shown.pop())
             bars.update(
@@ -235,11 +228,11 @@ def _bar(
                 visible=True,
                 completed=done,
                 description=f"round {done} of at most {clock.total}",
-                bound=_bound(record),
+                bound=_bound(found),
                 left=clock.words(left, short=console.width < ROOM),
             )
 
-        yield callback, phase, step
+        yield Progress(record, phase, finishing, step)
 
 
 def _bound(record: dict[str, Any]) -> str:

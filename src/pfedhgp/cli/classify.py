@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +12,7 @@ from pfedhgp.base.compilation_cache import use_compilation_cache
 from pfedhgp.cli.options import AsJson, Delimiter, Overwrite, Quiet, RunFolder, TableFile
 from pfedhgp.cli.targets import check_file, check_table, write_table
 from pfedhgp.cli.terminal import result, say, warnings_as_lines
-from pfedhgp.errors import InputError, PFedHGPWarning
+from pfedhgp.errors import InputError, warn
 
 if TYPE_CHECKING:
     import polars as pl
@@ -171,7 +170,7 @@ def _store_for_report(
         classified.write(run, content)
     except OSError as error:
         text = f"the report will not show these cycles: cannot write to {run} ({error.strerror})"
-        warnings.warn(text, PFedHGPWarning, stacklevel=2)
+        warn(text)
 
 
 def _evidence(model: FederatedGP, batches: Sequence[Batch], *, novelty: bool) -> Evidence:

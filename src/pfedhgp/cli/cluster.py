@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from pfedhgp.data.readers import Observations
     from pfedhgp.model.fitted import FittedModel
     from pfedhgp.zones.clustering import InputsAndOutputs
-    from pfedhgp.zones.files import KeptZones
-    from pfedhgp.zones.result import Zones
+    from pfedhgp.zones.result import KeptZones, Zones
 
 FOLDER, LOG = "zones", "messages.jsonl"
 MUCH = 0.7
@@ -101,7 +100,7 @@ def cluster(
         use_compilation_cache()
         from pfedhgp.estimator import FederatedGP
         from pfedhgp.zones.clustering import ClusterSettings, discover
-        from pfedhgp.zones.files import KeptZones
+        from pfedhgp.zones.result import KeptZones
 
         model = FederatedGP.load(run)
         rows = None if given is None else fitted_rows(given, columns, model.model_)
@@ -180,7 +179,7 @@ def write(kept: KeptZones, folder: Path, model: str) -> None:
     """
     from pfedhgp.report import zone_figures, zone_section
     from pfedhgp.report.theme import standalone
-    from pfedhgp.zones import files
+    from pfedhgp.zones import result as files
 
     zones, places = kept.zones, kept.places
     pictures = {

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from pfedhgp.data.demo_town import Split
     from pfedhgp.data.rows import ClientRows
     from pfedhgp.estimator import FederatedGP
-    from pfedhgp.zones.files import KeptZones
-    from pfedhgp.zones.result import Zones
+    from pfedhgp.zones.result import KeptZones, Zones
 
 CLIENT, INPUT, OUTPUT = "station", "time", "no2"
 FEDERATED, ALONE, POOLED = "federated", "per-station GP", "pooled GP"
@@ -289,7 +288,7 @@ def zones_of(model: FederatedGP, split: Split) -> KeptZones:
     """Stations in as many groups as the town has zones, with those zones; R² is about readings of the fit."""
     from pfedhgp.data.demo_town import ZONES
     from pfedhgp.zones.clustering import ClusterSettings, discover
-    from pfedhgp.zones.files import KeptZones
+    from pfedhgp.zones.result import KeptZones
 
     truth = {name: zone for zone, names in ZONES.items() for name in names}
     here = {name: zone for name, zone in truth.items() if name in model.model_.clients}

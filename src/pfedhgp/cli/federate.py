@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from pfedhgp.base.atomic_files import write_bytes
 from pfedhgp.cli.commands import require_flower
 from pfedhgp.cli.fit import fit_options, run_command
 from pfedhgp.cli.terminal import say
-from pfedhgp.errors import InputError, PFedHGPWarning
+from pfedhgp.errors import InputError, warn
 from pfedhgp.settings.config import SETTINGS, to_toml
 
 if TYPE_CHECKING:
@@ -71,8 +70,7 @@ def train(job: FitJob, show: Any) -> FederatedGP:
     config, data, checkpoint = job.config, job.data, job.checkpoint
     _check_device(config.device)
     if not config.batch:
-        text = "--one-by-one changes nothing here: every client is a process of its own"
-        warnings.warn(text, PFedHGPWarning, stacklevel=2)
+        warn("--one-by-one changes nothing here: every client is a process of its own")
     run, names = checkpoint.parent, [client.name for client in data.training]
     _remove_left_over(checkpoint / PRIVATE)
     # Rows: readable by the user alone, and not in RUN.
@@ -161,9 +159,7 @@ def _assembled(job: FitJob, run: Path, members: list[Any]) -> FederatedGP:
     layers: dict[str, Any] = {}
     for member in members:
         if not (member.home / MODEL).is_dir():
-            warnings.warn(
-                f"client {short(member.name)!r} has no model", PFedHGPWarning, stacklevel=2
-            )
+            warn(f"client {short(member.name)!r} has no model")
             continue
         own = files.load(member.home / MODEL)
         clients |= dict(own.clients)

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pfedhgp.base.checks import listed
 from pfedhgp.base.compilation_cache import use_compilation_cache
 from pfedhgp.cli.options import AsJson, Delimiter, Overwrite, Quiet, RunFolder, TableFile
 from pfedhgp.cli.targets import check_table, write_table
 from pfedhgp.cli.terminal import counted, result, say, warnings_as_lines
-from pfedhgp.errors import ExtrapolationWarning, InputError, PFedHGPWarning
+from pfedhgp.errors import ExtrapolationWarning, InputError, PFedHGPWarning, warn
 
 if TYPE_CHECKING:
     import polars as pl
@@ -79,7 +80,9 @@ def predict(
             dropped=dropped_of(spec),
         )
         unknown = [each.name for each in rows if each.name not in clients_of(spec)]
-        _warn_of(unknown)
+        if unknown:
+            count = "client" if len(unknown) == 1 else f"{len(unknown)} clients"
+            warn(f"unknown {count} {listed(unknown, 3)}: this is the population's prediction")
         use_compilation_cache()
         from pfedhgp.estimator import FederatedGP
 
@@ -118,11 +121,9 @@ def read_inputs(
     tables = read_tables(files, wanted=wanted_names(needed), delimiter=delimiter)
     for name in dropped:
         if any(name in table.names for table in tables):
-            warnings.warn(
+            warn(
                 f"input {name!r} is not used: it was constant in the fit, so the model knows only one "
-                "value of it",
-                PFedHGPWarning,
-                stacklevel=2,
+                "value of it"
             )
     if needed.client is not None and not all(needed.client in t.frame.columns for t in tables):
         first = next(t for t in tables if needed.client not in t.frame.columns)
@@ -142,18 +143,6 @@ def read_inputs(
         name: np.concatenate([vars(p)[name] for p in found]) for name in ("X", "Y", "order")
     }
     return [replace(found[0], **joined)]
-
-
-def _warn_of(unknown: list[str]) -> None:
-    from pfedhgp.base.checks import listed
-
-    if unknown:
-        count = "client" if len(unknown) == 1 else f"{len(unknown)} clients"
-        warnings.warn(
-            f"unknown {count} {listed(unknown, 3)}: this is the population's prediction",
-            PFedHGPWarning,
-            stacklevel=3,
-        )
 
 
 def long_table(
@@ -194,7 +183,7 @@ def _of_client(model: FederatedGP, rows: Observations, level: float) -> Mapping[
         p = model.predict(rows.name, rows.X)
     for each in caught:  # unknown clients were already named, all in one warning
         if issubclass(each.category, ExtrapolationWarning):
-            warnings.warn(f"client {rows.name!r}: {each.message}", each.category, stacklevel=3)
+            warn(f"client {rows.name!r}: {each.message}", each.category, stacklevel=3)
     lower, upper = p.interval(level)
     arrays = {"mean": p.mean, "sd": p.sd, "lower": lower, "upper": upper}
     arrays |= {layer: p.layers[layer].mean for layer in ("global", "deviation", "local")}

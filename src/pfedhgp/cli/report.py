@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar, Unpack
 
 import typer
 
-from pfedhgp.base.atomic_files import replacing
 from pfedhgp.base.compilation_cache import use_compilation_cache
 from pfedhgp.cli.options import AsJson, Delimiter, Overwrite, Quiet, RunFolder
 from pfedhgp.cli.targets import check_file, writing_to
 from pfedhgp.cli.terminal import result, warnings_as_lines
-from pfedhgp.errors import InputError, PFedHGPWarning
+from pfedhgp.errors import InputError, warn
 
 if TYPE_CHECKING:
-    from pfedhgp.data.rows import ClientRows
     from pfedhgp.estimator import FederatedGP
-    from pfedhgp.zones.files import KeptZones
+    from pfedhgp.report.page import Shown
 
 
 def report(
@@ -63,7 +60,7 @@ def report(
         from pfedhgp.cli.resplit import GivenRows, parts_of, warn_of
         from pfedhgp.diagnosis import files as class_files
         from pfedhgp.estimator import FederatedGP
-        from pfedhgp.zones import files as zone_files
+        from pfedhgp.zones import result as zone_files
 
         this = str(spec["sha256"])
         model = FederatedGP.load(run)
@@ -96,35 +93,15 @@ def _stored(what: str, read: Callable[[], Stored | None]) -> Stored | None:
     try:
         return read()
     except InputError as error:
-        warnings.warn(f"{what} are left out: {error}", PFedHGPWarning, stacklevel=2)
+        warn(f"{what} are left out: {error}")
         return None
 
 
-def write_report(
-    path: Path,
-    model: FederatedGP,
-    *,
-    rows: Sequence[ClientRows] | None,
-    held_out: Sequence[ClientRows] = (),
-    others: Sequence[ClientRows] = (),
-    zones: KeptZones | None = None,
-    classified: dict[str, Any] | None = None,
-) -> Path:
-    """Writes the report, whole or not at all.
-
-    Rows of the fit, rows that were held out and rows of which neither is known look different.
-    """
+def write_report(path: Path, model: FederatedGP, **shown: Unpack[Shown]) -> Path:
+    """Writes the report with the model's own metrics, and the folder that it goes to."""
     from pfedhgp.report import write
 
-    with writing_to(path), replacing(path) as beside:
-        write(
-            beside,
-            model,
-            rows=rows,
-            metrics=model.model_.metrics,
-            held_out=held_out or None,
-            others=others or None,
-            zones=zones,
-            classified=classified,
-        )
-    return path
+    with writing_to(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shown["metrics"] = model.model_.metrics
+        return write(path, model, **shown)

@@ -7,7 +7,6 @@ count as neither fitted nor held out.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,7 +17,7 @@ from pfedhgp.data.columns import Columns
 from pfedhgp.data.holdout import Holdout, is_the_same, split
 from pfedhgp.data.readers import Observations, client_rows
 from pfedhgp.data.rows import ClientRows
-from pfedhgp.errors import PFedHGPWarning
+from pfedhgp.errors import warn
 from pfedhgp.model.fitted import FittedModel
 
 
@@ -84,4 +83,4 @@ def warn_of(names: Sequence[str], what: str) -> None:
     """One warning about some clients, if there are any."""
     if names:
         count = "client" if len(names) == 1 else f"{len(names)} clients:"
-        warnings.warn(f"{count} {listed(names, 3)}: {what}", PFedHGPWarning, stacklevel=3)
+        warn(f"{count} {listed(names, 3)}: {what}", stacklevel=3)

@@ -8,7 +8,6 @@ cycles, with uncertainty Σ_e/C: nothing is trained, and it takes seconds.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,7 +19,7 @@ from pfedhgp.base.numerics import with_numerics
 from pfedhgp.diagnosis.class_gaussian import ClassGaussian
 from pfedhgp.diagnosis.decision import Calibration, calibrate, margin, numbered
 from pfedhgp.diagnosis.evidence import Evidence, concatenated, evidence_under
-from pfedhgp.errors import InputError, PFedHGPWarning
+from pfedhgp.errors import InputError, warn
 from pfedhgp.inference.cycles.forms import MARGIN, Halves, estimate, mixed
 from pfedhgp.inference.cycles.scatter import halves_of
 from pfedhgp.model.cycle_layer import CycleBasis, CycleLayer
@@ -109,11 +108,9 @@ def folds_of(
         own = [str(blocks[int(c)]) for c in mine] if blocks is not None else []
         different = list(dict.fromkeys(own))
         if len(different) == 1:
-            warnings.warn(
+            warn(
                 f"class {name!r} has only one block: it is cut into stretches, so its held-out cycles come "
-                "from the block that was trained on",
-                PFedHGPWarning,
-                stacklevel=2,
+                "from the block that was trained on"
             )
         if len(different) < 2:
             found[mine] = np.arange(len(mine)) * folds // len(mine)

@@ -58,6 +58,8 @@ from pfedhgp.model.posterior import (
 from pfedhgp.model.run_folder import SPEC, RunFolder, client_file, naming, parse_json, write_folder
 
 GLOBAL, METRICS, MESSAGES = "global.safetensors", "metrics.json", "messages.jsonl"
+BLOCK, OWN = ("inputs", "active", "deviation", "loadings"), ("offset", "G", "covariance")
+LAYER = ("factor", "noise")
 VIEW = ("shared_mean", "shared_covariance")
 STATES = ("times", "counts", "means")
 SLOPES = ("kernels", "deviation", "loadings", "weights")
@@ -149,23 +151,23 @@ def _files_of(model: FittedModel) -> Iterator[tuple[str, bytes]]:
 
 def _shared_arrays(model: FittedModel) -> Arrays:
     block, shared = model.shared.block, model.shared
-    arrays = {key: to_array(getattr(block, key)) for key in ("inputs", "loadings", "phi")}
-    arrays |= {key: to_array(getattr(shared, key)) for key in ("mean", "covariance")}
+    arrays = _picked(block, ("inputs", "loadings", "phi"))
+    arrays |= _picked(shared, ("mean", "covariance"))
     arrays |= kernel_to_json(block.kernels, "kernels")[1]
     for key, kernel in (("kernel", model.kernel), ("local_kernel", model.local_kernel)):
         arrays |= kernel_to_json(kernel, key)[1] if kernel is not None else {}
     if model.cycle_layer is not None:
-        layer = model.cycle_layer
-        arrays |= {f"cycles.{key}": to_array(getattr(layer, key)) for key in ("factor", "noise")}
-        arrays |= {
-            f"cycles.{key}": to_array(getattr(layer.basis, key))
-            for key in ("inputs", "lengthscale")
-        }
+        arrays |= _picked(model.cycle_layer, LAYER, "cycles.")
+        arrays |= _picked(model.cycle_layer.basis, ("inputs", "lengthscale"), "cycles.")
     return arrays
 
 
+def _picked(record: Any, keys: Sequence[str], prefix: str = "") -> Arrays:
+    return {prefix + key: to_array(getattr(record, key)) for key in keys}
+
+
 def _tangent_arrays(tangents: Tangents, name: str) -> Arrays:
-    arrays = {f"{name}.{key}": to_array(getattr(tangents, key)) for key in SLOPES}
+    arrays = _picked(tangents, SLOPES, f"{name}.")
     if tangents.reach is None or tangents.middle is None:
         return arrays
     reach = {f"{name}.reach": to_array(tangents.reach)}
@@ -174,17 +176,15 @@ def _tangent_arrays(tangents: Tangents, name: str) -> Arrays:
 
 def _client_arrays(client: ClientPosterior, own: CycleLayer | None) -> Arrays:
     block = client.block
-    keys = ("inputs", "active", "deviation", "loadings")
-    arrays = {key: to_array(getattr(block, key)) for key in keys}
-    arrays |= {key: to_array(getattr(client, key)) for key in ("offset", "G", "covariance")}
+    arrays = _picked(block, BLOCK) | _picked(client, OWN)
     arrays |= kernel_to_json(block.kernels, "kernels")[1]
     if client.tangents is not None:
-        arrays |= {key: to_array(getattr(client, key)) for key in VIEW}
+        arrays |= _picked(client, VIEW)
         arrays |= _tangent_arrays(client.tangents, "tangents")
     if client.states is not None:
-        arrays |= {f"states.{key}": to_array(getattr(client.states, key)) for key in STATES}
+        arrays |= _picked(client.states, STATES, "states.")
     if own is not None:
-        arrays |= {"cycles.factor": to_array(own.factor), "cycles.noise": to_array(own.noise)}
+        arrays |= _picked(own, LAYER, "cycles.")
     return arrays | noise_to_json(block.noise, "noise")[1]
 
 
@@ -331,9 +331,8 @@ def _shared(spec: Mapping[str, Any], arrays: Arrays) -> GlobalPosterior:
 def _client(entry: Mapping[str, Any], arrays: Arrays) -> ClientPosterior:
     kernels = kernel_from_json(entry["kernels"], arrays, "kernels")
     noise = noise_from_json(entry["noise"], arrays, "noise")
-    keys = ("inputs", "active", "deviation", "loadings")
-    block = ClientBlock(kernels=kernels, noise=noise, **{key: arrays.pop(key) for key in keys})
-    posterior = ClientPosterior(block, *(arrays.pop(key) for key in ("offset", "G", "covariance")))
+    block = ClientBlock(kernels=kernels, noise=noise, **{key: arrays.pop(key) for key in BLOCK})
+    posterior = ClientPosterior(block, *(arrays.pop(key) for key in OWN))
     if f"states.{STATES[0]}" in arrays:
         states = LocalStates(*(arrays.pop(f"states.{key}") for key in STATES))
         posterior = replace(posterior, states=states)
@@ -362,8 +361,9 @@ def _layer(form: Any, arrays: Arrays, shared: CycleLayer | None) -> CycleLayer |
     if form not in FORMS:
         raise ValueError(f"a cycle layer is one of {', '.join(FORMS)}, not {form!r}")
     take = arrays.pop
-    basis = shared.basis if shared is not None else None
-    if basis is None:
+    if shared is not None:
+        basis = shared.basis
+    else:
         basis = CycleBasis(take("cycles.inputs"), take("cycles.lengthscale"))
     return CycleLayer(basis, take("cycles.factor"), take("cycles.noise"), form)
 

@@ -10,7 +10,6 @@ import errno
 import hashlib
 import json
 import os
-import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -20,7 +19,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from pfedhgp.base.atomic_files import exchange, sync_folder
+from pfedhgp.base.atomic_files import beside, exchange, sync, sync_folder
 from pfedhgp.errors import InputError, ModelFileError
 from pfedhgp.version import __version__
 
@@ -73,7 +72,7 @@ def write_folder(
     """
     target = target.resolve()
     check_target(target, overwrite=overwrite, how="overwrite=True")
-    fresh = _beside(target)
+    fresh = beside(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         (fresh / "clients").mkdir(parents=True)
@@ -117,10 +116,6 @@ def check_target(target: Path, *, overwrite: bool, how: str = "--overwrite") -> 
         raise InputError(f"{target} already exists: choose another folder, or overwrite it ({how})")
 
 
-def _beside(target: Path) -> Path:
-    return target.parent / f".pfedhgp-{secrets.token_hex(8)}"
-
-
 def _put_in_place(fresh: Path, target: Path, names: Sequence[str]) -> Path | None:
     """`fresh` becomes `target`, with the files of `names` that exist; `target` exists at every moment.
 
@@ -134,7 +129,7 @@ def _put_in_place(fresh: Path, target: Path, names: Sequence[str]) -> Path | Non
             with suppress(OSError):  # a file system without links: it moves afterwards
                 os.link(target / name, fresh / name)
     sync_folder(fresh)
-    return exchange(fresh, target, _beside(target))
+    return exchange(fresh, target, beside(target))
 
 
 def _take_over(old: Path, target: Path, names: Sequence[str]) -> None:
@@ -147,10 +142,8 @@ def _take_over(old: Path, target: Path, names: Sequence[str]) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    with open(path, "xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    path.write_bytes(content)
+    sync(path)
 
 
 # ------------------------------------------------------------------------------------------ reading

@@ -13,8 +13,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from pfedhgp.report.figures import band, set_x_axis, wide_enough
+from pfedhgp.report.gathered import Slice
 from pfedhgp.report.theme import COLOURS, NARROW, boxes, drawing, new_figure, to_svg
-from pfedhgp.report.views import Slice
 from pfedhgp.report.words import shown
 
 SHADES = 10

@@ -12,8 +12,8 @@ from matplotlib.ticker import MaxNLocator
 from scipy.special import ndtri
 
 from pfedhgp.model.prediction import Layer
+from pfedhgp.report.gathered import Slice
 from pfedhgp.report.theme import COLOURS, NARROW, drawing, new_figure, plain_legend, to_svg
-from pfedhgp.report.views import Slice
 from pfedhgp.report.words import InputAxis, shown
 
 LAYERS = ("global", "deviation", "local")

@@ -1,4 +1,8 @@
-"""What every section of the page draws on: the model, rows, scores, and predictions of the clients shown."""
+"""What every section of the page draws on: the model, rows, scores, and predictions of the clients shown.
+
+With one input a client's prediction runs along it. With several there is a slice along each, the others held
+at one place for all clients: the median of the rows, or the middle of the agreed domain without rows.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +13,114 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pfedhgp.data.rows import ClientRows
+from pfedhgp.gp.kernels import Kernel, Periodic, leaves_of
 from pfedhgp.model.fitted import FittedModel
-from pfedhgp.report import facts, scores, words
-from pfedhgp.report.views import ClientView, choose, finest_scale, grid_size, view_client
+from pfedhgp.model.prediction import Prediction, predict
+from pfedhgp.report import facts, scores
+from pfedhgp.report.words import InputAxis, axes_of
 
 if TYPE_CHECKING:
     from pfedhgp.estimator import FederatedGP
 
 ClientTables = Sequence[ClientRows] | None
-
+LARGEST, FEWEST_POINTS, MOST_POINTS = 12, 160, 512
+NEAR = 0.1
+"""A slice shows the rows whose other inputs are within this share of the domain."""
 CLEAR_SCALES = 18.0
 """Finest scales that are clear in a narrow figure; with more it also shows the last ones larger."""
+
+
+@dataclass(frozen=True, eq=False)
+class Slice:
+    """One client along one input: the prediction there, and the rows near it."""
+
+    axis: InputAxis
+    x: np.ndarray
+    prediction: Prediction
+    at: tuple[tuple[InputAxis, float], ...] = ()
+    """the other inputs and their values"""
+    points: tuple[np.ndarray, np.ndarray] | None = None
+    held_out: tuple[np.ndarray, np.ndarray] | None = None
+    others: tuple[np.ndarray, np.ndarray] | None = None
+    """rows of which it is not known whether they were in the fit"""
+
+
+@dataclass(frozen=True, eq=False)
+class ClientView:
+    """All slices of one client."""
+
+    name: str
+    slices: tuple[Slice, ...]
+
+
+def choose(clients: Sequence[str], errors: Mapping[str, float], limit: int = LARGEST) -> list[str]:
+    """At most `limit` clients: all, or evenly spread by error, or by order if errors are unknown."""
+    if len(clients) <= limit:
+        return list(clients)
+    if all(name in errors for name in clients):
+        clients = sorted(clients, key=lambda name: errors[name])
+    return [clients[i] for i in np.linspace(0, len(clients) - 1, limit).round().astype(int)]
+
+
+def finest_scale(model: FittedModel, names: Sequence[str], column: int) -> float:
+    """The shortest lengthscale, or period, along an input, as a part of the domain."""
+    kernels = [model.shared.block.kernels, *(model.clients[n].block.kernels for n in names)]
+    found = [s for kernel in kernels for s in _scales(kernel, column)]
+    return min(found, default=1.0)
+
+
+def grid_size(finest: float) -> int:
+    """Twelve points per finest scale, within limits."""
+    return int(np.clip(np.ceil(12.0 / max(finest, 1e-6)), FEWEST_POINTS, MOST_POINTS))
+
+
+def view_client(
+    model: FittedModel,
+    name: str,
+    *,
+    points: Sequence[int],
+    centre: np.ndarray | None = None,
+    rows: Sequence[ClientRows | None] = (),
+) -> ClientView:
+    """Predicts along every input, with `points[j]` points along input j, the others held at `centre`.
+
+    `rows` are those of the fit, those held out, and others.
+    """
+    axes = axes_of(model)
+    lower, upper = (np.asarray(v, np.float64) for v in (model.scaling.lower, model.scaling.upper))
+    if centre is None:
+        centre = 0.5 * (lower + upper)
+    slices = []
+    for j, axis in enumerate(axes):
+        X = np.tile(centre, (points[j], 1))
+        X[:, j] = np.linspace(lower[j], upper[j], points[j])
+        p = predict(model, name, X)
+        near = [_near(r, centre, j, upper - lower) for r in rows]
+        held_at = tuple((axes[k], float(centre[k])) for k in range(len(axes)) if k != j)
+        slices.append(Slice(axis, X[:, j], p, held_at, *near))
+    return ClientView(name, tuple(slices))
+
+
+def _near(
+    rows: ClientRows | None, centre: np.ndarray, j: int, extent: np.ndarray
+) -> tuple[np.ndarray, np.ndarray] | None:
+    if rows is None or not len(rows.X):
+        return None
+    gap = np.abs(rows.X - centre) / np.where(extent > 0, extent, 1.0)
+    close = np.all(np.delete(gap, j, axis=1) <= NEAR, axis=1)
+    return rows.X[close, j], rows.Y[close]
+
+
+def _scales(kernel: Kernel, column: int) -> list[float]:
+    found: list[float] = []
+    for leaf in leaves_of(kernel):
+        if leaf.dims is not None and column not in leaf.dims:
+            continue
+        place = column if leaf.dims is None else leaf.dims.index(column)
+        values = np.asarray(leaf.period if isinstance(leaf, Periodic) else leaf.lengthscale)
+        if values.size:
+            found += (values[:, place] if values.ndim == 2 else values).tolist()
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +130,7 @@ class Gathered:
     exchanges: int
     model: FittedModel
     metrics: Mapping[str, Any]
-    axes: tuple[words.InputAxis, ...]
+    axes: tuple[InputAxis, ...]
     layers: tuple[str, ...]
     rows: Mapping[str, ClientRows]
     held_out: Mapping[str, ClientRows]
@@ -50,18 +151,13 @@ class Gathered:
 
 
 def gather(
-    estimator: FederatedGP,
-    *,
-    rows: ClientTables,
-    metrics: Mapping[str, Any],
-    held_out: ClientTables,
-    others: ClientTables,
+    estimator: FederatedGP, rows: Sequence[ClientTables], metrics: Mapping[str, Any]
 ) -> Gathered:
-    """Chooses the clients to show and predicts for them."""
+    """Chooses the clients to show and predicts for them; `rows` of the fit, held out, and others."""
     clients, model = estimator.clients_, estimator.model_
     errors = scores.relative_errors(metrics)
     chosen = choose(clients, errors)
-    given = [{r.name: r for r in part or ()} for part in (rows, held_out, others)]
+    given = [{r.name: r for r in part or ()} for part in rows]
     finest = [finest_scale(model, chosen, j) for j in range(model.inputs)]
     points = [grid_size(scale) for scale in finest]
     every = [r.X for part in given for r in part.values() if len(r.X)]
@@ -72,9 +168,7 @@ def gather(
             name,
             points=points,
             centre=centre,
-            rows=given[0].get(name),
-            held_out=given[1].get(name),
-            others=given[2].get(name),
+            rows=[part.get(name) for part in given],
         )
         for name in chosen
     }
@@ -82,7 +176,7 @@ def gather(
         exchanges=estimator.exchanges_,
         model=model,
         metrics=metrics,
-        axes=words.axes_of(model),
+        axes=axes_of(model),
         layers=facts.layers_of(model),
         rows=given[0],
         held_out=given[1],

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from markupsafe import Markup
 
@@ -15,72 +14,59 @@ from pfedhgp.base.numerics import with_numerics
 from pfedhgp.errors import InputError
 from pfedhgp.report import diagnosis_section, facts, scores, sections, words, zone_section
 from pfedhgp.report.compact import shorter_names
-from pfedhgp.report.gathered import ClientTables, Gathered, gather
-from pfedhgp.report.views import LARGEST
+from pfedhgp.report.gathered import LARGEST, ClientTables, Gathered, gather
+from pfedhgp.report.theme import style
 from pfedhgp.version import __version__
 
 if TYPE_CHECKING:
     from pfedhgp.estimator import FederatedGP
-    from pfedhgp.zones.files import KeptZones
+    from pfedhgp.zones.result import KeptZones
 
 _TABLE = re.compile(r"<table>.*?</table>", flags=re.DOTALL)
 _ROW = re.compile(r"<tr>.*?</tr>", flags=re.DOTALL)
 
 
-def write(
-    path: Path,
-    model: FederatedGP,
-    *,
-    rows: ClientTables = None,
-    metrics: Mapping[str, Any] | None = None,
-    held_out: ClientTables = None,
-    others: ClientTables = None,
-    zones: KeptZones | None = None,
-    classified: Mapping[str, Any] | None = None,
-) -> Path:
-    """Writes the report of `model` to the file `path` and returns it.
+class Shown(TypedDict, total=False):
+    """What a report may show besides the model; without rows of any kind it holds no data points."""
 
-    `rows` are those that were fitted to, `held_out` those that the fit never saw, `others` those of which
-    neither is known; without all of them the file holds no data points. `metrics` is a RUN folder's
-    metrics.json, `zones` what clustering found and `classified` what classifying cycles left there. An older
-    file stays as it was until the new one is complete.
+    rows: ClientTables
+    """rows that were fitted to"""
+    held_out: ClientTables
+    """rows that the fit never saw"""
+    others: ClientTables
+    """rows of which neither is known"""
+    metrics: Mapping[str, Any] | None
+    """a RUN folder's metrics.json"""
+    zones: KeptZones | None
+    """what clustering found"""
+    classified: Mapping[str, Any] | None
+    """what classifying cycles left in a RUN folder"""
+
+
+def write(path: Path, model: FederatedGP, **shown: Unpack[Shown]) -> Path:
+    """Writes the report of `model` to the file `path` and returns it; `Shown` lists what it may show.
+
+    An older file stays as it was until the new one is complete.
     """
     path = Path(path)
     if path.is_dir():
         raise InputError(f"{path} is a folder: name the file that the report goes to")
     if not path.parent.is_dir():
         raise InputError(f"{path.parent}: no such folder; make it before the report is written")
-    text = render(
-        model,
-        rows=rows,
-        metrics=metrics,
-        held_out=held_out,
-        others=others,
-        zones=zones,
-        classified=classified,
-    )
-    atomic_files.write_bytes(path, text.encode("utf-8", "replace"))
+    atomic_files.write_bytes(path, render(model, **shown).encode("utf-8", "replace"))
     return path
 
 
 @with_numerics
-def render(
-    model: FederatedGP,
-    *,
-    rows: ClientTables = None,
-    metrics: Mapping[str, Any] | None = None,
-    held_out: ClientTables = None,
-    others: ClientTables = None,
-    zones: KeptZones | None = None,
-    classified: Mapping[str, Any] | None = None,
-) -> str:
-    """The page as text."""
-    found = gather(model, rows=rows, metrics=metrics or {}, held_out=held_out, others=others)
-    css = (resources.files("pfedhgp.report") / "style.css").read_text("utf-8")
+def render(model: FederatedGP, **shown: Unpack[Shown]) -> str:
+    """The page as text; `shown` as in `write`."""
+    rows = [shown.get("rows"), shown.get("held_out"), shown.get("others")]
+    found = gather(model, rows, shown.get("metrics") or {})
+    zones, classified = shown.get("zones"), shown.get("classified")
     own = zone_section.section(zones) if zones is not None else None
     cycles = classified and diagnosis_section.section(classified, axis=found.axes[0])
     page = words.template("template.html").render(
-        _context(found), zones=own, diagnosis=cycles, css=Markup(css), version=__version__
+        _context(found), zones=own, diagnosis=cycles, css=Markup(style()), version=__version__
     )
     return shorter_names(_TABLE.sub(_labelled, page))
 

@@ -157,10 +157,14 @@ def to_svg(figure: Figure, *, name: str, label: str) -> str:
     return start + body
 
 
+def style() -> str:
+    """The CSS of every page."""
+    return (resources.files("pfedhgp.report") / "style.css").read_text("utf-8")
+
+
 def standalone(svg: str) -> str:
     """A figure as a file of its own: the light page's colours on white, at its own size."""
-    css = (resources.files("pfedhgp.report") / "style.css").read_text("utf-8")
-    colours = dict(re.findall(r"--([\w-]+): (#\w+);", css.split("}", 1)[0]))
+    colours = dict(re.findall(r"--([\w-]+): (#\w+);", style().split("}", 1)[0]))
     text = re.sub(r"var\(--([\w-]+)\)", lambda m: colours.get(m[1], "sans-serif"), svg)
     size = re.search(r'viewBox="0 0 (\S+) (\S+)"', text)
     assert size is not None

@@ -26,8 +26,7 @@ from pfedhgp.report.words import shown
 from pfedhgp.zones import groups as zone_groups
 
 if TYPE_CHECKING:
-    from pfedhgp.zones.files import Places
-    from pfedhgp.zones.result import Zones
+    from pfedhgp.zones.result import Places, Zones
 
 LEVELS = 10
 """Shades of the heat map."""

@@ -7,14 +7,13 @@ the fit, and a fit's report may show rows that are not at hand any more.
 from __future__ import annotations
 
 import re
-from importlib import resources
 from typing import Any
 
 from markupsafe import Markup
 
 from pfedhgp.report import words, zone_figures
-from pfedhgp.report.theme import both
-from pfedhgp.zones.files import KeptZones
+from pfedhgp.report.theme import both, style
+from pfedhgp.zones.result import KeptZones
 
 MOST_DRAWN = 80
 """Clients in a tree and a heat map: of more, neither would be read."""
@@ -82,11 +81,10 @@ def inserted(text: str, kept: KeptZones) -> str | None:
 
 def page(kept: KeptZones) -> str:
     """The section as a page of its own."""
-    css = (resources.files("pfedhgp.report") / "style.css").read_text("utf-8")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark"><title>Zones (pFedHGP)</title>'
-        f'<link rel="icon" href="data:,"><style>{css}</style></head>\n'
+        f'<link rel="icon" href="data:,"><style>{style()}</style></head>\n'
         f'<body><div class="layout alone"><main>{section(kept)}</main></div></body></html>\n'
     )

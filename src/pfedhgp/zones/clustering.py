@@ -8,7 +8,6 @@ zones.r2                             # how well what was sent reproduces each cl
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ import numpy as np
 
 from pfedhgp.base.checks import whole
 from pfedhgp.base.numerics import with_numerics
-from pfedhgp.errors import InputError, PFedHGPWarning
+from pfedhgp.errors import InputError, warn
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.zones import groups as grouping
 from pfedhgp.zones import sketches as sketching
@@ -117,7 +116,7 @@ def discover(
     own = known.own if known else {n: sketching.own_function(model, n, points) for n in names}
     for name in names:
         if not own[name].peaks.any():
-            _warn(f"client {name!r} adds nothing to what all clients share: its group is arbitrary")
+            warn(f"client {name!r} adds nothing to what all clients share: its group is arbitrary")
     sent = SketchLog(names)
     found = Comparison(
         own,
@@ -178,7 +177,7 @@ def _earlier(before: list[Sketch], now: list[Sketch]) -> list[Sketch]:
     if others:
         seeds = ", ".join(str(seed) for seed in sorted({one.seed for one in others}))
         apart = any(one.grid != now[0].grid for one in others)
-        _warn(
+        warn(
             f"clients already sent sketches with seed {seeds}: two sketches reveal more about the rows than "
             "one. R² counts all of them together"
             + (", except those on another grid" if apart else "")
@@ -209,7 +208,7 @@ def _group_count(squared: np.ndarray, how: ClusterSettings) -> tuple[int, dict[i
         return how.groups, {}
     count, scores = grouping.choose_count(squared, str(how.method), how.choose)
     if not scores:
-        _warn(
+        warn(
             "the number of groups cannot be chosen from the distance between two clients, so all are in one "
             "group: give the number of groups to separate them"
         )
@@ -220,11 +219,7 @@ def _check_found(labels: np.ndarray, wanted: int) -> None:
     """Warns if identical clients make fewer groups than wanted; no group is empty."""
     found = int(labels.max()) + 1
     if found < wanted:
-        _warn(f"only {found} of {wanted} groups were found: some clients cannot be told apart")
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, PFedHGPWarning, stacklevel=3)
+        warn(f"only {found} of {wanted} groups were found: some clients cannot be told apart")
 
 
 def _grid(model: FittedModel, grid: int | np.ndarray) -> np.ndarray:

@@ -1,14 +1,27 @@
-"""What clustering finds: the groups, the distances behind them, and what was sent to find them."""
+"""What clustering finds: the groups, the distances behind them, and what was sent to find them.
+
+On disk it is RUN/zones/zones.json. A report shows it if its model is the one that was clustered.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pfedhgp.base import atomic_files
+from pfedhgp.errors import InputError
+from pfedhgp.model.run_folder import parse_json
+from pfedhgp.zones.groups import agreement
+
+FOLDER, FILE = "zones", "zones.json"
 STABILITY = ("halves", "bootstraps")
+SKETCH, MATRICES = ("size", "grid", "seed"), ("distances", "between", "together")
+Places = Mapping[str, tuple[float, float]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,53 +78,32 @@ class Zones:
 
     def to_json(self) -> dict[str, Any]:
         """What zones.json holds; the values of messages are not kept anywhere."""
-        return {
-            "clients": list(self.clients),
-            "labels": self.labels,
-            "members": self.members(),
-            "groups": self.groups,
-            "method": self.method,
-            "distance": self.distance,
-            "sketch": {"size": self.size, "grid": self.grid, "seed": self.seed},
-            "r2": self.r2,
-            "r2_of": self.r2_of,
-            "coverage": self.coverage,
-            "sparse": list(self.sparse),
-            "scores": {str(k): v for k, v in self.scores.items()},
-            "stability": self.stability,
-            "distances": self.distances.tolist(),
-            "between": self.between.tolist(),
-            "together": self.together.tolist(),
-            "earlier": list(self.earlier),
-            "messages": self.messages,
-        }
+        found: dict[str, Any] = {**vars(self), "members": self.members()}
+        found["sketch"] = {name: found.pop(name) for name in SKETCH}
+        found["scores"] = {str(count): score for count, score in self.scores.items()}
+        found |= {name: found[name].tolist() for name in MATRICES}
+        return found | {name: list(found[name]) for name in ("clients", "sparse", "earlier")}
 
     @staticmethod
     def from_json(found: Mapping[str, Any]) -> Zones:
         """The inverse of `to_json`; raises KeyError, TypeError or ValueError if something is wrong."""
+        same: dict[str, Any] = {name: str(found[name]) for name in ("distance", "method", "r2_of")}
+        same |= {name: int(found["sketch"][name]) for name in SKETCH}
+        same |= {name: np.array(found[name], np.float64) for name in MATRICES}
+        for name in ("r2", "coverage", "stability"):
+            same[name] = {str(key): float(value) for key, value in found[name].items()}
         zones = Zones(
             clients=tuple(map(str, found["clients"])),
             labels={str(name): int(label) for name, label in found["labels"].items()},
-            distances=np.array(found["distances"], np.float64),
-            between=np.array(found["between"], np.float64),
-            distance=str(found["distance"]),
-            method=str(found["method"]),
             groups=int(found["groups"]),
-            scores={int(k): float(v) for k, v in found["scores"].items()},
-            size=int(found["sketch"]["size"]),
-            grid=int(found["sketch"]["grid"]),
-            seed=int(found["sketch"]["seed"]),
-            r2={str(name): float(v) for name, v in found["r2"].items()},
-            r2_of=str(found["r2_of"]),
-            coverage={str(name): float(v) for name, v in found["coverage"].items()},
+            scores={int(count): float(score) for count, score in found["scores"].items()},
             sparse=tuple(map(str, found["sparse"])),
-            stability={str(name): float(v) for name, v in found["stability"].items()},
-            together=np.array(found["together"], np.float64),
             earlier=tuple(map(int, found["earlier"])),
             messages=list(found["messages"]),
+            **same,
         )
         square = (len(zones.clients), len(zones.clients))
-        for name in ("distances", "between", "together"):
+        for name in MATRICES:
             matrix = getattr(zones, name)
             if matrix.shape != square or not np.all(np.isfinite(matrix)):
                 raise ValueError(f"`{name}` is not a table of {square[0]} by {square[0]} numbers")
@@ -122,3 +114,55 @@ class Zones:
         if zones.stability and {*zones.stability} != {*STABILITY}:
             raise ValueError(f"`stability` is not of {' and '.join(STABILITY)}")
         return zones
+
+
+@dataclass(frozen=True, eq=False)
+class KeptZones:
+    """The groups, where the clients are, and the true zones of made-up data."""
+
+    zones: Zones
+    places: Places | None = None
+    """(latitude, longitude)"""
+    truth: Mapping[str, str] | None = None
+
+    def agreement(self) -> float:
+        """The adjusted Rand index of the groups with the true zones."""
+        truth, names = self.truth or {}, self.zones.clients
+        return agreement([truth[n] for n in names], [self.zones.labels[n] for n in names])
+
+
+def write(folder: Path, kept: KeptZones, model: str) -> None:
+    """zones.json; `model` is the SHA-256 of the spec that was clustered."""
+    content: dict[str, Any] = {**kept.zones.to_json(), "model": model}
+    for name in ("places", "truth"):
+        if (found := getattr(kept, name)) is not None:
+            content[name] = dict(found)
+    atomic_files.write_bytes(
+        folder / FILE, (json.dumps(content, allow_nan=False) + "\n").encode("ascii")
+    )
+
+
+def read(folder: Path, model: str) -> KeptZones | None:
+    """What `write` wrote, or None if there is nothing; zones of another model are refused."""
+    path = folder / FILE
+    if not path.is_file():
+        return None
+    again = "run `pfedhgp cluster` again, with --overwrite"
+    try:
+        found = parse_json(path.read_bytes())
+        if found["model"] != model:
+            raise InputError(f"{path}: these zones belong to another model: {again}")
+        places, truth = found.get("places"), found.get("truth")
+        if places is not None:
+            places = {str(n): (float(p[0]), float(p[1])) for n, p in places.items()}
+        if truth is not None:
+            truth = {str(n): str(z) for n, z in truth.items()}
+        kept = KeptZones(Zones.from_json(found), places, truth)
+        for given in (places, truth):
+            if given is not None and not {*kept.zones.clients} <= {*given}:
+                raise ValueError("a client's place or true zone is missing")
+        return kept
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise InputError(f"{path}: not zones ({' '.join(str(error).split())}): {again}") from None

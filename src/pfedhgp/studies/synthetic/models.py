@@ -49,17 +49,7 @@ CANDIDATES: Mapping[str, Mapping[str, Any]] = {
 KERNELS = "full-kernels"
 PARTS: Mapping[str, str] = {"rbf": "full", **{name: f"{KERNELS}/{name}" for name in CANDIDATES}}
 """The trainings that `full-kernels` is made of, each stored as a row of its own."""
-MODELS = (
-    "full",
-    "full-kernels",
-    "no-deviation",
-    "no-local",
-    "global-only",
-    "local-only",
-    "pfedgp",
-    "algorithm1",
-    "oracle",
-)
+MODELS = ("full", KERNELS, *(name for name in STRUCTURED if name != "full"), "algorithm1", "oracle")
 
 
 @dataclass(frozen=True)
