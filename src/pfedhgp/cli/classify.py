@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pfedhgp.diagnosis.decision import Diagnosis, Why
     from pfedhgp.diagnosis.evidence import Evidence
     from pfedhgp.estimator import FederatedGP
+
+Explain = Callable[[int, str, str], "Why"]
 
 
 def classify(
@@ -115,9 +117,10 @@ def classify(
         if truth:
             scored = decision.scores(diagnosis.classes, truth, diagnosis.probability)
         write_table(table_of(diagnosis, names), out)
+        explain = _explainer(model, batches)
         if why is not None:
-            write_table(_reasons(model, batches, diagnosis), str(why))
-        _store_for_report(run, spec, model, batches, diagnosis, scored)
+            write_table(_reasons(diagnosis, names, explain), str(why))
+        _store_for_report(run, spec, diagnosis, names, explain, scored)
     summary: dict[str, Any] = {
         "out": out,
         "cycles": len(names),
@@ -142,25 +145,17 @@ def classify(
 def _store_for_report(
     run: Path,
     spec: Mapping[str, Any],
-    model: FederatedGP,
-    batches: Sequence[Batch],
     found: Diagnosis,
+    names: Sequence[str],
+    explain: Explain,
     scored: Mapping[str, Any] | None,
 ) -> None:
     """Stores counts and reasons in RUN; warns if the folder cannot be written."""
     from pfedhgp.diagnosis import files as classified
 
-    places = [(batch, c) for batch in batches for c in range(len(batch.names))]
-
-    def explain(cycle: int, one: str, two: str) -> Why:
-        batch, c = places[cycle]
-        return model.why(
-            batch.cycles[c], grid=batch.grid, chosen=one, other=two, channels=batch.channels
-        )
-
     content = classified.report_content(
         found,
-        [batch.names[c] for batch, c in places],
+        names,
         model=str(spec["sha256"]),
         explain=explain,
         scores=scored,
@@ -171,6 +166,19 @@ def _store_for_report(
     except OSError as error:
         text = f"the report will not show these cycles: cannot write to {run} ({error.strerror})"
         warn(text)
+
+
+def _explainer(model: FederatedGP, batches: Sequence[Batch]) -> Explain:
+    """Why a cycle, by its number in all batches, is of one class rather than of another."""
+    places = [(batch, c) for batch in batches for c in range(len(batch.names))]
+
+    def explain(cycle: int, one: str, two: str) -> Why:
+        batch, c = places[cycle]
+        return model.why(
+            batch.cycles[c], grid=batch.grid, chosen=one, other=two, channels=batch.channels
+        )
+
+    return explain
 
 
 def _evidence(model: FederatedGP, batches: Sequence[Batch], *, novelty: bool) -> Evidence:
@@ -221,7 +229,7 @@ def _priors(given: Sequence[str] | None, classes: Sequence[str]) -> dict[str, fl
     return found
 
 
-def table_of(found: Any, names: Sequence[str]) -> pl.DataFrame:
+def table_of(found: Diagnosis, names: Sequence[str]) -> pl.DataFrame:
     """cycle, class, probability of that class, surprise, and the log density of each class."""
     import numpy as np
     import polars as pl
@@ -239,20 +247,14 @@ def table_of(found: Any, names: Sequence[str]) -> pl.DataFrame:
     return pl.DataFrame(columns)
 
 
-def _reasons(model: FederatedGP, batches: Sequence[Batch], found: Any) -> pl.DataFrame:
+def _reasons(found: Diagnosis, names: Sequence[str], explain: Explain) -> pl.DataFrame:
     """For each cycle the best class against the second best, in nats, by channel and stretch."""
     import numpy as np
     import polars as pl
 
-    order = np.argsort(-found.log_density, axis=1)
-    rows, place = [], 0
-    for batch in batches:
-        for name, cycle in zip(batch.names, batch.cycles, strict=True):
-            one, two = (found.classes[k] for k in order[place, :2])
-            reason = model.why(
-                cycle, grid=batch.grid, chosen=one, other=two, channels=batch.channels
-            )
-            for each in reason.stretches():
-                rows.append({"cycle": name, "class": one, "against": two, **each})
-            place += 1
+    rows = []
+    for place, order in enumerate(np.argsort(-found.log_density, axis=1)):
+        one, two = (found.classes[k] for k in order[:2])
+        for each in explain(place, one, two).stretches():
+            rows.append({"cycle": names[place], "class": one, "against": two, **each})
     return pl.DataFrame(rows)

@@ -13,19 +13,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 
 from pfedhgp.base import atomic_files
 from pfedhgp.base.compilation_cache import use_compilation_cache
 from pfedhgp.base.signals import SignalCallback, raise_pending_signal
+from pfedhgp.cli.fit_summary import scores_of
 from pfedhgp.cli.options import AsJson, Quiet
 from pfedhgp.cli.targets import check_parent, writing_to
 from pfedhgp.cli.terminal import result, say, warnings_as_lines
+from pfedhgp.data import demo_town as town
 from pfedhgp.errors import InputError
 from pfedhgp.model.run_folder import RunFolder, check_target
 
 if TYPE_CHECKING:
-    from pfedhgp.data.demo_town import Split
     from pfedhgp.data.rows import ClientRows
     from pfedhgp.estimator import FederatedGP
     from pfedhgp.zones.result import KeptZones, Zones
@@ -80,7 +82,6 @@ def demo(
     use_compilation_cache()  # before JAX is imported, or XLA talks
     from pfedhgp import report
     from pfedhgp.cli.cluster import FOLDER, write
-    from pfedhgp.data import demo_town as town
 
     size = Size(rounds=2, inducing=12, local_inducing=6) if tiny else Size()
     rows = made_up(seed=seed, tiny=tiny)
@@ -95,7 +96,8 @@ def demo(
             fitted[name] = train(name, split.train, size, seed=seed, quiet=quiet)
             seconds[name] = time.monotonic() - began
             raise_pending_signal()
-            scores[name] = score_model(fitted[name], split.test)
+            test = [client for client in split.test if len(client.X)]
+            scores[name] = scores_of(fitted[name], test, [OUTPUT])
         model = fitted[FEDERATED]
         metrics = {
             "holdout": dict(kind="blocks", fraction=FRACTION, seed=seed, block_days=block_days),
@@ -154,25 +156,20 @@ def compile_fast() -> None:
 
 def made_up(*, seed: int, tiny: bool) -> list[ClientRows]:
     """The town's rows."""
-    from pfedhgp.data.demo_town import Town, simulate
-
-    small = Town(days=8, stations=3, newcomer_days=4.0, outage_days=1.0)
-    return simulate(seed=seed, town=small if tiny else None)
+    small = town.Town(days=8, stations=3, newcomer_days=4.0, outage_days=1.0)
+    return town.simulate(seed=seed, town=small if tiny else None)
 
 
 def table_of(rows: Sequence[ClientRows]) -> bytes:
-    from pfedhgp.data.demo_town import as_csv
-
-    return as_csv(rows, client=CLIENT, time=INPUT, output=OUTPUT)
+    return town.as_csv(rows, client=CLIENT, time=INPUT, output=OUTPUT)
 
 
-def ledger_of(rows: Sequence[ClientRows], split: Split) -> dict[str, dict[str, Any]]:
+def ledger_of(rows: Sequence[ClientRows], split: town.Split) -> dict[str, dict[str, Any]]:
     """Counts and checksums of stations.csv, as a fit stores them."""
-    from pfedhgp.data.demo_town import since_the_first_reading
     from pfedhgp.data.holdout import ledger
     from pfedhgp.data.readers import Observations
 
-    parts = (since_the_first_reading(rows), split.train, split.test)
+    parts = (town.since_the_first_reading(rows), split.train, split.test)
     everything, training, test = (
         [Observations(client.name, client.X, client.Y) for client in part if len(client.X)]
         for part in parts
@@ -213,10 +210,8 @@ def check_folder(out: Path, *, overwrite: bool) -> None:
         )
 
 
-def about(rows: Sequence[ClientRows], split: Split) -> str:
+def about(rows: Sequence[ClientRows], split: town.Split) -> str:
     """The data in one line."""
-    import numpy as np
-
     seen = {client.name: int(np.isfinite(client.Y).sum()) for client in rows}
     least = min(seen, key=lambda name: seen[name])
     held = sum(len(client.X) for client in split.test)
@@ -231,15 +226,14 @@ def train(
 ) -> FederatedGP:
     """One of the three models; all have the same kernel, for weather of some days and a daily wave."""
     from pfedhgp.base.progress import AVERAGING, progress
-    from pfedhgp.data.demo_town import DAY
     from pfedhgp.estimator import FederatedGP
     from pfedhgp.gp.kernels import RBF, Periodic
 
-    kernel = RBF(3.0 * DAY) + Periodic(1.0, period=DAY)
+    kernel = RBF(3.0 * town.DAY) + Periodic(1.0, period=town.DAY)
     choices: dict[str, dict[str, Any]] = {
         FEDERATED: {
             "kernel": kernel,
-            "local_kernel": RBF(6.0 * DAY),
+            "local_kernel": RBF(6.0 * town.DAY),
             "inducing": size.inducing,
             "local_inducing": size.local_inducing,
         },
@@ -259,19 +253,6 @@ def train(
         return model.fit(data, inputs=[INPUT], outputs=[OUTPUT])
 
 
-def score_model(model: FederatedGP, test: Sequence[ClientRows]) -> dict[str, Any]:
-    """Scores on the held-out readings, in µg/m³."""
-    from pfedhgp.estimator.evaluation import summarise
-    from pfedhgp.gp.metrics import Scored
-
-    scored = {}
-    for client in test:
-        if len(client.X):
-            p = model.predict(client.name, client.X)
-            scored[client.name] = Scored(y=client.Y, mean=p.mean, cov=p.covariance("outputs"))
-    return summarise(scored, [OUTPUT])
-
-
 def keep(model: FederatedGP, metrics: Mapping[str, Any], *, seed: int, tiny: bool) -> None:
     """Adds scores, columns and the mark of a demo to the model, for `save`."""
     columns = {
@@ -284,13 +265,12 @@ def keep(model: FederatedGP, metrics: Mapping[str, Any], *, seed: int, tiny: boo
     model.model_ = replace(model.model_, settings=settings, metrics=metrics)
 
 
-def zones_of(model: FederatedGP, split: Split) -> KeptZones:
+def zones_of(model: FederatedGP, split: town.Split) -> KeptZones:
     """Stations in as many groups as the town has zones, with those zones; R² is about readings of the fit."""
-    from pfedhgp.data.demo_town import ZONES
     from pfedhgp.zones.clustering import ClusterSettings, discover
     from pfedhgp.zones.result import KeptZones
 
-    truth = {name: zone for zone, names in ZONES.items() for name in names}
+    truth = {name: zone for zone, names in town.ZONES.items() for name in names}
     here = {name: zone for name, zone in truth.items() if name in model.model_.clients}
     rows = {client.name: (client.X, client.Y) for client in split.train}
     how = ClusterSettings(groups=len({*here.values()}), grid=GRID, size=SKETCH)

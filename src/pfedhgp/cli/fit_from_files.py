@@ -14,7 +14,7 @@ from pfedhgp.base import progress
 from pfedhgp.base.compilation_cache import use_compilation_cache
 from pfedhgp.base.signals import SignalCallback, Terminated, raise_pending_signal
 from pfedhgp.cli import diagnosing
-from pfedhgp.cli.fit_summary import about, scoring, summary_of
+from pfedhgp.cli.fit_summary import about, scores_of, scoring, summary_of
 from pfedhgp.cli.report import write_report
 from pfedhgp.cli.stopped_run import RunRecord, StoppedRun
 from pfedhgp.cli.targets import check_parent, writing_to
@@ -255,27 +255,13 @@ def _tell(show: Progress, phase: str | None) -> None:
 
 
 def _keep_metrics(model: FederatedGP, data: Ingested, began: float, show: Progress) -> None:
-    """Scores of the held-out rows, in the data's own units, into the model's metrics."""
-    from pfedhgp.estimator.evaluation import summarise
-    from pfedhgp.gp.metrics import Scored
-
+    """Scores of the held-out rows into the model's metrics."""
     metrics: dict[str, Any] = {"holdout": None, "data": data.ledger}
     if data.holdout is not None:
         metrics["holdout"] = data.holdout.to_json()
         with warnings.catch_warnings():
             # A test of the future is outside the data: that is its point.
             warnings.simplefilter("ignore", ExtrapolationWarning)
-            found = {}
-            for done, client in enumerate(data.test):
-                raise_pending_signal()
-                show.step(done, len(data.test))
-                found[client.name] = model.predict(client.name, client.X)
-        scored = {
-            client.name: Scored(
-                y=client.Y, mean=found[client.name].mean, cov=found[client.name].covariance()
-            )
-            for client in data.test
-        }
-        metrics |= summarise(scored, data.columns.outputs)
+            metrics |= scores_of(model, data.test, data.columns.outputs, show.step)
     metrics["seconds"] = time.monotonic() - began
     model.model_ = replace(model.model_, metrics=metrics)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pfedhgp.base.checks import short
+from pfedhgp.base.signals import raise_pending_signal
 from pfedhgp.cli.terminal import counted
 from pfedhgp.data.ingest import Ingested
+from pfedhgp.data.rows import Named
 
 if TYPE_CHECKING:
     from pfedhgp.estimator import FederatedGP
@@ -21,6 +24,25 @@ def _held_out(data: Ingested) -> int:
 def scoring(data: Ingested) -> str:
     clients = len(data.test)
     return f"scoring {counted(_held_out(data), 'held-out row')} of {counted(clients, 'client')}"
+
+
+def scores_of(
+    model: FederatedGP,
+    test: Sequence[Named],
+    outputs: Sequence[str],
+    show_step: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, Any]:
+    """Scores of held-out rows, in the data's own units."""
+    from pfedhgp.estimator.evaluation import summarise
+    from pfedhgp.gp.metrics import Scored
+
+    scored = {}
+    for done, client in enumerate(test):
+        raise_pending_signal()
+        show_step(done, len(test))
+        p = model.predict(client.name, client.X)
+        scored[client.name] = Scored(y=client.Y, mean=p.mean, cov=p.covariance())
+    return summarise(scored, outputs)
 
 
 def about(data: Ingested, files: int) -> str:

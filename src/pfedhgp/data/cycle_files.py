@@ -57,8 +57,8 @@ class CycleSet:
         return CycleSet(flat, np.arange(Q * n, dtype=float), ("value",), self.label, self.block)
 
 
-def as_cycles(cycles: Any, samples: int) -> FloatArray:
-    """An array (C, Q, n) of numbers, NaN where missing."""
+def as_cycles(cycles: Any, samples: int | None = None) -> FloatArray:
+    """An array (C, Q, n) of numbers, NaN where missing; n is `samples` if given."""
     try:
         array = np.asarray(cycles, np.float64)
     except (TypeError, ValueError):
@@ -67,7 +67,7 @@ def as_cycles(cycles: Any, samples: int) -> FloatArray:
         ) from None
     if array.ndim != 3:
         raise InputError(f"`cycles` must be (cycles, channels, samples), got shape {array.shape}")
-    if array.shape[2] != samples:
+    if samples is not None and array.shape[2] != samples:
         raise InputError(f"`cycles` have {array.shape[2]} samples, the grid has {samples}")
     if not len(array):
         raise InputError("`cycles` holds no cycle")
@@ -143,13 +143,9 @@ def _settled(file: Path, arrays: Mapping[str, Any], label: str) -> CycleSet:
     if "cycles" not in arrays:
         raise InputError(f"{file}: no array `cycles`; it has {', '.join(sorted(arrays))}")
     try:
-        cycles = np.asarray(arrays["cycles"], np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"{file}: `cycles` are not numbers") from None
-    if cycles.ndim != 3:
-        raise InputError(
-            f"{file}: `cycles` must be (cycles, channels, samples), got {cycles.shape}"
-        )
+        cycles = as_cycles(arrays["cycles"])
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from None
     C, Q, n = cycles.shape
     grid = np.asarray(arrays.get("grid", np.arange(n)), np.float64).reshape(-1)
     if len(grid) != n or not np.all(np.isfinite(grid)):
@@ -165,14 +161,7 @@ def _settled(file: Path, arrays: Mapping[str, Any], label: str) -> CycleSet:
         if values is not None and len(values) != C:
             raise InputError(f"{file}: `{name}` has {len(values)} entries for {C} cycles")
         owned[name] = values
-    return CycleSet(
-        as_cycles(cycles, n),
-        grid,
-        channels,
-        label=owned[label],
-        block=owned["block"],
-        named="channels" in arrays,
-    )
+    return CycleSet(cycles, grid, channels, owned[label], owned["block"], "channels" in arrays)
 
 
 def _texts(values: Any) -> tuple[str, ...]:

@@ -25,6 +25,8 @@ from pfedhgp.inference.cycles.scatter import halves_of
 from pfedhgp.model.cycle_layer import CycleBasis, CycleLayer
 
 FloatArray = npt.NDArray[np.float64]
+NOISE = "output"
+"""White noise of each output's own."""
 FINE = 3
 """With more samples per basis function than this, a grid is far finer than the basis."""
 MISSED = 0.05
@@ -129,7 +131,6 @@ def choose(
     basis: CycleBasis,
     *,
     candidates: Sequence[Candidate] = SHARED_LAYERS,
-    noise: str = "output",
     false_alarms: float | None = None,
 ) -> tuple[Candidate, dict[str, Calibration]]:
     """The best candidate, and the score of each.
@@ -160,7 +161,7 @@ def choose(
         seen = {name: Y[where[name] != fold] for name, Y in whole.items()}
         new = [Y[where[name] == fold] for name, Y in whole.items()]
         truth += [name for name, Y in zip(whole, new, strict=True) for _ in Y]
-        fits = _Fits(grid, seen, basis, noise)
+        fits = _Fits(grid, seen, basis)
         for each in candidates:
             gaussians = fits.gaussians(each)
             found[str(each)].append(evidence_under(tuple(seen), gaussians, np.concatenate(new)))
@@ -169,7 +170,7 @@ def choose(
     enough = min(losses.values()) + SIMPLER
     level = [each for each in candidates if losses[each] <= enough]
     if false_alarms is not None and len(level) > 1:
-        margins = _margins(grid, whole, where, basis, level, noise=noise, false_alarms=false_alarms)
+        margins = _margins(grid, whole, where, basis, level, false_alarms)
         scores |= {str(each): replace(scores[str(each)], margin=margins[each]) for each in level}
         widest = max(margins.values())
         level = [each for each in level if margins[each] >= AS_WIDE * widest]
@@ -184,8 +185,6 @@ def _margins(
     folds: Mapping[str, npt.NDArray[np.int64]],
     basis: CycleBasis,
     candidates: Sequence[Candidate],
-    *,
-    noise: str,
     false_alarms: float,
 ) -> dict[Candidate, float]:
     """The smallest `margin` over the classes, each left out in turn."""
@@ -199,7 +198,7 @@ def _margins(
             seen = {name: Y[folds[name] != fold] for name, Y in known.items()}
             new = {name: Y[folds[name] == fold] for name, Y in known.items()}
             truth += [name for name, Y in new.items() for _ in Y]
-            fits = _Fits(grid, seen, basis, noise)
+            fits = _Fits(grid, seen, basis)
             for each in candidates:
                 gaussians = fits.gaussians(each)
                 fresh = np.concatenate(list(new.values()))
@@ -223,10 +222,9 @@ class _Fits:
     """The layers of one set of cycles; sums are computed once, and shared layers once per form."""
 
     def __init__(
-        self, grid: FloatArray, cycles: Mapping[str, FloatArray], basis: CycleBasis, noise: str
+        self, grid: FloatArray, cycles: Mapping[str, FloatArray], basis: CycleBasis
     ) -> None:
-        self.grid, self.cycles = grid, cycles
-        self.basis, self.noise = basis, noise
+        self.grid, self.cycles, self.basis = grid, cycles, basis
         self.halves: dict[str, Halves] = {
             name: halves_of(grid, Y, basis) for name, Y in cycles.items()
         }
@@ -236,7 +234,7 @@ class _Fits:
 
     def shared(self, form: str) -> CycleLayer:
         if form not in self.known:
-            self.known[form] = estimate(self.total, self.basis, form=form, noise=self.noise)
+            self.known[form] = estimate(self.total, self.basis, form=form, noise=NOISE)
         return self.known[form]
 
     def gaussians(self, candidate: Candidate) -> list[ClassGaussian]:
@@ -245,15 +243,15 @@ class _Fits:
         return [gaussian_of_cycles(self.grid, self.cycles[n], each) for n, each in layers.items()]
 
     def layers(self, candidate: Candidate) -> dict[str, CycleLayer]:
-        form, noise = candidate.form, self.noise
+        form = candidate.form
         if candidate.sharing == "shared":
             return dict.fromkeys(self.halves, self.shared(form))
         if candidate.sharing == "client":
             return {
-                n: estimate(h, self.basis, form=form, noise=noise) for n, h in self.halves.items()
+                n: estimate(h, self.basis, form=form, noise=NOISE) for n, h in self.halves.items()
             }
         shared = self.shared(form)
-        return {n: mixed(h, shared, form=form, noise=noise)[0] for n, h in self.halves.items()}
+        return {n: mixed(h, shared, form=form, noise=NOISE)[0] for n, h in self.halves.items()}
 
 
 def gaussian_of_cycles(grid: FloatArray, cycles: FloatArray, layer: CycleLayer) -> ClassGaussian:

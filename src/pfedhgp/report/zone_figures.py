@@ -182,7 +182,7 @@ def site_map(
         return to_svg(figure, name=name, label="Clients on a map, by group")
 
 
-def reveal_curve(points: Sequence[Mapping[str, Any]], *, name: str = "curve") -> str:
+def reveal_curve(points: Sequence[Mapping[str, Any]]) -> str:
     """ARI against the R² with which sketches reproduce the rows; one point for each sketch size."""
     with drawing():
         figure, (axes,) = new_figure(WIDE // 2, 300)
@@ -196,4 +196,6 @@ def reveal_curve(points: Sequence[Mapping[str, Any]], *, name: str = "curve") ->
         axes.axvline(0.7, color=COLOURS["muted"], lw=0.8, ls="--")
         axes.set(xlabel="R² of the rows from what is sent", ylabel="ARI with the paper's zones")
         axes.set_ylim(-0.05, 1.05)
-        return to_svg(figure, name=name, label="Agreement with the zones, by what sketches reveal")
+        return to_svg(
+            figure, name="curve", label="Agreement with the zones, by what sketches reveal"
+        )

@@ -18,6 +18,7 @@ from scipy.optimize import minimize
 
 from pfedhgp.base.numerics import with_numerics
 from pfedhgp.errors import InputError
+from pfedhgp.estimator import FederatedGP
 from pfedhgp.gp import metrics
 from pfedhgp.gp import state_space as ss
 from pfedhgp.gp.kernels import Matern12
@@ -25,6 +26,7 @@ from pfedhgp.studies.airquality.station_gp import station_gps
 
 FORTNIGHT = 14.0
 Series = tuple[np.ndarray, np.ndarray]  # days (n,), values (n,) without NaN
+Predicted = tuple[np.ndarray, np.ndarray]  # mean (n,), sd (n,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,9 +94,13 @@ def score(y: np.ndarray, mean: np.ndarray, sd: np.ndarray) -> dict[str, float]:
     }
 
 
-def scores(
-    held: Mapping[str, Series], found: Mapping[str, tuple[np.ndarray, np.ndarray]]
-) -> dict[str, float]:
+def predicted(model: FederatedGP, station: str, days: np.ndarray) -> Predicted:
+    """What a fitted model predicts for a station on these days."""
+    p = model.predict(station, days[:, None])
+    return p.mean[:, 0], p.sd[:, 0]
+
+
+def scores(held: Mapping[str, Series], found: Mapping[str, Predicted]) -> dict[str, float]:
     """`score` over the held-out cells of all stations together."""
     y = np.concatenate([held[name][1] for name in held])
     mean, sd = (np.concatenate([found[name][j] for name in held]) for j in range(2))
@@ -123,7 +129,7 @@ _slope = jax.jit(jax.value_and_grad(_negative))
 
 
 @with_numerics
-def gaussian_process(t: np.ndarray, y: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def gaussian_process(t: np.ndarray, y: np.ndarray, at: np.ndarray) -> Predicted:
     """An exact GP of one series with a Matérn 1/2 kernel; its parameters maximise the likelihood."""
     order = np.argsort(t, kind="stable")
     t, y = t[order], y[order]
@@ -159,9 +165,7 @@ def posterior(
     )
 
 
-def with_waves(
-    kept: Mapping[str, Series], held: Mapping[str, Series]
-) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def with_waves(kept: Mapping[str, Series], held: Mapping[str, Series]) -> dict[str, Predicted]:
     """Each station's own GP with yearly, weekly and daily waves, all on one clock."""
     names = list(held)
     parts = [*(kept[n][0] for n in names), *(held[n][0] for n in names)]
@@ -174,7 +178,7 @@ def with_waves(
     return {name: (mean[at[i], i], sd[at[i], i]) for i, name in enumerate(names)}
 
 
-def interpolation(t: np.ndarray, y: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def interpolation(t: np.ndarray, y: np.ndarray, at: np.ndarray) -> Predicted:
     """Interpolates between neighbours in time; the sd comes from leaving out whole days of the rows."""
     mean = np.interp(at, t, y)
     errors = []
@@ -186,9 +190,7 @@ def interpolation(t: np.ndarray, y: np.ndarray, at: np.ndarray) -> tuple[np.ndar
     return mean, np.full(len(at), sd)
 
 
-def others_mean(
-    kept: Mapping[str, Series], name: str, at: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def others_mean(kept: Mapping[str, Series], name: str, at: np.ndarray) -> Predicted:
     """The mean of the other stations at that hour, plus this station's average difference from it."""
     others = [kept[other] for other in kept if other != name]
     everything = float(np.mean(np.concatenate([y for _, y in others])))
@@ -209,7 +211,7 @@ def others_mean(
 
 def baselines(
     kept: Mapping[str, Series], held: Mapping[str, Series]
-) -> dict[str, dict[str, tuple[np.ndarray, np.ndarray]]]:
+) -> dict[str, dict[str, Predicted]]:
     """Means and sds of every baseline at every station's held-out rows."""
     pooled = [np.concatenate([kept[name][j] for name in kept]) for j in range(2)]
     every = np.concatenate([held[name][0] for name in held])

@@ -93,5 +93,4 @@ def sparse_part(
 
 
 def _scores(model: FederatedGP, name: str, rest: imputing.Series) -> dict[str, float]:
-    p = model.predict(name, rest[0][:, None])
-    return imputing.scores({name: rest}, {name: (p.mean[:, 0], p.sd[:, 0])})
+    return imputing.scores({name: rest}, {name: imputing.predicted(model, name, rest[0])})

@@ -74,10 +74,7 @@ def imputation_part(
         held = parts.held
         data = {n: (t[:, None], y) for n, (t, y) in parts.kept.items()}
         model = imputing_model(study, parts.kept).fit(data)
-        ours = {}
-        for name in held:
-            p = model.predict(name, held[name][0][:, None])
-            ours[name] = (p.mean[:, 0], p.sd[:, 0])
+        ours = {name: imputing.predicted(model, name, t) for name, (t, _) in held.items()}
         every = {"pfedhgp": ours, **imputing.baselines(parts.kept, held)}
         for method, predicted in every.items():
             scores = imputing.scores(held, predicted)

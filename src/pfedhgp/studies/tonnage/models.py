@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from pfedhgp.data.cycle_files import CycleSet
 from pfedhgp.diagnosis.decision import FALSE_ALARMS, Diagnosis, scores
+from pfedhgp.diagnosis.files import close_calls
 from pfedhgp.diagnosis.layer_choice import SHARED_LAYERS, Candidate
 from pfedhgp.estimator import FederatedGP
 from pfedhgp.estimator.diagnosis_training import KEY, TOO_FEW, default_basis, train_diagnosis
@@ -77,7 +78,6 @@ def run_model(
     train: npt.NDArray[np.bool_],
     seed: int,
     *,
-    candidates: tuple[Candidate, ...] = SHARED_LAYERS,
     paper_rounds: int = 10,
     explain: bool = False,
 ) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def run_model(
         if model == PAPER:
             fitted, new = as_the_paper(seen, rounds=paper_rounds), new.concatenated()
         else:
-            wanted = (Candidate("white"),) if model == WHITE else candidates
+            wanted = (Candidate("white"),) if model == WHITE else SHARED_LAYERS
             fitted = ours(seen, seed, candidates=wanted)
             chosen = fitted.model_.settings[KEY]
             extra = {"chosen": layer_in_words(chosen), "judged": chosen["candidates"]}
@@ -127,8 +127,7 @@ def closest_call(model: FederatedGP, new: CycleSet, found: Diagnosis) -> dict[st
 
     It holds log-likelihood differences over at most `STRETCHES` stretches per channel, and no samples.
     """
-    ranked = np.sort(found.log_density, axis=1)
-    cycle = int(np.argmin(ranked[:, -1] - ranked[:, -2]))
+    (cycle,) = close_calls(found, 1)
     one, two = (found.classes[k] for k in np.argsort(-found.log_density[cycle])[:2])
     reason = model.why(new.cycles[cycle], grid=new.grid, chosen=one, other=two)
     assert new.label is not None

@@ -18,6 +18,8 @@ from pfedhgp.studies.tonnage.models import MODELS, OURS, PAPER, layer_in_words, 
 
 NONE_SHARE = 0.5
 """Share of blocks (or cycles) to train "none of these" on. Thresholds need held-out blocks of every kind."""
+NONE_ALARMS = 0.005
+"""Share of known cycles that may then be called none of these."""
 PAPER_SAMPLES = 2000
 """With more samples in all channels together, the paper's row takes many minutes per split."""
 SHARES = (0.02, 0.05, 0.1377, 0.25, 0.5)
@@ -118,7 +120,7 @@ def _job(
 
 
 def none_of_these(
-    data: CycleSet, source: sources.Source, seed: int, left_out: str, *, false_alarms: float = 0.005
+    data: CycleSet, source: sources.Source, seed: int, left_out: str
 ) -> dict[str, Any]:
     """Leaves one class out of training, and counts how often it is flagged, and how often known cycles are.
 
@@ -128,7 +130,7 @@ def none_of_these(
     labels = np.asarray(data.label)
     known, stranger = data.take(labels != left_out), data.take(labels == left_out)
     train = sources.training_mask(known, source, seed, share=NONE_SHARE)
-    model = ours(known.take(train), seed, thresholds=True, false_alarms=false_alarms, folds=3)
+    model = ours(known.take(train), seed, thresholds=True, false_alarms=NONE_ALARMS, folds=3)
     flagged = {
         name: model.classify(part.cycles, grid=part.grid).none
         for name, part in (("known", known.take(~train)), ("stranger", stranger))
@@ -138,7 +140,7 @@ def none_of_these(
         "left_out": left_out,
         "false_alarms": float(np.mean(flagged["known"])),
         "flagged": float(np.mean(flagged["stranger"])),
-        "chosen_rate": false_alarms,
+        "chosen_rate": NONE_ALARMS,
         "known_cycles": len(flagged["known"]),
         "stranger_cycles": len(flagged["stranger"]),
         "chosen": layer_in_words(settings),
