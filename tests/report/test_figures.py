@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pfedhgp.report import carpet, figures
-from pfedhgp.report.gathered import choose, finest_scale, grid_size, view_client
+from pfedhgp.report.gathered import choose, finest_scale, grid_size, slices_of
 from pfedhgp.report.theme import NARROW, ROLES, WIDE, drawing, new_figure, to_svg
 from pfedhgp.report.words import InputAxis, axes_of
 from support.reported import Svg, case_of, estimator_of, pixels_of, rows_of
@@ -23,14 +23,12 @@ def case():
 @pytest.fixture(scope="module")
 def view(case):
     rows = rows_of(case)[0]
-    return view_client(case.model, "client 0", points=[80], rows=[rows, rows])
+    return slices_of(case.model, "client 0", points=[80], rows=[rows, rows])
 
 
 @pytest.fixture(scope="module")
 def panels(view):
-    text = figures.client_panels(
-        view.slices[0], 0, output_name="y", width=WIDE, name="p", span=40.0
-    )
+    text = figures.client_panels(view[0], 0, output_name="y", width=WIDE, name="p", span=40.0)
     return Svg(text, "p")
 
 
@@ -49,7 +47,7 @@ def edges(points: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("level", [0.5, 0.95])
 def test_the_bands_drawn_are_the_predictions_intervals(view, panels, level):
-    along = view.slices[0]
+    along = view[0]
     p, line = along.prediction, panels.vertices("mean")
     slope, offset = pixels_of(line, along.x, p.mean[:, 0])
     band = panels.vertices(f"prediction-band-{round(100 * level)}")
@@ -62,7 +60,7 @@ def test_the_bands_drawn_are_the_predictions_intervals(view, panels, level):
 
 @pytest.mark.parametrize("layer", ["global", "deviation", "local"])
 def test_layers_are_drawn_with_their_own_bands(view, panels, layer):
-    along = view.slices[0]
+    along = view[0]
     part, line = along.prediction.layers[layer], panels.vertices(f"{layer}-mean")
     slope, offset = pixels_of(line, along.x, part.mean[:, 0])
     at = np.interp(along.x, along.x[[0, -1]], [line[:, 0].min(), line[:, 0].max()])
@@ -72,7 +70,7 @@ def test_layers_are_drawn_with_their_own_bands(view, panels, layer):
 
 
 def test_deviation_and_local_panels_have_one_scale(view, panels):
-    x, layers = view.slices[0].x, view.slices[0].prediction.layers
+    x, layers = view[0].x, view[0].prediction.layers
     slopes = []
     for name in ("deviation", "local"):
         outline = panels.vertices(f"{name}-band-95")
@@ -84,7 +82,7 @@ def test_deviation_and_local_panels_have_one_scale(view, panels):
 
 
 def test_rows_are_where_they_were_observed(case, view, panels):
-    along, rows = view.slices[0], rows_of(case)[0]
+    along, rows = view[0], rows_of(case)[0]
     line = panels.vertices("mean")
     slope, offset = pixels_of(line, along.x, along.prediction.mean[:, 0])
     x = np.interp(rows.X[:, 0], along.x[[0, -1]], [line[:, 0].min(), line[:, 0].max()])
@@ -95,14 +93,14 @@ def test_rows_are_where_they_were_observed(case, view, panels):
 
 
 def test_without_rows_no_point_is_drawn(case):
-    view = view_client(case.model, "client 0", points=[40])
-    svg = figures.client_panels(view.slices[0], 0, output_name="y", width=WIDE, name="p")
+    view = slices_of(case.model, "client 0", points=[40])
+    svg = figures.client_panels(view[0], 0, output_name="y", width=WIDE, name="p")
     assert not Svg(svg, "p").has("rows")
     assert not Svg(svg, "p").has("held-out")
 
 
 def test_a_narrow_figure_shows_the_whole_and_then_the_last_part_larger(view):
-    along = view.slices[0]
+    along = view[0]
     text = figures.client_panels(
         along, 0, output_name="y", width=NARROW, name="p", since=0.75, last="1.00"
     )
@@ -123,7 +121,7 @@ def test_a_narrow_figure_shows_the_whole_and_then_the_last_part_larger(view):
 
 @pytest.mark.parametrize("size", [1e12, 1e-7])
 def test_a_factor_of_an_axis_is_in_its_label_and_not_over_the_title(view, size):
-    along = view.slices[0]
+    along = view[0]
     p = along.prediction
     scaled = replace(p, mean=size * p.mean, sd=size * p.sd)
     text = figures.client_panels(
@@ -144,8 +142,8 @@ def test_a_constant_has_a_plain_axis():
 
 def test_other_rows_are_squares_apart_from_rows_and_held_out_rows(case):
     rows = rows_of(case)[0]
-    view = view_client(case.model, "client 0", points=[40], rows=[None, None, rows])
-    svg = Svg(figures.client_panels(view.slices[0], 0, output_name="y", width=WIDE, name="p"), "p")
+    view = slices_of(case.model, "client 0", points=[40], rows=[None, None, rows])
+    svg = Svg(figures.client_panels(view[0], 0, output_name="y", width=WIDE, name="p"), "p")
     assert len(svg.places("others")) == len(rows.X)
     assert not svg.has("rows")
     assert "other rows" in svg.text()
@@ -153,9 +151,7 @@ def test_other_rows_are_squares_apart_from_rows_and_held_out_rows(case):
 
 def test_strips_show_what_is_each_clients_own(case):
     """A box for each column whose own part is not small, on its client's row, by sign and size."""
-    slices = {
-        name: view_client(case.model, name, points=[160]).slices[0] for name in case.model.clients
-    }
+    slices = {name: slices_of(case.model, name, points=[160])[0] for name in case.model.clients}
     for width in (WIDE, NARROW):
         text = carpet.carpet(slices, 0, output_name="y", width=width, name="c")
         drawn = Svg(text, "c")
@@ -189,9 +185,7 @@ def test_columns_are_means_over_neighbours():
 
 
 def test_the_overview_has_a_line_for_each_client_and_the_shared_layer(case):
-    slices = {
-        name: view_client(case.model, name, points=[60]).slices[0] for name in case.model.clients
-    }
+    slices = {name: slices_of(case.model, name, points=[60])[0] for name in case.model.clients}
     svg = Svg(figures.overview(slices, 0, output_name="pm25", width=WIDE, name="o"), "o")
     shared = next(iter(slices.values()))
     slope, offset = pixels_of(
@@ -205,7 +199,7 @@ def test_the_overview_has_a_line_for_each_client_and_the_shared_layer(case):
 
 
 def test_colours_are_the_pages_variables(view):
-    svg = figures.client_panels(view.slices[0], 0, output_name="y", width=WIDE, name="p")
+    svg = figures.client_panels(view[0], 0, output_name="y", width=WIDE, name="p")
     assert {f"var(--{role})" for role in ("prediction", "global", "ink", "muted")} <= set(
         part.split(")")[0] + ")" for part in ("var(" + rest for rest in svg.split("var(")[1:])
     )
@@ -214,20 +208,18 @@ def test_colours_are_the_pages_variables(view):
 
 def test_names_are_text_and_never_markup_or_mathematics(view):
     name = '<script>alert("1")</script> $x$ & co'
-    text = figures.client_panels(view.slices[0], 0, output_name=name, width=WIDE, name="p")
+    text = figures.client_panels(view[0], 0, output_name=name, width=WIDE, name="p")
     assert "<script>" not in text
     assert '<script>alert("1")</script' in Svg(text, "p").text()
-    assert "$" in figures.overview(
-        {"a": view.slices[0]}, 0, output_name="$cost$", width=WIDE, name="o"
-    )
+    assert "$" in figures.overview({"a": view[0]}, 0, output_name="$cost$", width=WIDE, name="o")
 
 
 def test_dates_are_shown_as_dates(case):
     columns = {"inputs": [{"name": "x0", "kind": "datetime"}]}
     model = estimator_of(case, settings={"columns": columns}).model_
     assert axes_of(model)[0].is_date
-    view = view_client(model, "client 0", points=[30])
-    svg = Svg(figures.client_panels(view.slices[0], 0, output_name="y", width=WIDE, name="p"), "p")
+    view = slices_of(model, "client 0", points=[30])
+    svg = Svg(figures.client_panels(view[0], 0, output_name="y", width=WIDE, name="p"), "p")
     assert "1 Jan 1970 00:00:10 11 12 13 14 x0 (UTC)" in svg.text()
 
 
@@ -258,9 +250,9 @@ def test_a_slice_holds_the_other_inputs_where_it_is_told():
     case = case_of(d=2)
     rows = rows_of(case)[1]
     medians = np.median(rows.X, axis=0)
-    view = view_client(case.model, "client 1", points=[9, 11], centre=medians, rows=[rows])
-    assert [len(s.x) for s in view.slices] == [9, 11]
-    for j, along in enumerate(view.slices):
+    view = slices_of(case.model, "client 1", points=[9, 11], centre=medians, rows=[rows])
+    assert [len(s.x) for s in view] == [9, 11]
+    for j, along in enumerate(view):
         ((axis, value),) = along.at
         assert (axis.name, value) == (f"x{1 - j}", medians[1 - j])
         X = np.tile(medians, (len(along.x), 1))
@@ -273,8 +265,8 @@ def test_a_slice_holds_the_other_inputs_where_it_is_told():
 
 
 def test_else_slices_go_through_the_middle_of_the_domain():
-    view = view_client(case_of(d=2).model, "client 0", points=[5, 5])
-    assert [s.at[0][1] for s in view.slices] == [12.0, 12.0]
+    view = slices_of(case_of(d=2).model, "client 0", points=[5, 5])
+    assert [s.at[0][1] for s in view] == [12.0, 12.0]
 
 
 def test_the_finest_scale_is_the_shortest_lengthscale_or_period(case):

@@ -131,11 +131,8 @@ def _write_rows(path: Path, client: Observations, data: Ingested) -> None:
     import numpy as np
     import polars as pl
 
-    series = []
-    for j, column in enumerate(data.columns.inputs):
-        values = pl.Series(column.name, column.shown(client.X[:, j]))
-        dated = column.kind == "datetime"
-        series.append(values.dt.replace_time_zone("UTC") if dated else values)
+    inputs = zip(data.columns.inputs, client.X.T, strict=True)
+    series = [column.series(values, column.name) for column, values in inputs]
     for q, name in enumerate(data.columns.outputs):
         cells = client.Y[:, q]
         series.append(pl.Series(name, np.where(np.isfinite(cells), cells, np.nan)).fill_nan(None))

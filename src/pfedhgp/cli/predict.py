@@ -165,9 +165,7 @@ def long_table(
     for j, column in enumerate(columns.inputs):
         # An input with the name of one of our columns is called "input NAME".
         name = f"input {column.name}" if column.name in (*OURS, FLAG) else column.name
-        shown = pl.Series(name, column.shown(X[row, j]))
-        dated = column.kind == "datetime"
-        series.append(shown.dt.replace_time_zone("UTC") if dated else shown)
+        series.append(column.series(X[row, j], name))
     series.append(pl.Series("output", [columns.outputs[q] for q in output], dtype=pl.String))
     for name in (*OURS[2:], FLAG):
         series.append(pl.Series(name, np.concatenate([part[name] for part in parts])[take]))

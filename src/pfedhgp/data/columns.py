@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pfedhgp.errors import ModelFileError
+
+if TYPE_CHECKING:
+    import polars as pl
 
 KINDS = ("number", "datetime")
 
@@ -26,6 +29,13 @@ class InputColumn:
         if self.kind != "datetime":
             return values
         return np.round(values * 1e6).astype("datetime64[us]")
+
+    def series(self, values: np.ndarray, name: str) -> pl.Series:
+        """The same as a column of a table, with its time zone."""
+        import polars as pl
+
+        found = pl.Series(name, self.shown(values))
+        return found.dt.replace_time_zone("UTC") if self.kind == "datetime" else found
 
 
 @dataclass(frozen=True)

@@ -45,14 +45,6 @@ class Slice:
     """rows of which it is not known whether they were in the fit"""
 
 
-@dataclass(frozen=True, eq=False)
-class ClientView:
-    """All slices of one client."""
-
-    name: str
-    slices: tuple[Slice, ...]
-
-
 def choose(clients: Sequence[str], errors: Mapping[str, float], limit: int = LARGEST) -> list[str]:
     """At most `limit` clients: all, or evenly spread by error, or by order if errors are unknown."""
     if len(clients) <= limit:
@@ -74,14 +66,14 @@ def grid_size(finest: float) -> int:
     return int(np.clip(np.ceil(12.0 / max(finest, 1e-6)), FEWEST_POINTS, MOST_POINTS))
 
 
-def view_client(
+def slices_of(
     model: FittedModel,
     name: str,
     *,
     points: Sequence[int],
     centre: np.ndarray | None = None,
     rows: Sequence[ClientRows | None] = (),
-) -> ClientView:
+) -> list[Slice]:
     """Predicts along every input, with `points[j]` points along input j, the others held at `centre`.
 
     `rows` are those of the fit, those held out, and others.
@@ -98,7 +90,7 @@ def view_client(
         near = [_near(r, centre, j, upper - lower) for r in rows]
         held_at = tuple((axes[k], float(centre[k])) for k in range(len(axes)) if k != j)
         slices.append(Slice(axis, X[:, j], p, held_at, *near))
-    return ClientView(name, tuple(slices))
+    return slices
 
 
 def _near(
@@ -137,7 +129,8 @@ class Gathered:
     others: Mapping[str, ClientRows]
     chosen: Sequence[str]
     by_error: bool
-    views: Mapping[str, ClientView]
+    slices: Mapping[str, list[Slice]]
+    """of the chosen clients, one along each input"""
     since: Sequence[float]
     """for each input, where the stretch begins that a narrow figure shows larger, as a share of the domain"""
 
@@ -162,8 +155,8 @@ def gather(
     points = [grid_size(scale) for scale in finest]
     every = [r.X for part in given for r in part.values() if len(r.X)]
     centre = np.median(np.concatenate(every), axis=0) if every else None
-    views = {
-        name: view_client(
+    slices = {
+        name: slices_of(
             model,
             name,
             points=points,
@@ -183,6 +176,6 @@ def gather(
         others=given[2],
         chosen=chosen,
         by_error=all(name in errors for name in model.clients),
-        views=views,
+        slices=slices,
         since=[max(1.0 - CLEAR_SCALES * scale, 0.0) for scale in finest],
     )

@@ -35,7 +35,7 @@ def tiles(
         label = f"held-out cells of {of_it} in their 95% intervals"
         tiles.append(_tile(words.percent(score.get("coverage")), "coverage", label))
     else:
-        each = [s.prediction.sd[:, 0].mean() for v in found.views.values() for s in v.slices]
+        each = [s.prediction.sd[:, 0].mean() for own in found.slices.values() for s in own]
         sd = float(np.mean(each))  # slices along different inputs differ in length
         noise = float(facts.layer_sizes(found.model)[0, 3])
         tiles.append(_tile(words.number(sd), "uncertainty", f"typical predictive sd, {of_it}"))
@@ -55,7 +55,7 @@ def overview(found: Gathered) -> dict[str, Any] | None:
     """The first output of all clients shown: lines if they are few and smooth, or strips."""
     if "global" not in found.layers:
         return None
-    slices = {name: view.slices[0] for name, view in found.views.items()}
+    slices = {name: own[0] for name, own in found.slices.items()}
     name = found.model.output_names[0]
     draw: Any = carpet.carpet
     if len(slices) <= FEW_LINES and found.since[0] == 0.0:
@@ -130,7 +130,7 @@ def layer_shares(found: Gathered) -> dict[str, Any]:
     """What each layer explains, and how far to trust it."""
     model, population = found.model, found.model.population
     centre = np.broadcast_to(model.scaling.centre, (model.outputs,))
-    predictions = {n: [s.prediction for s in v.slices] for n, v in found.views.items()}
+    predictions = {n: [s.prediction for s in own] for n, own in found.slices.items()}
     each = {name: shares(several, centre) for name, several in predictions.items()}
     drawn = np.stack([each[name].mean(axis=0) for name in found.chosen])
     split = {"global", "deviation"} <= set(found.layers)
@@ -191,9 +191,9 @@ def outputs_together(found: Gathered) -> dict[str, Any] | None:
 def _output_correlation(found: Gathered) -> np.ndarray:
     """Correlations of Cov_x{mean} + mean_x Cov (noise included), averaged over the clients shown."""
     every = []
-    for view in found.views.values():
-        mean = np.concatenate([s.prediction.mean for s in view.slices])
-        cov = np.concatenate([s.prediction.covariance("outputs") for s in view.slices])
+    for own in found.slices.values():
+        mean = np.concatenate([s.prediction.mean for s in own])
+        cov = np.concatenate([s.prediction.covariance("outputs") for s in own])
         every.append(np.cov(mean.T, bias=True) + cov.mean(axis=0))
     sd = [np.sqrt(np.diagonal(c)) for c in every]
     return np.mean([c / np.outer(s, s) for c, s in zip(every, sd, strict=True)], axis=0)
@@ -204,10 +204,10 @@ def _output_correlation(found: Gathered) -> np.ndarray:
 
 def client_section(found: Gathered, index: int, name: str) -> dict[str, Any]:
     """A client's figures and what stands beside them."""
-    model, view = found.model, found.views[name]
-    wanted = [(j, q) for q in range(model.outputs) for j in range(len(view.slices))]
+    model, slices = found.model, found.slices[name]
+    wanted = [(j, q) for q in range(model.outputs) for j in range(len(slices))]
     panels = [
-        {"figure": _panel(found, index, name, j, q), "slice": view.slices[j], "output": q}
+        {"figure": _panel(found, index, name, j, q), "slice": slices[j], "output": q}
         for j, q in wanted[:MOST_PANELS]
     ]
     first = model.output_names[0]
@@ -227,7 +227,7 @@ def _panel(found: Gathered, index: int, name: str, j: int, q: int) -> Markup:
     extent = float(found.model.scaling.extent[j]) * (1.0 - found.since[j])
     return both(
         lambda width, key: figures.client_panels(
-            found.views[name].slices[j],
+            found.slices[name][j],
             q,
             output_name=found.model.output_names[q],
             layers=found.layers,
@@ -244,9 +244,9 @@ def _panel(found: Gathered, index: int, name: str, j: int, q: int) -> Markup:
 def _span(found: Gathered, j: int, q: int) -> float:
     """A height that holds every client's deviation and local layer, up to a hundredth of their bands."""
     tallest = 0.0
-    for view in found.views.values():
+    for own in found.slices.values():
         for name in ("deviation", "local"):
-            layer = view.slices[j].prediction.layers[name]
+            layer = own[j].prediction.layers[name]
             mean, reach = layer.mean[:, q], 2.0 * layer.sd[:, q]
             low, high = np.quantile(mean - reach, 0.01), np.quantile(mean + reach, 0.99)
             tallest = max(tallest, 2.0 * abs(float(low)), 2.0 * abs(float(high)))

@@ -141,7 +141,7 @@ def test_intervals_end_where_metrics_do(tmp_path, monkeypatch):
     monkeypatch.setattr(stability, "run_point", invented([]))
     study = Stability(quick=True)
     store = run_stability(study, runs=3, folder=tmp_path)
-    write_stability(store, study, runs=3, figures=False)
+    write_stability(store, study, runs=3)
     records = json.loads((tmp_path / "results.json").read_text())["records"]
     ends = {r["metric"]: r["ci95"] for r in records if r["model"] == "24"}
     assert ends["correlation"] == [pytest.approx(0.8232, abs=1e-4), 1.0]

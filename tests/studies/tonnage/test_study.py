@@ -190,7 +190,7 @@ def test_labels_alone_have_no_log_loss_and_one_split_is_said(tmp_path, monkeypat
     monkeypatch.setattr(tonnage_data, "load", lambda *_, **__: shape)
     study = Tonnage(data=str(tmp_path / "press.npz"))
     store = run_tonnage(study, runs=2, folder=tmp_path / "out", models=["1-nn", "pca+ridge"])
-    write_tonnage(store, study, runs=2, figures=False)
+    write_tonnage(store, study, runs=2)
     text = (tmp_path / "out" / "tables.md").read_text("utf-8")
     nearest_row, ridge_row = (
         next(line for line in text.splitlines() if line.startswith(f"| {name} "))
@@ -212,7 +212,7 @@ def test_the_papers_row_is_left_out_of_long_cycles_unless_asked_for(tmp_path):
     metrics = dict.fromkeys(("accuracy", "log_loss", "ece", "f1", "seconds"), 0.5)
     more = {"f1": {"a": 0.9, "b": 0.8}, "confusion": [[1, 0], [0, 1]]}
     store.add({**record, **more, "metrics": metrics})
-    write_tonnage(store, short, runs=1, figures=False)
+    write_tonnage(store, short, runs=1)
     assert "The row paper was not run" in (tmp_path / "tables.md").read_text("utf-8")
 
 
@@ -236,7 +236,7 @@ def test_published_figures_come_as_they_are_printed(tmp_path):
         record = {"part": "main", "model": model, "value": "", "run": 0, "classes": ["a", "b"]}
         more = {"f1": {"a": 0.9, "b": 0.8}, "confusion": [[1, 0], [0, 1]], "chosen": "free, shared"}
         store.add({**record, **more, "metrics": metrics})
-    write_tonnage(store, study, runs=1, figures=False)
+    write_tonnage(store, study, runs=1)
     text = (tmp_path / "tables.md").read_text("utf-8")
     assert "0.9988 ± 0.0027" in text
     assert "CNN (published) | 0.9985 ± 0.0049" in text

@@ -30,9 +30,7 @@ TITLES = {
 }
 
 
-def write_stability(
-    store: Store, study: Stability, *, runs: int, figures: bool = True
-) -> dict[str, Any]:
+def write_stability(store: Store, study: Stability, *, runs: int) -> dict[str, Any]:
     """Writes results.json, the table, the figure and report.html; returns what results.json holds."""
     runs = runs_of(store, study, runs)
     records = summarise(store, study, runs)
@@ -47,7 +45,7 @@ def write_stability(
         "tables": {"recovery": [dict(zip(head, row, strict=True)) for row in rows]},
         "config": with_makers(config, used),
     }
-    pictures = {"stability.svg": figure(records, study)} if figures else {}
+    pictures = {"stability.svg": figure(records, study)}
     parts = {"Recovery of the global layer": (head, rows)}
     notes = [*NOTES, note_on_the_band(records, study)]
     write_results(store.folder, results, "How stable is the split?", notes, parts, pictures)

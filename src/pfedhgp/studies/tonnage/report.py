@@ -28,9 +28,7 @@ OF_PROBABILITIES = ("log_loss", "ece")
 METRICS = (("accuracy", "{:.4f}"), ("log_loss", "{:.3f}"), ("ece", "{:.3f}"), ("f1", "{:.4f}"))
 
 
-def write_tonnage(
-    store: Store, study: tonnage.Tonnage, *, runs: int, figures: bool = True
-) -> dict[str, Any]:
+def write_tonnage(store: Store, study: tonnage.Tonnage, *, runs: int) -> dict[str, Any]:
     """Writes everything into the store's folder; returns what results.json holds."""
     source = sources.source_of(study.data)
     results = tonnage.summarise(store, study, runs=runs)
@@ -74,15 +72,13 @@ def write_tonnage(
             rows = zip(table["classes"], table["counts"], strict=True)
             parts[name] = (head, [[truth, *map(str, counts)] for truth, counts in rows])
     parts["None of these"] = _none(results["tables"]["none of these"])
-    pictures = {}
-    if figures:
-        data = sources.load(source, study.seed, subtlety=study.subtlety, small=study.small)
-        pictures["waveforms.svg"] = waveforms(data)
-        for example in results["tables"]["why"][:1]:
-            pictures["why.svg"] = why_picture(example)
-        for part in ("share", "subtlety"):
-            if results["curves"][part]:
-                pictures[f"{part}.svg"] = curve(results["curves"][part], part)
+    data = sources.load(source, study.seed, subtlety=study.subtlety, small=study.small)
+    pictures = {"waveforms.svg": waveforms(data)}
+    for example in results["tables"]["why"][:1]:
+        pictures["why.svg"] = why_picture(example)
+    for part in ("share", "subtlety"):
+        if results["curves"][part]:
+            pictures[f"{part}.svg"] = curve(results["curves"][part], part)
     write_results(store.folder, results, f"Fault diagnosis: {study.data}", notes, parts, pictures)
     return results
 
