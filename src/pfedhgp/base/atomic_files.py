@@ -20,7 +20,7 @@ def beside(target: Path, suffix: str = "") -> Path:
 
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """A path to write to; it takes `target`'s place when the block ends well, and goes when it does not.
+    """A path to write to; it replaces `target` if the block succeeds, and is removed if it fails.
 
     >>> import tempfile
     >>> target = Path(tempfile.mkdtemp()) / "a.txt"
@@ -69,14 +69,14 @@ def write_new_folder(target: Path, files: Iterable[tuple[str, bytes]]) -> None:
 
 
 def numbered_folders(folder: Path) -> list[Path]:
-    """The folders in `folder` that have a number for a name, in order: written whole, one after another."""
+    """The folders in `folder` whose name is a number, in order."""
     if not folder.is_dir():
         return []
     return sorted(p for p in folder.iterdir() if p.name.isdigit() and p.is_dir())
 
 
 def exchange(fresh: Path, target: Path, spare: Path) -> Path:
-    """`fresh` takes `target`'s place in one step, and what was there has the path that is returned.
+    """`fresh` takes `target`'s place in one step. Returns where the old `target` is now.
 
     Linux can do this (renameat2). Elsewhere the old one is moved to `spare` first.
     """

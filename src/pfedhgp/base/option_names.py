@@ -38,7 +38,7 @@ def _option(name: str) -> str:
 
 @contextmanager
 def naming(names: Collection[str] | Mapping[str, str]) -> Iterator[None]:
-    """Refusals of what is done inside name options."""
+    """Rewrites errors of the block so that they name options."""
     try:
         yield
     except InputError as error:

@@ -61,7 +61,7 @@ class Progress:
             self._show(text)
 
     def step(self, done: int, total: int) -> None:
-        """How far the current phase is; preparing consists of several, and does not show each."""
+        """How far the current phase is. Preparing has several phases, and does not show each."""
         if self._last not in (None, PREPARING) and total > 1:
             self._step(done, total)
 
@@ -178,7 +178,7 @@ class _Clock:
         return done, pace * max(self.total - done, 0)
 
     def words(self, left: float | None, *, short: bool = False) -> str:
-        """The time left for rounds, and what comes then, which has no measure; `short`: its first part."""
+        """The time left for rounds, and what comes after them; if `short`, only the next step."""
         if left is None:
             return "time left unknown"
         most = f"at most {math.ceil(left)} s"

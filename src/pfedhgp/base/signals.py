@@ -38,7 +38,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def raise_pending_signal() -> None:
-    """Raises what a signal asked for and nobody heard."""
+    """Raises the exception of a signal that was lost."""
     if _came:
         raise _came[-1]
 

@@ -99,7 +99,7 @@ def train(job: FitJob, show: Any) -> FederatedGP:
 
 
 def _remove_left_over(note: Path) -> None:
-    """The rows that a killed `federate` could not take away."""
+    """Removes the rows that a killed `federate` left behind."""
     if not note.is_file():
         return
     left = Path(note.read_bytes().decode("utf-8", "surrogateescape"))

@@ -29,7 +29,7 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 
 def fit_options(command: Command) -> Command:
-    """The command with all these options, which it gets by name; None is not given."""
+    """Gives the command all these options. It gets them by name; None means not given."""
     own = inspect.signature(_of_the_command, eval_str=True).parameters.values()
     parameters = [*(_parameter(each) for each in SETTINGS if each.options), *map(_in_panel, own)]
     signature: Any = command

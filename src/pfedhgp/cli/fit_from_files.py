@@ -180,7 +180,7 @@ def _ingested(config: Config, tables: Sequence[Table]) -> Ingested:
 
 
 def _check_device(device: str) -> None:
-    """Says what is wrong in the command line's words, and before the work begins."""
+    """Refuses a device that JAX does not find, before the work begins."""
     from pfedhgp.base.numerics import has_device
 
     if not has_device(device):

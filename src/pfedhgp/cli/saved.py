@@ -12,7 +12,7 @@ from pfedhgp.model.run_folder import RunFolder
 
 
 def model_of(path: Path) -> Path:
-    """The model's folder: RUN itself, or HOME/model where a site's home is given."""
+    """The model's folder: RUN itself, or HOME/model if it is a site's home."""
     own = path / "model"
     marks = ("site.json", "flower", "lock")  # the last two are there before any message has come
     is_home = any((path / n).exists() for n in marks) and not (path / "spec.json").exists()

@@ -15,7 +15,7 @@ from pfedhgp.settings import config as configs
 from pfedhgp.settings.config import SETTINGS, Config
 
 NOT_COMPARED = ("out", "report", "datetimes")
-"""Settings that make no other model: where to, the report, and what the files show anyway."""
+"""Settings that do not change the model: the folder, the report, and what the files show anyway."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class StoppedRun:
         return RunRecord(configs.check(stored["config"]), stored["files"])
 
     def tidy(self) -> None:
-        """Takes away what was made for a run that never began."""
+        """Removes what was made for a run that never began."""
         if self.there:
             return
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -55,7 +55,7 @@ def client_names(table: Table, column: str) -> list[str]:
 
 
 def numbers(table: Table, column: str, *, missing: bool) -> np.ndarray:
-    """The column as float64; cells that are missing are NaN where that is allowed."""
+    """The column as float64; missing cells are NaN if they are allowed."""
     series = table.column(column)
     if series.dtype == pl.String:
         values = _parsed(table, column, series.str.strip_chars(), is_output=missing)
@@ -83,7 +83,7 @@ def _parsed(table: Table, column: str, text: pl.Series, *, is_output: bool) -> n
 
 
 def _problem(wrong: pl.Series, is_output: bool) -> str:
-    """What is the matter with text that should be numbers."""
+    """What is wrong with text that should be numbers."""
     if wrong.str.contains(EITHER).all():
         return (
             "a number with a comma: write 1234 where it is a thousands separator, 1.234 where it is a "
@@ -124,7 +124,7 @@ def kind_of(table: Table, column: str, datetime_format: str | None = None) -> st
 
 
 def has_zone(table: Table, column: InputColumn) -> bool | None:
-    """Whether a datetime column says its time zone; None where it has no rows."""
+    """Whether a datetime column has a time zone; None if it has no rows."""
     series = table.column(column.name)
     if not len(series):
         return None
@@ -181,7 +181,7 @@ def _with_format(table: Table, column: str, text: pl.Series, given: str) -> pl.S
 
 
 def _by_format(text: pl.Series, given: str) -> pl.Series:
-    """Null where a cell is of another format."""
+    """Null if a cell has another format."""
     try:
         return text.str.to_datetime(given, strict=False, time_unit="us")
     except pl.exceptions.PolarsError:

@@ -25,7 +25,7 @@ class InputColumn:
     format: str | None = None
 
     def shown(self, values: np.ndarray) -> np.ndarray:
-        """The model's numbers as people know them: UTC datetimes again where they came as such."""
+        """The model's numbers as people know them: those of a datetime become UTC datetimes again."""
         if self.kind != "datetime":
             return values
         return np.round(values * 1e6).astype("datetime64[us]")
@@ -40,7 +40,7 @@ class InputColumn:
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns that a model was fitted to, by name; `client` is None where each file is a client."""
+    """The columns that a model was fitted to, by name; `client` is None if each file is a client."""
 
     client: str | None
     inputs: tuple[InputColumn, ...]

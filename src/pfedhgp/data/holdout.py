@@ -136,9 +136,9 @@ def ledger(
 
 
 def checksum(client: Observations) -> str:
-    """Four digits that differ, but for one time in 65,536, when any cell does; not when rows are reordered.
+    """Four digits that change if any cell does (except once in 65,536), but not if rows are reordered.
 
-    With cycles the order counts, because theirs is the order in which they come.
+    With cycles the order counts: it is the order in which the cycles come.
     """
     content = np.concatenate([client.X, client.Y], axis=1) + 0.0  # −0 is 0
     content[np.isnan(content)] = np.nan  # one kind of NaN

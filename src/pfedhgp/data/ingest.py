@@ -132,7 +132,7 @@ def _texts(column: Any) -> np.ndarray:
 def _check_split(
     training: list[Observations], test: list[Observations], columns: Columns, holdout: Holdout
 ) -> None:
-    """What is left must be enough to fit to, and what is held out enough to test on."""
+    """Refuses a split that leaves too little to fit to or to test on."""
     given = f"{holdout.kind}:{holdout.fraction:g}"
     if not test:
         raise InputError(f"--holdout {given} leaves no row to test on: every client has only one")
@@ -150,7 +150,7 @@ def _check_split(
 
 
 def _tell(clients: list[Observations], columns: Columns) -> None:
-    """What was decided about clients of one row, missing cells and outputs that do not vary."""
+    """Warns of clients with one row, missing cells and constant outputs."""
     single = [client.name for client in clients if len(client.X) == 1]
     if single:
         others = f" and {len(single) - 1} more" if len(single) > 1 else ""
@@ -172,7 +172,7 @@ def _tell(clients: list[Observations], columns: Columns) -> None:
 
 
 def _varying(clients: list[Observations], columns: Columns) -> list[int]:
-    """Which inputs vary; the others are dropped, and named."""
+    """The inputs that vary; warns that the others are dropped."""
     X = np.concatenate([client.X for client in clients])
     varies = X.max(axis=0) > X.min(axis=0)
     if not varies.any():

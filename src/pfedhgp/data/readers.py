@@ -82,7 +82,7 @@ def read_observations(
 
 
 def find_files(paths: Sequence[str | Path]) -> list[Path]:
-    """The files that are named, and for a folder those in it that can be read, in order of their names."""
+    """The named files, and from a folder all files that can be read, sorted by name."""
     found: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
@@ -105,7 +105,7 @@ def find_files(paths: Sequence[str | Path]) -> list[Path]:
 
 
 def client_of(path: Path) -> str:
-    """A file's name without its suffix, which is the client where there is no client column."""
+    """A file's name without its suffix: the client, if there is no client column."""
     return path.name[: len(path.name) - len(_suffix(path))]
 
 
@@ -117,7 +117,7 @@ def _suffix(path: Path) -> str:
 def read_tables(
     paths: Sequence[str | Path], *, wanted: Iterable[str], delimiter: str | None = None
 ) -> list[Table]:
-    """The tables of all files; `wanted` columns help to find a wrong delimiter out."""
+    """The tables of all files; `wanted` columns help to notice a wrong delimiter."""
     names, files = list(wanted), find_files(paths)
     folders = {Path(path) for path in paths if Path(path).is_dir()}
     tables = []

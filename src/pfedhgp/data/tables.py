@@ -107,7 +107,7 @@ def numeric(values: Any, what: str, *, missing: bool) -> np.ndarray:
 
 
 def dimensions(values: Any) -> int:
-    """How many axes there are; 0 where rows differ in length, which `numeric` refuses."""
+    """The number of axes; 0 if rows differ in length, which `numeric` refuses."""
     try:
         return np.ndim(values)
     except ValueError:

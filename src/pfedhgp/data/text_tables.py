@@ -22,11 +22,11 @@ from pfedhgp.errors import InputError, warn
 DELIMITERS = {",": "','", ";": "';'", "\t": "tab", "|": "'|'"}
 LARGEST_FIELD = 1 << 30
 TOP = 60
-"""Lines in which a header is looked for that is not the first."""
+"""A header that is not the first line is looked for in so many lines."""
 
 
 class RepeatedColumn(InputError):
-    """The one refusal that quotes a header that nobody named: a row, where a file has no header."""
+    """An error that quotes a column that nobody asked for: a cell, if the file has no header."""
 
     def __init__(self, path: Path, column: str, times: int) -> None:
         super().__init__(f"{path}: column {column!r} is there {times} times: rename or remove one")
@@ -94,7 +94,7 @@ def _header(path: Path, content: str, delimiter: str) -> list[str]:
 def _check_header(
     path: Path, content: str, header: list[str], delimiter: str, wanted: list[str]
 ) -> None:
-    """Where columns are missing, says where they would have been found."""
+    """If columns are missing, says where they probably are."""
     found = {name.strip() for name in header}
     if all(name in found for name in wanted):
         return
@@ -140,7 +140,7 @@ def _check_first_lines(path: Path, content: str, delimiter: str, wanted: list[st
 
 
 def _by_command(path: Path, words: str) -> str:
-    """A command line that writes a mended copy beside whoever runs it."""
+    """A command line that writes a mended copy into the current folder."""
     name = shlex.quote(str(path))
     copy = shlex.quote(f"{path.name.split('.')[0] or 'table'}-mended.csv")
     if path.name.lower().endswith(".gz"):
@@ -281,7 +281,7 @@ _HANZI = re.compile(rb"(?:[\xa1-\xa9\xb0-\xf7][\xa1-\xfe])+")
 
 
 def with_zeros(data: bytes) -> str | None:
-    """UTF-16 or UTF-32 by iconv's name, where `data` is that; without a mark the order of bytes is in it.
+    """iconv's name for UTF-16 or UTF-32 text, with the order of bytes if there is no mark; None for others.
 
     >>> with_zeros("a,b\\n1,2\\n".encode("utf-32-be")), with_zeros(b"a,b\\n")
     ('UTF-32BE', None)
@@ -297,7 +297,7 @@ def with_zeros(data: bytes) -> str | None:
 
 
 def probable(data: bytes) -> tuple[str, str]:
-    """(for people, for iconv): GB18030 where all bytes beyond ASCII are pairs of its usual characters.
+    """(for people, for iconv): GB18030 if all bytes beyond ASCII are pairs of its usual characters.
 
     In a file of Western Europe such bytes mostly stand alone, between ASCII letters.
 

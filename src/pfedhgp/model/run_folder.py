@@ -133,7 +133,7 @@ def _put_in_place(fresh: Path, target: Path, names: Sequence[str]) -> Path | Non
 
 
 def _take_over(old: Path, target: Path, names: Sequence[str]) -> None:
-    """What stays and is not in the new folder yet moves there; the rest of the old one goes."""
+    """Moves files that stay, unless the new folder has them already, and removes the old folder."""
     for name in names:
         if os.path.lexists(old / name) and not os.path.lexists(target / name):
             os.rename(old / name, target / name)
@@ -192,7 +192,7 @@ class RunFolder:
             return content
 
     def refuse_strangers(self, expected: Iterable[str]) -> None:
-        """No arrays lie about that the spec does not list, and it lists just what a model has."""
+        """Refuses arrays that the spec does not list, and a spec that lists other files than a model has."""
         wanted = set(expected)
         with naming(self.path / SPEC):
             listed = set(self.spec["files"])
@@ -206,7 +206,7 @@ class RunFolder:
 
 
 def _spec_in(content: bytes) -> dict[str, Any]:
-    """spec.json's table; what was one, and cannot be read as one any more, is corrupted."""
+    """The content of spec.json. A file that was one, but can no longer be read, is corrupted."""
     was_one = all(word in content for word in (b'"sha256"', b'"files"'))
     try:
         spec = parse_json(content)

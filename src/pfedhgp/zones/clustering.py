@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pfedhgp.base.checks import whole
+from pfedhgp.base.checks import one_of, whole
 from pfedhgp.base.numerics import with_numerics
 from pfedhgp.errors import InputError, warn
 from pfedhgp.model.fitted import FittedModel
@@ -55,9 +55,7 @@ class ClusterSettings:
 
     def checked(self, clients: int) -> ClusterSettings:
         """The same settings, checked for this number of clients, with the default method filled in."""
-        if self.distance not in DISTANCES:
-            known = ", ".join(DISTANCES)
-            raise InputError(f"`distance` must be one of {known}, got {self.distance!r}")
+        one_of(*DISTANCES)(self.distance, "distance")
         if clients < 2:
             raise InputError(f"clustering needs at least two clients, the model has {clients}")
         if self.groups is not None and not 1 <= whole(1)(self.groups, "groups") <= clients:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from scipy.cluster.hierarchy import fcluster, leaves_list, linkage, optimal_leaf_ordering
 from scipy.spatial.distance import squareform
 
+from pfedhgp.base.checks import one_of
 from pfedhgp.errors import InputError
 
 METHODS = ("agglomerative", "average", "spectral")
@@ -23,8 +24,7 @@ DEFAULT_METHOD = {"function": "agglomerative", "operator": "spectral"}
 def group(squared: np.ndarray, count: int, method: str) -> np.ndarray:
     """Labels 0 … count − 1, numbered by the first client of each group."""
     n = len(squared)
-    if method not in METHODS:
-        raise InputError(f"`method` must be one of {', '.join(METHODS)}, got {method!r}")
+    one_of(*METHODS)(method, "method")
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or not 1 <= count <= n:
         raise InputError(f"`groups` must be a whole number from 1 to {n} (clients), got {count!r}")
     if count == 1:
@@ -68,8 +68,7 @@ def choose_count(squared: np.ndarray, method: str, choice: str) -> tuple[int, di
     With fewer than three clients there is nothing to choose from: one group, and no scores.
     """
     n = len(squared)
-    if choice not in CHOICES:
-        raise InputError(f"`choose` must be one of {', '.join(CHOICES)}, got {choice!r}")
+    one_of(*CHOICES)(choice, "choose")
     if n < 3:
         return 1, {}
     candidates = range(2, min(n - 1, 10) + 1)
