@@ -14,7 +14,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
@@ -123,6 +123,13 @@ def refusal_of(message: Message, name: str, code: str = "internal", *, audit: st
 # --------------------------------------------------------------------------------- at the server
 
 
+class Node(NamedTuple):
+    """A site's node in Flower, and when it connected."""
+
+    id: int
+    since: str
+
+
 @dataclass
 class GridLink:
     """The exchange's `Link` over Flower's Grid.
@@ -138,13 +145,13 @@ class GridLink:
     """The site of each registered public key."""
     clock: Callable[[], float] = time.monotonic
     most_bytes: int = 4096
-    pending: dict[str, tuple[str, int, str]] = field(default_factory=dict)
-    """By id of each message that awaits a reply: the site, its node, and when that node connected."""
+    pending: dict[str, tuple[str, Node]] = field(default_factory=dict)
+    """By id of each message that awaits a reply: the site and its node."""
     hellos: dict[str, int] = field(default_factory=dict)
     claimed: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._nodes: dict[str, tuple[int, str]] = {}
+        self._nodes: dict[str, Node] = {}
         self._looked = -REFRESH
         self._refused: set[int] = set()
         self._returned: list[str] = []
@@ -157,10 +164,10 @@ class GridLink:
         if node is None:
             return False
         self.pending = {key: about for key, about in self.pending.items() if about[0] != name}
-        found = self._send(to_records(request), node[0], lifetime, str(request.exchange))
+        found = self._send(to_records(request), node.id, lifetime, str(request.exchange))
         if found is None:
             return False
-        self.pending[found] = (name, *node)
+        self.pending[found] = (name, node)
         return True
 
     def pull(self) -> list[tuple[str, Envelope | Refused]]:
@@ -181,21 +188,21 @@ class GridLink:
         """Sites whose node connected again after it was asked, and so has lost the question."""
         present = self.nodes()
         names, self._returned = self._returned, []
-        for key, (name, node, since) in list(self.pending.items()):
-            if name in present and present[name] != (node, since):
+        for key, (name, node) in list(self.pending.items()):
+            if name in present and present[name] != node:
                 del self.pending[key]
                 names.append(name)
         return names
 
-    def nodes(self) -> dict[str, tuple[int, str]]:
-        """By site: its node and when that connected. Looked up again every REFRESH seconds."""
+    def nodes(self) -> dict[str, Node]:
+        """By site. Looked up again every REFRESH seconds."""
         if self.clock() - self._looked < REFRESH:
             return self._nodes
         self._looked = self.clock()
         nodes = list(self.grid.get_nodes())
         if self.keys is None:
             self._ask_names({node.node_id for node in nodes})
-        found: dict[str, tuple[int, str]] = {}
+        found: dict[str, Node] = {}
         for node in sorted(nodes, key=lambda node: node.registered_at):
             by_name, by_key = self.claimed.get, self.keys
             name = by_name(node.node_id) if by_key is None else by_key.get(bytes(node.public_key))
@@ -206,7 +213,7 @@ class GridLink:
                     self._refused.add(node.node_id)
                     log.warning("refused a second site with a name that is already taken")
                 continue
-            found[name] = (node.node_id, node.last_activated_at)
+            found[name] = Node(node.node_id, node.last_activated_at)
         self._nodes = found
         return found
 
