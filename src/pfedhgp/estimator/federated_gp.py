@@ -69,12 +69,8 @@ class FederatedGP(ModelSettings):
         return self
 
     def __repr__(self) -> str:
-        changed = (
-            f"{each.name}={getattr(self, each.name)!r}"
-            for each in MODEL_SETTINGS
-            if getattr(self, each.name) is not each.default
-            and getattr(self, each.name) != each.default
-        )
+        values = ((each, getattr(self, each.name)) for each in MODEL_SETTINGS)
+        changed = [f"{s.name}={v!r}" for s, v in values if v is not s.default and v != s.default]
         return f"FederatedGP({', '.join(changed)})"
 
     # fit --------------------------------------------------------------------------------------

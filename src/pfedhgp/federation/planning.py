@@ -110,12 +110,10 @@ def _kernel(given: Kernel | str) -> Kernel:
 
 def _local_kernel(settings: ModelSettings) -> Kernel:
     """The kernel that was given, or one of the shared kernel's form."""
-    if settings.local_kernel is not None:
-        return _kernel(settings.local_kernel)
-    if settings.local == "state-space":
-        return _kernel("matern32")
-    shared = settings.kernel
-    return _kernel(shared if isinstance(shared, str) else like_shared(shared))
+    given = settings.local_kernel
+    if given is None and settings.local == "state-space":
+        given = "matern32"
+    return like_shared(_kernel(settings.kernel)) if given is None else _kernel(given)
 
 
 def _warn_of_unused(settings: ModelSettings, inference: Inference) -> None:

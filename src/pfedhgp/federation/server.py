@@ -30,6 +30,8 @@ from pfedhgp.model.posterior import GlobalPosterior, Population
 from pfedhgp.model.spec import with_periods
 
 log = logging.getLogger("pfedhgp")
+COUNTERS = ("round", "exchanges", "attempt", "stop_asked", "present", "compared", "learn")
+"""Fields of `RunState` that a checkpoint keeps by their names."""
 
 
 class Server:
@@ -120,57 +122,48 @@ class Server:
         return record
 
     def state(self) -> State:
-        """The server's part of a checkpoint."""
-        return state_of(self.plan, self.run, self.current)
+        """The server's part of a checkpoint: all that the next exchange depends on, but for the plan."""
+        run, current = self.run, self.current
+        plain: dict[str, Any] = {
+            "plan": self.plan.to_json(),
+            "phase": self.phase,
+            **{name: getattr(run, name) for name in COUNTERS},
+            "history": run.history,
+        }
+        arrays: dict[str, np.ndarray] = {}
+        if run.counted is not None:
+            plain["clients"] = run.counted.clients
+            arrays |= below("census", run.counted.sums)
+        if (found := run.prepared) is not None:
+            arrays |= below("scaling", found.scaling.as_arrays())
+            plain["scales"] = found.scales.as_dict()
+            plain["shared_is_short"] = found.shared_is_short
+            plain["starts"] = [start.as_dict() for start in run.starts.values()]
+            optional = {"periods": found.periods, "crowd": found.crowd}
+            arrays |= {name: array for name, array in optional.items() if array is not None}
+            if found.cycles is not None:
+                arrays |= below("cycles", found.cycles.request())
+                plain["cycles"] = found.cycles.progress()
+        if isinstance(current, Rounds):
+            party = current.party.state()
+            arrays |= block_arrays("started", current.started) | below("trainer", party.arrays)
+            plain["trainer"] = dict(party.plain)
+            plain["chosen"], plain["turn"] = current.chosen, current.number
+        if (best := run.best) is not None:
+            kept = {"bound": best.bound, "attempt": best.attempt, "jitter": float(best.jitter)}
+            plain["best"] = kept
+            arrays |= block_arrays("best", best.shared.block)
+            moments = {"mean": best.shared.mean, "covariance": best.shared.covariance}
+            arrays |= below("best_moments", moments)
+            arrays |= below("population", {} if best.population is None else vars(best.population))
+        return State(arrays, plain)
 
     def restore(self, state: State) -> None:
         """Puts `state` back; refuses it if it was made with another plan."""
         self.run, self.current = restored(self.plan, state)
 
 
-# ----------------------------------------------- the state between two exchanges, for checkpoints
-
-COUNTERS = ("round", "exchanges", "attempt", "stop_asked", "present", "compared", "learn")
-"""Fields of `RunState` that a checkpoint keeps by their names."""
-
-
-def state_of(plan: Plan, run: RunState, current: Phase | None) -> State:
-    """Everything that the next exchange depends on, but for the plan itself."""
-    plain: dict[str, Any] = {
-        "plan": plan.to_json(),
-        "phase": None if current is None else current.kind,
-        **{name: getattr(run, name) for name in COUNTERS},
-        "history": run.history,
-    }
-    arrays: dict[str, np.ndarray] = {}
-    if run.counted is not None:
-        plain["clients"] = run.counted.clients
-        arrays |= below("census", run.counted.sums)
-    if (found := run.prepared) is not None:
-        arrays |= below("scaling", found.scaling.as_arrays())
-        plain["scales"], plain["shared_is_short"] = found.scales.as_dict(), found.shared_is_short
-        plain["starts"] = [start.as_dict() for start in run.starts.values()]
-        optional = {"periods": found.periods, "crowd": found.crowd}
-        arrays |= {name: array for name, array in optional.items() if array is not None}
-        if found.cycles is not None:
-            arrays |= below("cycles", found.cycles.request())
-            plain["cycles"] = found.cycles.progress()
-    if isinstance(current, Rounds):
-        party = current.party.state()
-        arrays |= block_arrays("started", current.started) | below("trainer", party.arrays)
-        plain["trainer"] = dict(party.plain)
-        plain["chosen"], plain["turn"] = current.chosen, current.number
-    if (best := run.best) is not None:
-        plain["best"] = {
-            "bound": best.bound,
-            "attempt": best.attempt,
-            "jitter": float(best.jitter),
-        }
-        arrays |= block_arrays("best", best.shared.block)
-        moments = {"mean": best.shared.mean, "covariance": best.shared.covariance}
-        arrays |= below("best_moments", moments)
-        arrays |= below("population", {} if best.population is None else vars(best.population))
-    return State(arrays, plain)
+# ------------------------------------------------------------ the state of a checkpoint, read back
 
 
 def restored(plan: Plan, state: State) -> tuple[RunState, Phase | None]:

@@ -243,12 +243,11 @@ def own_covariance(
 ) -> Float[Array, "U n m"]:
     """r(x, z) of each different kind of latent (see `Predictor.kinds`)."""
     p = predictor
-    parts = [_residual(p.shared, X, Z)]
     if p.states is not None and p.block is not None:
-        return jnp.concatenate([*parts, local_states.covariance(p.states, p.block, p.noise, X, Z)])
-    if p.known:
-        return jnp.concatenate([*parts, _residual(p.local, X, Z)])
-    return jnp.concatenate([*parts, prior_covariance(p, X, Z)])
+        own = local_states.covariance(p.states, p.block, p.noise, X, Z)
+    else:
+        own = _residual(p.local, X, Z) if p.known else prior_covariance(p, X, Z)
+    return jnp.concatenate([_residual(p.shared, X, Z), own])
 
 
 @batchable()

@@ -24,14 +24,11 @@ class Kernels:
 
     @staticmethod
     def of(config: Config) -> Kernels:
-        texts = {name: getattr(config, name) for name in KERNELS}
-        return Kernels(
-            {
-                name: kernel_text.parse(text, KERNELS[name].on_command_line)
-                for name, text in texts.items()
-                if text is not None
-            }
-        )
+        found = {}
+        for name, text in kernel_words(config).items():
+            if text is not None:
+                found[name] = kernel_text.parse(text, KERNELS[name].on_command_line)
+        return Kernels(found)
 
     def check(self, columns: Columns) -> None:
         """Inputs that they name exist, and units of time belong to datetimes."""
