@@ -67,7 +67,10 @@ class Batchable:
         if kwargs or _traced(args):  # the options are for what is compiled by itself
             return self.alone(*args, **kwargs)
         if self.host and on_host():
-            return self.function(*on_numpy(args))
+            with np.errstate(
+                all="ignore"
+            ):  # NaN and infinities come back as from JAX, without a warning
+                return self.function(*on_numpy(args))
         if scheduler is not None:
             return scheduler.call(self, args)
         if self.options and _numbers(args[self.static :]) <= SMALL:

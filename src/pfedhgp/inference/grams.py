@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from pfedhgp.base.arrays_of import namespace
 from pfedhgp.gp.features import Basis
 from pfedhgp.gp.kernels import Kernel
 from pfedhgp.gp.linalg import LOG_2PI
@@ -59,7 +60,8 @@ class Grams(eqx.Module):
 
 def residual_of(shared_residual: Float[Array, "R Q Q"], B: Float[Array, "Q r"]) -> Array:
     """Σ_n,q res/σ² of a layer on the shared basis with loadings B: Σ_r b_rᵀ (Σ_n res_r(n) P_n) b_r."""
-    return jnp.einsum("qr,rqp,pr->", B, shared_residual[: B.shape[1]], B)
+    R = shared_residual[: B.shape[1]]
+    return namespace(R, B).einsum("qr,rqp,pr->", B, R, B)
 
 
 def accumulate(rows: Rows, design: Design, *, unloaded: bool = False, chunk: int = 1024) -> Grams:

@@ -105,7 +105,6 @@ def _local_factors(blocks: ClientBlock, jitter: Any) -> tuple[Any, Any]:
     return np.array(gram), np.array(factor)
 
 
-@np.errstate(all="ignore")
 def _finite(block: GlobalBlock | ClientBlock, jitter: Array) -> tuple[Array, Array]:
     """Whether the kernel matrix, and its factor, are finite."""
     basis = block.basis(jitter)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Float
 
-from pfedhgp.base.arrays_of import Array
+from pfedhgp.base.arrays_of import Array, namespace
 from pfedhgp.gp import linalg
 from pfedhgp.gp.features import Basis
 from pfedhgp.gp.linalg import Moments
@@ -106,8 +106,8 @@ def population_of(
     (T − 1)/T of their covariance P; and its own error is that mean's, P/T.
     """
     if structure.tied:
-        power, division = deviation / clients, jnp.zeros_like(deviation)
+        power, division = deviation / clients, namespace(deviation).zeros_like(deviation)
     else:
-        power = deviation / jnp.maximum(clients - 1.0, 1.0)
+        power = deviation / namespace(clients).maximum(clients - 1.0, 1.0)
         division = power / clients
     return Population(power, local / clients, noise / clients, clients, division)

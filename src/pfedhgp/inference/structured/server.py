@@ -5,17 +5,18 @@ The step is the exact maximum over B_g, a Newton step in θ_g inside a trust reg
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from pfedhgp.base.batching import batchable
+from pfedhgp.base.arrays_of import namespace
+from pfedhgp.base.batching import batchable, on_host, on_numpy
 from pfedhgp.gp import linalg
-from pfedhgp.inference import lbfgs
+from pfedhgp.gp.kernel_adjoints import has_adjoints
+from pfedhgp.inference import host_lbfgs, lbfgs
 from pfedhgp.inference.arrays import (
     State,
     block_arrays,
@@ -28,6 +29,7 @@ from pfedhgp.inference.grams import residual_of
 from pfedhgp.inference.jitter import expect_finite, sufficient_jitter
 from pfedhgp.inference.own_weights import population_of
 from pfedhgp.inference.protocols import Arrays
+from pfedhgp.inference.structured import surrogate_adjoints
 from pfedhgp.inference.structured.bound import GlobalEvidence, Statistics
 from pfedhgp.inference.structured.surrogate import Surrogate
 from pfedhgp.model.blocks import GlobalBlock, Structure, theta_of, with_theta
@@ -40,11 +42,13 @@ if TYPE_CHECKING:
 
 LOADINGS_EVALUATIONS = 60
 """Most evaluations in the search for B_g, in each of the server's steps."""
+SETTLED = 1e-9
+"""In NumPy the search for B_g ends when two steps in a row gained less than this, in nats."""
 USUAL_NOISE, USUAL_WEIGHT = 0.01, 4.0
 """The noise expected before any client has replied, in scaled units, and how many clients that counts for."""
 
 
-@batchable(static=2, effort="low")
+@batchable(static=2, effort="low", host=True)
 def improve(
     structure: Structure,
     learn_shared: bool,
@@ -54,22 +58,37 @@ def improve(
     jitter: Array,
 ) -> tuple[GlobalBlock, Array]:
     """The next block and the gain that the model of the bound promises; radius 0 freezes θ_g."""
-    block = surrogate.block
-    new, gain = block, jnp.zeros(())
-    if learn_shared:
+    new = surrogate.block
+    gain: Any = np.float64(0.0)
+    if learn_shared and not (namespace(radius) is np and radius == 0.0):
         new, gain = _moved(structure, surrogate, anchor, radius, jitter)
     if structure.tied:
         return new, gain
+    loadings, more = _best_loadings(structure, surrogate)
+    return replace(new, loadings=loadings), gain + more
+
+
+def _best_loadings(structure: Structure, surrogate: Surrogate) -> tuple[Array, Array]:
+    """argmax over B of F(θ₀, B) − ½|B|², and what it gains."""
+    B = surrogate.block.loadings
+    start = B.reshape(-1)
+    if namespace(surrogate.sums.U, B) is np:
+        batch = host_lbfgs.minimize(
+            surrogate_adjoints.loadings_objective(surrogate),
+            start[None],
+            evaluations=LOADINGS_EVALUATIONS,
+            movable=np.ones(start.size),
+            settled=SETTLED,
+        )
+        return batch.x[0].reshape(B.shape), batch.first_value[0] - batch.value[0]
 
     def objective(z: Array) -> Array:
-        return 0.5 * jnp.sum(z**2) - surrogate.elbo(structure, z.reshape(block.loadings.shape))
+        return 0.5 * jnp.sum(z**2) - surrogate.elbo(structure, z.reshape(B.shape))
 
-    start = block.loadings.reshape(-1)
     found = lbfgs.minimize(
         objective, start, evaluations=LOADINGS_EVALUATIONS, movable=jnp.ones_like(start)
     )
-    new = eqx.tree_at(lambda b: b.loadings, new, found.x.reshape(block.loadings.shape))
-    return new, gain + found.first_value - found.value
+    return found.x.reshape(B.shape), found.first_value - found.value
 
 
 def _moved(
@@ -77,22 +96,33 @@ def _moved(
 ) -> tuple[GlobalBlock, Array]:
     """A Newton step in θ_g."""
     block = surrogate.block
-    gradient, hessian = surrogate.derivatives(structure, jitter)
     theta = theta_of(structure, block)
+    xp = namespace(theta, surrogate.sums.U)
+    gradient: Any
+    hessian: Any
+    if xp is not np:
+        gradient, hessian = surrogate.derivatives(structure, jitter)
+    elif has_adjoints(block.kernels):
+        gradient, hessian = surrogate_adjoints.derivatives(structure, surrogate, jitter)
+    else:
+        gradient, hessian = on_numpy(_derivatives(structure, surrogate, jitter))
     gradient = gradient - 0.25 * (theta - anchor)
-    hessian = hessian - 0.25 * jnp.eye(theta.shape[0], dtype=theta.dtype)
+    hessian = hessian - 0.25 * xp.eye(theta.shape[0], dtype=theta.dtype)
     delta, gain = newton_in_box(gradient, hessian, radius)
     return with_theta(structure, block, theta + delta), gain
 
 
 def newton_in_box(gradient: Array, hessian: Array, radius: Array) -> tuple[Array, Array]:
     """argmax of gᵀΔ + ½ΔᵀHΔ with H made negative definite, and the whole step shortened into |Δ| ≤ radius."""
-    values, vectors = jnp.linalg.eigh(0.5 * (hessian + hessian.T))
-    concave = -jnp.maximum(jnp.abs(values), 1e-6)
+    xp = namespace(gradient, hessian)
+    if xp is np and not np.isfinite(hessian).all():  # NumPy's eigh would raise an error
+        return np.nan * gradient, gradient @ gradient * np.nan
+    values, vectors = xp.linalg.eigh(0.5 * (hessian + hessian.T))
+    concave = -xp.maximum(xp.abs(values), 1e-6)
     delta = -vectors @ ((vectors.T @ gradient) / concave)
-    largest = jnp.max(jnp.abs(delta), initial=0.0)
-    delta = delta * jnp.minimum(1.0, radius / jnp.maximum(largest, 1e-300))
-    return delta, jnp.dot(gradient, delta) + 0.5 * jnp.dot(delta, hessian @ delta)
+    largest = xp.max(xp.abs(delta), initial=0.0)
+    delta = delta * xp.minimum(1.0, radius / xp.maximum(largest, 1e-300))
+    return delta, gradient @ delta + 0.5 * delta @ (hessian @ delta)
 
 
 def scale_of_deviations(power: Array, count: Array) -> Array:
@@ -109,11 +139,11 @@ class StructuredServer:
 
     def __init__(self, settings: Structured, spec: Spec, block: GlobalBlock) -> None:
         self.settings, self.spec = settings, spec
-        self.block = block
+        self.block = block = on_numpy(block) if on_host() else block
         self.jitter = sufficient_jitter(block, settings.jitter)
         self.anchor = theta_of(spec.structure, block)
         size = block.loadings.shape[1] * block.inputs.shape[0]
-        self.J, self.h = jnp.zeros((size, size)), jnp.zeros(size)
+        self.J, self.h = np.zeros((size, size)), np.zeros(size)
         self.round = 0
         self.radius = settings.radius
         self.before: GlobalBlock | None = None
@@ -169,12 +199,12 @@ class StructuredServer:
             new = with_theta(structure, new, theta_of(structure, self.before))
         if self.spec.deviation and not structure.tied:
             entries = total.sums.clients * self.block.loadings.size
-            phi = scale_of_deviations(jnp.trace(total.sums.deviation_power), entries)
-            new = eqx.tree_at(lambda b: b.phi, new, phi)
+            phi = scale_of_deviations(np.trace(total.sums.deviation_power), entries)
+            new = replace(new, phi=np.asarray(phi))
         if inputs is None and total.sums.d_inputs is not None and moving:
             inputs = self._moved_inputs(np.asarray(total.sums.d_inputs))
         if inputs is not None:
-            new = eqx.tree_at(lambda b: b.inputs, new, jnp.asarray(inputs))
+            new = replace(new, inputs=np.asarray(inputs))
         expect_finite("the server's step", new, matrix="the global block")
         self.jitter = sufficient_jitter(new, self.jitter)
         self.before, self.block = self.block, new
@@ -216,7 +246,7 @@ class StructuredServer:
         count = max(float(sums.clients), 1.0)
         of_global = residual_of(sums.shared_residual, B)
         typical = sums.deviation_power / (count * max(B.shape[1], 1))
-        of_deviation = jnp.einsum("rqp,qp->", sums.shared_residual, typical)
+        of_deviation = np.einsum("rqp,qp->", sums.shared_residual, typical)
         return 0.5 * float(of_global + of_deviation) / count
 
     def population(self) -> Population:
@@ -248,7 +278,7 @@ class StructuredServer:
         block = block_of(state, "block", like)
         assert block is not None
         self.block, self.before = block, block_of(state, "before", like)
-        self.anchor, self.J, self.h = (jnp.asarray(state.array(n)) for n in ("anchor", "J", "h"))
+        self.anchor, self.J, self.h = (np.asarray(state.array(n)) for n in ("anchor", "J", "h"))
         self.bounds = state.array("bounds").tolist()
         self.noise = state.array("noise")
         self.jitter, self.radius = float(state.plain["jitter"]), float(state.plain["radius"])
@@ -280,15 +310,20 @@ def usual_noise(sums: Statistics) -> np.ndarray:
 
 
 @batchable(static=1)
-def _elbo(structure: Structure, total: Surrogate, loadings: jax.Array) -> jax.Array:
+def _derivatives(structure: Structure, surrogate: Surrogate, jitter: Array) -> tuple[Array, Array]:
+    return surrogate.derivatives(structure, jitter)
+
+
+@batchable(static=1, host=True)
+def _elbo(structure: Structure, total: Surrogate, loadings: Array) -> Array:
     return total.elbo(structure, loadings)
 
 
-@batchable(static=1)
+@batchable(static=1, host=True)
 def _carried(
     structure: Structure, total: Surrogate, block: GlobalBlock, jitter: float
 ) -> GlobalEvidence:
     return total.carried(structure, block, jitter)
 
 
-_moments = batchable()(linalg.posterior_moments)
+_moments = batchable(host=True)(linalg.posterior_moments)
