@@ -1,7 +1,7 @@
 """A predictor at some inputs: marginals, covariances and draws in the data's own units.
 
-Rows go through in chunks of a few sizes (powers of two, the last one padded), so that a function is
-compiled once per size and memory does not grow with the rows, but for joint covariances and draws.
+Rows go through in chunks, so that memory does not grow with them, but for joint covariances and draws. Chunks
+of a few sizes (powers of two, the last one padded) go to functions that are compiled once per size.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, get_args
 import numpy as np
 import numpy.typing as npt
 
+from pfedhgp.base.batching import on_host
 from pfedhgp.base.checks import one_of
 from pfedhgp.base.numerics import numerics, on_device, with_numerics
 from pfedhgp.model.cycle_layer import CycleLayer
@@ -296,7 +297,7 @@ class AtInputs:
             yield rows, half * self.spread[None, :, None]
 
     def pieces(self, function: Any) -> Iterator[tuple[slice, tuple[FloatArray, ...]]]:
-        """`function` of each chunk of rows; the last is padded, so that nothing recompiles."""
+        """`function` of each chunk of rows."""
         for rows, X in self._chunks():
             used = rows.stop - rows.start
             yield rows, tuple(np.asarray(out)[:used] for out in function(self.predictor, X))
@@ -309,10 +310,11 @@ class AtInputs:
                 yield one, two, own[:, : one.stop - one.start, : two.stop - two.start]
 
     def _chunks(self) -> Iterator[tuple[slice, FloatArray]]:
+        compiled = not on_host() or self.predictor.partly_compiled
         for start in range(0, len(self.X), self.chunk):
             X = self.X[start : start + self.chunk]
-            pad = np.repeat(X[-1:], self.chunk - len(X), axis=0)
-            yield slice(start, start + len(X)), np.concatenate([X, pad])
+            rows, missing = slice(start, start + len(X)), self.chunk - len(X)
+            yield rows, np.pad(X, ((0, missing), (0, 0)), mode="edge") if compiled else X
 
 
 def _of_layer(slopes: FloatArray, name: str) -> FloatArray:

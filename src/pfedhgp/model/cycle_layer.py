@@ -13,15 +13,15 @@ on a fixed basis a_e, so that every form of the residual is a Ψ, and none leave
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 
 from pfedhgp.base.choices import FORMS
 from pfedhgp.gp.features import Basis
-from pfedhgp.gp.kernels import Matern52, stack
+from pfedhgp.gp.kernels import Matern52
 
 BASIS_JITTER = 1e-8
 NOISE_FLOOR = 2e-8
@@ -57,7 +57,7 @@ class CycleBasis:
 
     def features(self, X: Any) -> np.ndarray:
         """a_e(x) at the rows of X, (M, n)."""
-        return np.asarray(_features(self.inputs, self.lengthscale, np.asarray(X, np.float64)))
+        return np.asarray(self._built.features(np.asarray(X, np.float64))[0])
 
     def weights_covariance(self, K: Any) -> np.ndarray:
         """L⁻¹ K L⁻ᵀ: what covariance K of the values at Z_e is for the weights."""
@@ -67,7 +67,12 @@ class CycleBasis:
     @property
     def factor(self) -> np.ndarray:
         """L"""
-        return np.asarray(_factor(self.inputs, self.lengthscale))
+        return np.asarray(self._built.factor[0])
+
+    @functools.cached_property
+    def _built(self) -> Basis:
+        kernels = Matern52(np.asarray(self.lengthscale, np.float64)[None])
+        return Basis.build(kernels, np.asarray(self.inputs, np.float64), BASIS_JITTER)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,17 +128,3 @@ def check_layer(layer: CycleLayer, outputs: int, inputs: int) -> None:
         raise ValueError(
             "cycles.factor does not fit the form: white has no columns, others have some"
         )
-
-
-@jax.jit
-def _features(inputs: jax.Array, lengthscale: jax.Array, X: jax.Array) -> jax.Array:
-    return _built(inputs, lengthscale).features(X)[0]
-
-
-@jax.jit
-def _factor(inputs: jax.Array, lengthscale: jax.Array) -> jax.Array:
-    return _built(inputs, lengthscale).factor[0]
-
-
-def _built(inputs: jax.Array, lengthscale: jax.Array) -> Basis:
-    return Basis.build(stack([Matern52(lengthscale)]), inputs, BASIS_JITTER)

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from pfedhgp.base.batching import batchable
 from pfedhgp.gp import state_space
 from pfedhgp.gp.features import Basis
 from pfedhgp.gp.kernels import Kernel
@@ -23,6 +24,7 @@ COLUMNS = 128
 """Columns that are smoothed at a time: each takes memory for every time of the series."""
 
 
+@batchable(effort="low")
 def latents(
     states: LocalStates,
     block: ClientBlock,
@@ -98,6 +100,7 @@ def _smoothed_at(
     return jnp.moveaxis(found, 0, 1).reshape(where.shape[0], blocks * width)[:, :k]
 
 
+@batchable()
 def covariance(
     states: LocalStates,
     block: ClientBlock,

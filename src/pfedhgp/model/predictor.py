@@ -10,24 +10,30 @@ D S Dᵀ + H*_c W⁻¹ H*_cᵀ + R*, D = H*_g − H*_c G, in factors: PSD by con
 Where a client's parameters were averaged, its layers also tilt with them: f(x) gains tilt(x) e, e ~ N(0, I),
 which does not follow from the latents alone, because loadings are among the parameters.
 
+All of it runs in NumPy on a CPU, and compiled on other devices. Only a state-space local layer and tangents
+that are derivatives are compiled everywhere.
+
 An unseen client has the global layer's posterior, and latents that nothing is known of: T = 0, and
 r is their prior.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Generic, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
-from pfedhgp.base.batching import batchable
+from pfedhgp.base.arrays_of import Array, namespace
+from pfedhgp.base.batching import batchable, on_numpy
+from pfedhgp.base.trees import ravel
 from pfedhgp.errors import NonFiniteError, NumericsError
 from pfedhgp.gp.features import Basis
+from pfedhgp.gp.linalg import diagonal_matrix
 from pfedhgp.model import local_states
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, deviation_loadings
 from pfedhgp.model.fitted import FittedModel
@@ -87,6 +93,12 @@ class Predictor(eqx.Module):
         return (*range(g), *[g] * d, *[g + 1] * l)
 
     @property
+    def partly_compiled(self) -> bool:
+        """Whether the host, too, compiles a part: a state-space local layer, or tangents without a middle."""
+        slopes = self.tangents is not None and self.tangents.middle is None
+        return self.states is not None or slopes
+
+    @property
     def floats_per_row(self) -> int:
         """About how many numbers `moments` holds for one row."""
         g, d, l = self.counts
@@ -97,9 +109,9 @@ class Predictor(eqx.Module):
     @staticmethod
     def build(model: FittedModel, client: str) -> Predictor:
         """For a client of the model, or for one that it has not seen."""
-        posterior, shared = model.clients.get(client), model.shared
-        B_g, m = np.asarray(shared.block.loadings), np.asarray(shared.mean)
-        S_half = psd_factor(np.asarray(shared.covariance))
+        posterior, shared = model.clients.get(client), on_numpy(model.shared)
+        B_g, m = shared.block.loadings, shared.mean
+        S_half = psd_factor(shared.covariance)
         basis = _basis(shared.block, model.jitter, None) if B_g.shape[1] else None
         if posterior is None:
             population = model.population
@@ -107,19 +119,18 @@ class Predictor(eqx.Module):
                 shared=basis,
                 local=None,
                 loadings=ByLayer(
-                    jnp.asarray(B_g),
-                    _columns(population.deviation_power),
-                    _columns(population.local_power),
+                    B_g, _columns(population.deviation_power), _columns(population.local_power)
                 ),
-                noise=jnp.asarray(population.noise),
-                mean=jnp.asarray(m),
-                half_shared=jnp.asarray(S_half),
-                half_own=jnp.zeros((0, 0)),
+                noise=np.asarray(population.noise),
+                mean=m,
+                half_shared=S_half,
+                half_own=np.zeros((0, 0)),
                 known=False,
             )
-        block, G = posterior.block, np.asarray(posterior.G)
+        posterior = on_numpy(posterior)
+        block, G = posterior.block, posterior.G
         if posterior.shared_mean is not None:
-            m, S = (np.asarray(part) for part in posterior.view(shared))
+            m, S = posterior.view(shared)
             S_half = psd_factor(S)
         averaged = posterior.tangents is not None
         B_d = deviation_loadings(model.structure, shared.block, block)
@@ -129,46 +140,46 @@ class Predictor(eqx.Module):
         return Predictor(
             shared=basis,
             local=own,
-            loadings=ByLayer(*(jnp.asarray(B) for B in (B_g, B_d, block.loadings))),
-            noise=jnp.asarray(block.noise.covariance(model.outputs)),
-            mean=jnp.asarray(np.concatenate([m, np.asarray(posterior.offset) - G @ m])),
-            half_shared=jnp.asarray(np.concatenate([S_half, -G @ S_half])),
-            half_own=jnp.asarray(psd_factor(np.asarray(posterior.covariance))),
+            loadings=ByLayer(B_g, B_d, block.loadings),
+            noise=block.noise.covariance(model.outputs),
+            mean=np.concatenate([m, posterior.offset - G @ m]),
+            half_shared=np.concatenate([S_half, -G @ S_half]),
+            half_own=psd_factor(posterior.covariance),
             known=True,
             block=block if averaged or exact else None,
-            jitter=jnp.asarray(np.float64(model.jitter_of(client))) if averaged else None,
+            jitter=np.float64(model.jitter_of(client)) if averaged else None,
             tangents=posterior.tangents,
             states=posterior.states,
         )
 
 
-@batchable()
+@batchable(host=True)
 def latents(predictor: Predictor, X: Float[Array, "n d"]) -> Latents:
     """m(x), T(x) in its two parts, and r(x, x)."""
-    p = predictor
+    p, xp = predictor, namespace(X)
     g, d, _ = p.counts
     n, rows = X.shape[0], p.mean.shape[0]
     A_g, res_g = _features(p.shared, X)
-    columns = jnp.concatenate([p.mean[:, None], p.half_shared], axis=1)
+    columns = xp.concatenate([p.mean[:, None], p.half_shared], axis=1)
     if not p.known:
         prior = p.slices["total"].stop - g
         out = _project(A_g, columns)
-        moments = jnp.concatenate([out, jnp.zeros((n, prior, out.shape[2]), X.dtype)], axis=1)
-        spread = jnp.concatenate([res_g.T, jnp.ones((n, prior), X.dtype)], axis=1)
-        own = jnp.zeros((n, prior, 0), X.dtype)
+        moments = xp.concatenate([out, xp.zeros((n, prior, out.shape[2]), X.dtype)], axis=1)
+        spread = xp.concatenate([res_g.T, xp.ones((n, prior), X.dtype)], axis=1)
+        own = xp.zeros((n, prior, 0), X.dtype)
         return Latents(moments[:, :, 0], moments[:, :, 1:], own, spread)
     A_l, res_l = _features(p.local, X)
     size = A_g.shape[1]
     parts, cut = (A_g, A_g[:d], A_l), (g * size, (g + d) * size, rows)
     starts = (0, *cut[:2])
-    moments = jnp.concatenate(
+    moments = xp.concatenate(
         [_project(A, columns[a:b]) for A, a, b in zip(parts, starts, cut, strict=True)], axis=1
     )
     own_cut = d * size
-    own = jnp.concatenate(
+    own = xp.concatenate(
         [_project(A_g[:d], p.half_own[:own_cut]), _project(A_l, p.half_own[own_cut:])], axis=1
     )
-    spread = jnp.concatenate([res_g, res_g[:d], res_l]).T
+    spread = xp.concatenate([res_g, res_g[:d], res_l]).T
     found = Latents(moments[:, :, 0], moments[:, :, 1:], own, spread)
     if p.states is None or p.block is None or p.shared is None:
         return found
@@ -176,68 +187,94 @@ def latents(predictor: Predictor, X: Float[Array, "n d"]) -> Latents:
     local = local_states.latents(
         p.states, p.block, p.noise, p.shared, B_g, B_dev, p.half_shared, p.half_own, X
     )
-    return Latents(*(jnp.concatenate(pair, axis=1) for pair in zip(found, local, strict=True)))
+    return Latents(*(xp.concatenate(pair, axis=1) for pair in zip(found, local, strict=True)))
 
 
-@batchable(effort="low")
+@batchable(effort="low", host=True)
 def moments(
     predictor: Predictor, X: Float[Array, "n d"]
 ) -> tuple[Float[Array, "n L"], Float[Array, "n L L"]]:
     """Mean and covariance of the latents at each row on its own."""
     mean, T, T_own, spread = latents(predictor, X)
-    g = predictor.counts.shared
-    V = jnp.einsum("nak,nbk->nab", T, T)
-    V = V.at[:, g:, g:].add(jnp.einsum("nak,nbk->nab", T_own, T_own))
-    eye = jnp.eye(V.shape[1], dtype=V.dtype)
-    return mean, V + eye[None] * spread[:, :, None]
+    xp, g = namespace(X), predictor.counts.shared
+    own = T_own @ xp.swapaxes(T_own, 1, 2)
+    V = T @ xp.swapaxes(T, 1, 2) + xp.pad(own, ((0, 0), (g, 0), (g, 0)))
+    return mean, V + diagonal_matrix(spread)
 
 
-@batchable(effort="low")
+@batchable(effort="low", host=True)
 def tilt(predictor: Predictor, X: Float[Array, "n d"]) -> Float[Array, "n 3 Q P"]:
     """What one standard deviation of each e does to the three layers at each row, in scaled units.
 
     Half the difference between both ends (see `Tangents`); no columns where nothing was averaged.
     """
-    p = predictor
-    outputs = p.noise.shape[0]
-    if p.tangents is None or p.block is None or p.jitter is None:
-        return jnp.zeros((X.shape[0], 3, outputs, 0), X.dtype)
-    t, block, jitter = p.tangents, p.block, p.jitter
-    A_g, _ = _features(p.shared, X)
-    B_g, B_dev, B_loc = p.loadings
+    p, t, xp = predictor, predictor.tangents, namespace(X)
+    if t is None or p.block is None:
+        return xp.zeros((X.shape[0], 3, p.noise.shape[0], 0), X.dtype)
+    if t.middle is None:
+        return on_numpy(_derivative(p, X)) if xp is np else _derivative(p, X)
+    point, A_g = _point(p), _features(p.shared, X)[0]
 
-    flat, unravel = ravel_pytree(block.kernels)
+    def along(half: Moved, middle: Moved) -> Array:
+        ends = (
+            xp.stack([a + m + h, a + m - h]) for a, m, h in zip(point, middle, half, strict=True)
+        )
+        upper, lower = _layers(p, A_g, X, Moved(*ends))
+        return 0.5 * (upper - lower)
+
+    if xp is np:  # one direction at a time in both libraries: each has features of its own
+        columns = np.stack([along(*pair) for pair in zip(_each(t.moved), _each(t.middle.moved))])
+    else:
+        columns = jax.lax.map(lambda pair: along(*pair), (t.moved, t.middle.moved))
+    return xp.moveaxis(columns, (0, -1), (-1, 0))
+
+
+@batchable(effort="low")
+def _derivative(predictor: Predictor, X: Float[Array, "n d"]) -> Float[Array, "n 3 Q P"]:
+    """`tilt` by files of earlier versions, whose tangents are derivatives."""
+    p = predictor
+    assert p.tangents is not None
+    A_g = _features(p.shared, X)[0]
 
     def layers(at: Moved) -> Array:
-        A_l = jnp.zeros((0, 0, X.shape[0]), X.dtype)
-        if p.local is not None:
-            A_l = Basis.build(unravel(at.kernels), block.inputs, jitter, block.active).features(X)
-        parts = ((A_g, B_g), (A_g[: B_dev.shape[1]], at.deviation), (A_l, at.loadings))
-        out, start = [], 0
-        for A, B in parts:
-            stop = start + A.shape[0] * A.shape[1]
-            out.append(_project(A, at.weights[start:stop, None])[:, :, 0] @ B.T)
-            start = stop
-        return jnp.stack(out, axis=1)
+        return _layers(p, A_g, X, Moved(*(part[None] for part in at)))[0]
 
-    point = Moved(flat, B_dev, B_loc, p.mean)
-    signs = jnp.array([1.0, -1.0], X.dtype)
+    def along(half: Moved) -> Array:
+        return jax.jvp(layers, (_point(p),), (half,))[1]
 
-    def along(half: Moved, middle: Moved | None) -> Array:
-        if middle is None:
-            return jax.jvp(layers, (point,), (half,))[1]
-        halfway = jax.tree.map(jnp.add, point, middle)
-        ends = jax.vmap(
-            lambda sign: layers(jax.tree.map(lambda at, h: at + sign * h, halfway, half))
-        )(signs)
-        return 0.5 * (ends[0] - ends[1])
-
-    middles = None if t.middle is None else t.middle.moved
-    columns = jax.lax.map(lambda pair: along(*pair), (t.moved, middles))
-    return jnp.moveaxis(columns, 0, -1)
+    return jnp.moveaxis(jax.lax.map(along, p.tangents.moved), (0, -1), (-1, 0))
 
 
-@batchable()
+def _point(p: Predictor) -> Moved:
+    """What predictions are made of at the mean parameters."""
+    assert p.block is not None
+    return Moved(ravel(p.block.kernels)[0], p.loadings.deviation, p.loadings.local, p.mean)
+
+
+def _layers(
+    p: Predictor, A_g: Float[Array, "R M n"], X: Float[Array, "n d"], at: Moved
+) -> Float[Array, "e 3 Q n"]:
+    """The three layers' means at some parameters, which have a leading axis."""
+    block, xp = p.block, namespace(X, at.weights)
+    assert block is not None
+    A_l = xp.zeros((1, 0, 0, X.shape[0]), X.dtype)
+    if p.local is not None:
+        kernels = ravel(block.kernels)[1](at.kernels)
+        inputs, active = block.inputs[None, None], block.active[None, None]
+        A_l = Basis.build(kernels, inputs, p.jitter, active).features(X[None, None])
+    B_g = p.loadings.shared
+    parts = ((A_g, B_g), (A_g[: at.deviation.shape[-1]], at.deviation), (A_l, at.loadings))
+    out, start = [], 0
+    for A, B in parts:
+        count, size = A.shape[-3:-1]
+        stop = start + count * size
+        weights = at.weights[:, start:stop].reshape(len(at.weights), count, 1, size)
+        out.append(B @ (weights @ A)[:, :, 0])
+        start = stop
+    return xp.stack(out, axis=1)
+
+
+@batchable(host=True)
 def own_covariance(
     predictor: Predictor, X: Float[Array, "n d"], Z: Float[Array, "m d"]
 ) -> Float[Array, "U n m"]:
@@ -247,19 +284,20 @@ def own_covariance(
         own = local_states.covariance(p.states, p.block, p.noise, X, Z)
     else:
         own = _residual(p.local, X, Z) if p.known else prior_covariance(p, X, Z)
-    return jnp.concatenate([_residual(p.shared, X, Z), own])
+    return namespace(X).concatenate([_residual(p.shared, X, Z), own])
 
 
-@batchable()
+@batchable(host=True)
 def prior_covariance(
     predictor: Predictor, X: Float[Array, "n d"], Z: Float[Array, "m d"]
 ) -> Float[Array, "2 n m"]:
     """k(x, z) of a deviation and of a local function that nothing is known of, as for an unseen client."""
-    same = jnp.all(X[:, None, :] == Z[None, :, :], axis=2).astype(X.dtype)
-    shared = (
-        same if predictor.shared is None else jnp.mean(_kernels(predictor.shared, X, Z), axis=0)
-    )
-    return jnp.stack([shared, same])
+    xp = namespace(X)
+    same = xp.all(X[:, None, :] == Z[None, :, :], axis=2).astype(X.dtype)
+    shared = same
+    if predictor.shared is not None:
+        shared = xp.mean(predictor.shared.kernels(X, Z, stacked=1), axis=0)
+    return xp.stack([shared, same])
 
 
 def psd_factor(matrix: np.ndarray) -> np.ndarray:
@@ -272,19 +310,24 @@ def psd_factor(matrix: np.ndarray) -> np.ndarray:
         return vectors * np.sqrt(np.maximum(values, 0.0))
 
 
-def _columns(power: Array) -> Array:
+def _columns(power: Array) -> np.ndarray:
     """B with B Bᵀ = power, without columns of zeros: none for an absent layer."""
     B = psd_factor(np.asarray(power))
-    return jnp.asarray(B[:, np.any(B != 0, axis=0)])
+    return B[:, np.any(B != 0, axis=0)]
 
 
-@batchable()
+def _each(moved: Moved) -> Iterator[Moved]:
+    """Those of one direction after the other."""
+    return (Moved(*parts) for parts in zip(*moved, strict=True))
+
+
+@batchable(host=True)
 def _build(block: GlobalBlock | ClientBlock, jitter: Array) -> Basis:
     return block.basis(jitter)
 
 
 def _basis(block: GlobalBlock | ClientBlock, jitter: float, client: str | None) -> Basis:
-    basis = _build(block, np.float64(jitter))
+    basis: Basis = on_numpy(_build(block, np.float64(jitter)))
     if not np.all(np.isfinite(basis.factor)):
         matrix = "k(Z_g, Z_g)" if client is None else "k(Z_i, Z_i)"
         if not np.all(np.isfinite(basis.gram)):
@@ -297,22 +340,21 @@ def _basis(block: GlobalBlock | ClientBlock, jitter: float, client: str | None) 
 def _features(basis: Basis | None, X: Array) -> tuple[Array, Array]:
     """a(x) (R, M, n) and r(x, x) (R, n); nothing for an absent layer."""
     if basis is None:
-        return jnp.zeros((0, 0, X.shape[0]), X.dtype), jnp.zeros((0, X.shape[0]), X.dtype)
+        zeros = namespace(X).zeros
+        return zeros((0, 0, X.shape[0]), X.dtype), zeros((0, X.shape[0]), X.dtype)
     A = basis.features(X)
     return A, basis.residual(A)
 
 
 def _project(A: Float[Array, "R M n"], columns: Float[Array, "RM k"]) -> Float[Array, "n R k"]:
     latents, size, _ = A.shape
-    return jnp.einsum("rmn,rmk->nrk", A, columns.reshape(latents, size, columns.shape[1]))
-
-
-def _kernels(basis: Basis, X: Array, Z: Array) -> Float[Array, "R n m"]:
-    return jax.vmap(lambda kernel: kernel(X, Z))(basis.kernels)
+    xp = namespace(A, columns)
+    each = columns.reshape(latents, size, columns.shape[1])
+    return xp.swapaxes(xp.swapaxes(A, 1, 2) @ each, 0, 1)
 
 
 def _residual(basis: Basis | None, X: Array, Z: Array) -> Float[Array, "R n m"]:
     if basis is None:
-        return jnp.zeros((0, X.shape[0], Z.shape[0]), X.dtype)
+        return namespace(X).zeros((0, X.shape[0], Z.shape[0]), X.dtype)
     A, C = basis.features(X), basis.features(Z)
-    return _kernels(basis, X, Z) - jnp.einsum("rmn,rmk->rnk", A, C)
+    return basis.kernels(X, Z, stacked=1) - namespace(A).swapaxes(A, 1, 2) @ C
