@@ -26,6 +26,8 @@ from pfedhgp.gp.kernels import (
     Matern52,
     Periodic,
     Stationary,
+    columns_of,
+    each_column,
 )
 
 Array = np.ndarray
@@ -122,7 +124,7 @@ class Leaf(Evaluation):
 
     def __init__(self, kernel: Stationary, geometry: Geometry, axes: int) -> None:
         super().__init__(kernel, geometry, axes)
-        self.columns = kernel.columns(geometry.X.shape[-1])
+        self.columns = columns_of(kernel, geometry.X.shape[-1])
         self.inverse = self.parameter("lengthscale") ** -2.0  # 1/ℓ²
 
     def parameter(self, name: str) -> Array:
@@ -130,7 +132,7 @@ class Leaf(Evaluation):
         found = getattr(self.kernel, name)
         if np.ndim(found) == self.axes + 1 and np.shape(found)[-1] == len(self.columns):
             return np.asarray(found)
-        self.kernel.each(name, len(self.columns), self.axes)  # refuses other shapes
+        each_column(self.kernel, name, len(self.columns), self.axes)  # refuses other shapes
         assert np.ndim(found) == self.axes
         return np.asarray(found)[..., None]
 

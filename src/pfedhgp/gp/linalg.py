@@ -56,16 +56,17 @@ def solve_lower(
     L: Float[Array, "*b m m"], B: Float[Array, "*b m k"], *, transpose: bool = False
 ) -> Float[Array, "*b m k"]:
     """L⁻¹B, or L⁻ᵀB."""
-    lead = np.broadcast_shapes(L.shape[:-2], B.shape[:-2])
     xp = namespace(L, B)
-    L, B = (xp.broadcast_to(A, (*lead, *A.shape[-2:])) for A in (L, B))
+    if L.shape[:-2] != B.shape[:-2]:
+        lead = np.broadcast_shapes(L.shape[:-2], B.shape[:-2])
+        L, B = (xp.broadcast_to(A, (*lead, *A.shape[-2:])) for A in (L, B))
     if xp is not np:
         turned = jnp.swapaxes(B, -1, -2)
         solved = lax.linalg.triangular_solve(L, turned, lower=True, transpose_a=not transpose)
         return jnp.swapaxes(solved, -1, -2)
     found = _copied(B)
     if found.size:
-        for at in np.ndindex(lead):
+        for at in np.ndindex(B.shape[:-2]):
             blas.dtrsm(1.0, L[at].T, found[at].T, 1, 0, int(transpose), overwrite_b=1)
     return found
 
