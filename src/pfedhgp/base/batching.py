@@ -42,6 +42,8 @@ SMALL = 500_000
 """With at most this many numbers in the arguments, compiling takes longer than running."""
 
 _here = threading.local()
+_DEVICE = "jax_default_device"
+"""JAX's name of the setting that `jax.default_device` changes; type checkers do not know it."""
 
 
 class Batchable:
@@ -122,7 +124,7 @@ def batchable(
 def on_host() -> bool:
     """Whether we compute on a CPU now: then NumPy does what JAX would first have to compile."""
     scheduler: _Scheduler | None = getattr(_here, "scheduler", None)
-    device = jax.config.jax_default_device if scheduler is None else scheduler.device
+    device = scheduler.device if scheduler is not None else getattr(jax.config, _DEVICE)
     if device is None:
         return jax.default_backend() == "cpu"
     return str(getattr(device, "platform", device)) == "cpu"

@@ -9,6 +9,7 @@ Matrices are kept as rows of n·m numbers here, behind the leading axes of the p
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -56,6 +57,14 @@ class Geometry:
         if columns not in self._squares:
             self._squares[columns] = self.differences[..., list(columns), :] ** 2
         return self._squares[columns]
+
+    def of_some(self, which: Array | slice) -> Geometry:
+        """The same for some of the clients, in any order; a client may be there several times."""
+        some = copy.copy(self)
+        some.X, some.Z, some.differences = self.X[which], self.Z[which], self.differences[which]
+        some.clients = some.X.shape[:-2]
+        some._squares = {key: squares[which] for key, squares in self._squares.items()}
+        return some
 
 
 class Evaluation(ABC):

@@ -174,6 +174,32 @@ def _integrate_on_host(precision: Any, linear: Any, *, moments: bool) -> tuple[A
     return value[()], Moments(mean, work)
 
 
+class LogNormal(NamedTuple):
+    """log N(r; 0, C), C⁻¹r and C⁻¹."""
+
+    value: np.ndarray
+    solved: np.ndarray
+    inverse: np.ndarray
+
+
+def log_normal(C: Float[np.ndarray, "*b k k"], r: Float[np.ndarray, "*b k"]) -> LogNormal:
+    """log N(r; 0, C) with what its gradient needs, in NumPy; NaN where C is not positive definite."""
+    inverse, solved = _copied(C), _copied(r)
+    value = np.full(r.shape[:-1], -0.5 * r.shape[-1] * LOG_2PI)
+    for at in np.ndindex(value.shape):
+        S, x = inverse[at], solved[at]
+        U, failed = lapack.dpotrf(S.T, lower=0, clean=0, overwrite_a=1)
+        if failed:
+            value[at], x[...], S[...] = np.nan, np.nan, np.nan
+            continue
+        blas.dtrsv(U, x, trans=1, overwrite_x=1)
+        value[at] -= 0.5 * (x @ x) + np.log(U.diagonal()).sum()
+        blas.dtrsv(U, x, overwrite_x=1)
+        lapack.dpotri(U, lower=0, overwrite_c=1)
+        _mirror_lower(S)
+    return LogNormal(value, solved, inverse)
+
+
 def _mirror_lower(S: np.ndarray) -> None:
     """Copies the lower triangle to the upper one, in place."""
     for start in range(0, len(S), LEAF):

@@ -25,8 +25,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
+from pfedhgp.base.arrays_of import Array
 from pfedhgp.base.batching import batchable
 from pfedhgp.errors import NumericsWarning, PFedHGPWarning
 from pfedhgp.gp import linalg

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
-from pfedhgp.base.arrays_of import namespace
+from pfedhgp.base.arrays_of import Array, namespace
 from pfedhgp.gp import linalg
 from pfedhgp.gp.features import Basis
 from pfedhgp.inference.grams import Design, Grams, accumulate
@@ -157,12 +157,12 @@ def summary_given(grams: Grams, own: OwnWeights) -> ClientSummary:
 
 
 def apply_loadings(U: Array, y: Array, B: Float[Array, "Q R"], latents: int) -> GlobalEvidence:
-    """J and h for loadings B from the unloaded U and y."""
-    outputs = B.shape[0]
-    M = y.shape[0] // max(latents * outputs, 1)
-    U6 = U.reshape(latents, outputs, M, latents, outputs, M)
+    """J and h for loadings B from the unloaded U and y, which may have leading axes."""
+    outputs, lead = B.shape[0], y.shape[:-1]
+    M = y.shape[-1] // max(latents * outputs, 1)
     einsum = namespace(U, y, B).einsum
-    half = einsum("qr,rqmspk->rmspk", B, U6)
-    J = einsum("ps,rmspk->rmsk", B, half).reshape(latents * M, latents * M)
-    h = einsum("qr,rqm->rm", B, y.reshape(latents, outputs, M)).reshape(-1)
-    return GlobalEvidence(J, h)
+    half = einsum("qr,...rqmz->...rmz", B, U.reshape(*lead, latents, outputs, M, U.shape[-1]))
+    half = half.reshape(*lead, latents * M, latents, outputs, M)
+    J = einsum("ps,...zspk->...zsk", B, half).reshape(*lead, latents * M, latents * M)
+    h = einsum("qr,...rqm->...rm", B, y.reshape(*lead, latents, outputs, M))
+    return GlobalEvidence(J, h.reshape(*lead, latents * M))

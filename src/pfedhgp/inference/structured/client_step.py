@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
+from pfedhgp.base.arrays_of import Array
 from pfedhgp.base.batching import batchable
 from pfedhgp.gp.kernels import Kernel, Periodic, leaves_of
 from pfedhgp.gp.noise import Noise
@@ -83,10 +84,10 @@ class Broadcast(eqx.Module):
     ) -> None:
         """With one dtype for scalars: a Python number is of a weak type, for which all is compiled again."""
         self.block, self.J, self.h = block, J, h
-        self.kernels_free = jnp.asarray(kernels_free, jnp.float64)
-        self.jitter = jnp.asarray(jitter, jnp.float64)
-        self.evaluations = jnp.asarray(evaluations, jnp.int64)
-        self.derivatives = None if derivatives is None else jnp.asarray(derivatives, jnp.int64)
+        self.kernels_free = np.asarray(kernels_free, np.float64)
+        self.jitter = np.asarray(jitter, np.float64)
+        self.evaluations = np.asarray(evaluations, np.int64)
+        self.derivatives = None if derivatives is None else np.asarray(derivatives, np.int64)
 
 
 class Info(NamedTuple):
@@ -112,7 +113,7 @@ def log_prior(
     that there is none. Without the prior of log σ², noise goes to nothing: the layers explain every row.
     """
     gaps = jax.tree.map(lambda a, b: jnp.sum((a - b) ** 2), free.kernels, anchor.kernels)
-    gap = sum(jax.tree.leaves(gaps), start=free.noise.log_gap(anchor.noise))
+    gap: Array = sum(jax.tree.leaves(gaps), start=free.noise.log_gap(anchor.noise))
     value = jnp.zeros(())
     if structure.tied:
         gap += jnp.sum((_log_square(free.loadings) - _log_square(anchor.loadings)) ** 2)
@@ -369,14 +370,10 @@ def first_rows(rows: Rows, count: int) -> Rows:
     return Rows(rows.X[:count], rows.Y[:count], rows.mask[:count])
 
 
-@batchable(static=1)
+@batchable(static=1, host=True)
 def batched_others(
     structure: Structure, broadcast: Broadcast, block: GlobalBlock, own: Statistics
 ) -> GlobalEvidence:
     """The other clients' J and h: the totals less each one's last message, carried to the new θ_g."""
-
-    def one(sums: Statistics) -> GlobalEvidence:
-        J, h = Surrogate(block, sums).carried(structure, broadcast.block, broadcast.jitter)
-        return GlobalEvidence(broadcast.J - J, broadcast.h - h)
-
-    return jax.vmap(one)(own)
+    J, h = Surrogate(block, own).carried(structure, broadcast.block, broadcast.jitter)
+    return GlobalEvidence(broadcast.J - J, broadcast.h - h)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
 import equinox as eqx
@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pfedhgp.base.arrays_of import Array
+from pfedhgp.base.batching import on_host
 from pfedhgp.base.trees import stack_trees
 from pfedhgp.gp.kernels import Kernel
 from pfedhgp.gp.noise import Noise
@@ -34,6 +36,8 @@ from pfedhgp.inference.structured import client_step, long_series
 from pfedhgp.inference.structured.averaging import batched_average, parameters, with_averages
 from pfedhgp.inference.structured.bound import GlobalEvidence, Statistics
 from pfedhgp.inference.structured.client_step import Broadcast, Info, StepOptions
+from pfedhgp.inference.structured.host import step as host
+from pfedhgp.inference.structured.host.cells import Cells
 from pfedhgp.inference.structured.posterior import (
     batched_posteriors,
     batched_states,
@@ -78,14 +82,39 @@ class StructuredClients:
         self.floor = np.stack([spacing(x[m.any(1)]) for x, m in zip(X, mask > 0, strict=True)])
         self.jitter = np.full(self.blocks.active.shape[0], self.settings.jitter)
 
+    @cached_property
+    def cells(self) -> Cells | None:
+        """The rows as the host takes them; None where these clients need the compiled solver."""
+        if not on_host():
+            return None
+        return host.serves(self._options(), self.rows, self.blocks, self.like)
+
+    def _on_host(
+        self, shared: GlobalBlock, jitter: Array, others: GlobalEvidence, own: np.ndarray
+    ) -> host.HostBatch:
+        """The batch beside a global block, given the others' J and h and the clients' own jitter."""
+        assert self.cells is not None
+        return host.batch_of(
+            self._options(),
+            self.cells,
+            self.rows,
+            shared,
+            float(jitter),
+            self.blocks,
+            self.anchors,
+            others,
+            own,
+            self.floor,
+        )
+
     def answer(
         self, arrays: Arrays, kind: str, names: tuple[str, ...]
     ) -> list[dict[str, np.ndarray]]:
         """The replies to a `start` or `round` broadcast, one for each client."""
         broadcast = Broadcast(
             block=block_from_arrays(arrays, self.like),
-            J=jnp.asarray(arrays["J"]),
-            h=jnp.asarray(arrays["h"]),
+            J=np.asarray(arrays["J"]),
+            h=np.asarray(arrays["h"]),
             kernels_free=arrays["kernels_free"],
             jitter=arrays["jitter"],
             evaluations=arrays["evaluations"],
@@ -110,7 +139,7 @@ class StructuredClients:
         if self.own is None or self.own_block is None:
             count = self.blocks.active.shape[0]
             return GlobalEvidence(
-                *(jnp.broadcast_to(v[None], (count, *v.shape)) for v in (broadcast.J, broadcast.h))
+                *(np.broadcast_to(v[None], (count, *v.shape)) for v in (broadcast.J, broadcast.h))
             )
         structure = self.spec.structure
         return client_step.batched_others(structure, broadcast, self.own_block, self.own)
@@ -118,7 +147,7 @@ class StructuredClients:
     def expect_noise(self, variances: np.ndarray) -> None:
         """Centres the prior of log σ² at what is usual among clients; a cycle layer's noise is fixed."""
         if self.rows.cycles is None:
-            centre = self.blocks.noise.at(jnp.asarray(variances))
+            centre = self.blocks.noise.at(np.asarray(variances))
             self.anchors = eqx.tree_at(lambda b: b.noise, self.anchors, centre)
 
     def improve(
@@ -134,8 +163,11 @@ class StructuredClients:
         return sums
 
     def _step(
-        self, broadcast: Broadcast, others: GlobalEvidence, jitter: jax.Array
+        self, broadcast: Broadcast, others: GlobalEvidence, jitter: np.ndarray
     ) -> tuple[ClientBlock, Statistics, Info]:
+        if self.cells is not None:
+            batch = self._on_host(broadcast.block, broadcast.jitter, others, np.asarray(jitter))
+            return host.step(batch, broadcast)
         return client_step.batched_step(
             self._options(),
             broadcast,
@@ -144,12 +176,12 @@ class StructuredClients:
             self.anchors,
             self.rows,
             jitter,
-            jnp.asarray(self.floor),
+            self.floor,
         )
 
     def _step_at_q(
         self, broadcast: Broadcast
-    ) -> Callable[[jax.Array], tuple[ClientBlock, Statistics, Info]]:
+    ) -> Callable[[np.ndarray], tuple[ClientBlock, Statistics, Info]]:
         """The step at q(v_g); the seed of its probes is the same at all clients and in all rounds."""
         mean_and_probes = long_series.mean_and_probes(
             self.settings.probes, 0, broadcast.J, broadcast.h
@@ -163,7 +195,7 @@ class StructuredClients:
             self.anchors,
             self.rows,
             jitter,
-            jnp.asarray(self.floor),
+            self.floor,
         )
 
     def _residual_draws(self, broadcast: Broadcast) -> jax.Array | None:
@@ -183,7 +215,15 @@ class StructuredClients:
         """The sums at the starting values, and noise that fits them."""
         residual_draws = self._residual_draws(broadcast)
 
-        def look(jitter: jax.Array) -> tuple[Noise, Statistics, jax.Array]:
+        def look(jitter: np.ndarray) -> tuple[Noise, Statistics, Array]:
+            if self.cells is not None:
+                count = len(self.jitter)
+                nothing = GlobalEvidence(
+                    *(np.zeros((count, *np.shape(v))) for v in (broadcast.J, broadcast.h))
+                )
+                return host.opening(
+                    self._on_host(broadcast.block, broadcast.jitter, nothing, jitter)
+                )
             return client_step.batched_opening(
                 self._options(), broadcast, self.blocks, self.rows, jitter, residual_draws
             )
@@ -194,12 +234,12 @@ class StructuredClients:
         return sums
 
     def _with_enough_jitter(
-        self, step: Callable[[jax.Array], tuple[Own, Statistics, Left]], names: tuple[str, ...]
+        self, step: Callable[[np.ndarray], tuple[Own, Statistics, Left]], names: tuple[str, ...]
     ) -> tuple[Own, Statistics, Left]:
         """If a client's factorisation fails, its local jitter is raised tenfold, up to 1e-2."""
         self.names = names
         while True:
-            found = step(jnp.asarray(self.jitter))
+            found = step(np.asarray(self.jitter))
             failed = not_finite(found[1], len(self.jitter))
             if not failed.any():
                 return found
@@ -225,8 +265,8 @@ class StructuredClients:
         padded = np.stack([np.pad(Z, ((0, size - len(Z)), (0, 0)), mode="edge") for Z in chosen])
         active = np.stack([np.arange(size) < len(Z) for Z in chosen]).astype(np.float64)
         where = lambda b: (b.inputs, b.active)  # noqa: E731
-        self.blocks = eqx.tree_at(where, self.blocks, (jnp.asarray(padded), jnp.asarray(active)))
-        self.anchors = eqx.tree_at(where, self.anchors, (jnp.asarray(padded), jnp.asarray(active)))
+        self.blocks = eqx.tree_at(where, self.blocks, (padded, active))
+        self.anchors = eqx.tree_at(where, self.anchors, (padded, active))
 
     def state(self) -> State:
         """Blocks, the centres of their priors, and the statistics last sent, which the cavity needs."""
@@ -264,15 +304,12 @@ class StructuredClients:
         others: GlobalEvidence | None = None,
     ) -> list[ClientPosterior]:
         """What each client keeps for prediction. `others`: their J and h, by default all but its own."""
+        if self.cells is not None:
+            return self._posteriors_on_host(shared, jitter, others)
         count = self.blocks.active.shape[0]
         settings, few = self.settings.averaging, self._short_of_rows()
         plain = batched_posteriors(
-            self._options(),
-            shared.block,
-            self.blocks,
-            self.rows,
-            jnp.asarray(jitter),
-            jnp.asarray(self.jitter),
+            self._options(), shared.block, self.blocks, self.rows, jitter, self.jitter
         )
         found = [jax.tree.map(lambda leaf, i=i: leaf[i], plain) for i in range(count)]
         if self.spec.state_space:
@@ -286,17 +323,40 @@ class StructuredClients:
             self._options(),
             settings,
             shared.block,
-            jnp.asarray(jitter),
+            jitter,
             others,
             self.refined(final, others),
             self.anchors,
             self.rows,
-            jnp.asarray(self.jitter),
-            jnp.asarray(self.floor),
+            self.jitter,
+            self.floor,
         )
         names = [self._name(i) for i in range(count)]
         averages = with_averages(found, averaged, few, names)
         return without_unseen(averages, np.asarray(self.rows.mask))
+
+    def _posteriors_on_host(
+        self, shared: GlobalPosterior, jitter: float, others: GlobalEvidence | None
+    ) -> list[ClientPosterior]:
+        """The same in NumPy; only clients with few rows are averaged."""
+        final, count = self._final(shared, jitter), self.blocks.active.shape[0]
+        if others is None:
+            others = self._others(final)
+        batch = self._on_host(shared.block, jitter, others, self.jitter)
+        plain = host.posteriors(batch, batch.start)
+        found = [jax.tree.map(lambda leaf, i=i: leaf[i], plain) for i in range(count)]
+        settings, few = self.settings.averaging, self._short_of_rows()
+        if settings is not None and few.any():
+            which = np.flatnonzero(few)
+            some = batch.of_some(which)
+            averaged = host.average(host.refined(some, final), settings)
+            names = [self._name(int(i)) for i in which]
+            own = with_averages(
+                [found[i] for i in which], averaged, np.ones(len(which), bool), names
+            )
+            for i, posterior in zip(which, own, strict=True):
+                found[i] = posterior
+        return without_unseen(found, np.asarray(self.rows.mask))
 
     def _with_states(
         self, shared: GlobalPosterior, found: list[ClientPosterior], jitter: float
@@ -337,7 +397,7 @@ class StructuredClients:
         A curvature means something only at the best parameters, and the last round's were found before the
         last step in B_g. If the search fails, a client keeps what it has.
         """
-        found, sums, _ = self._step(final, others, jnp.asarray(self.jitter))
+        found, sums, _ = self._step(final, others, self.jitter)
         fine = np.isfinite(np.asarray(sums.evidence))
 
         def keep(new: jax.Array, old: jax.Array) -> np.ndarray:

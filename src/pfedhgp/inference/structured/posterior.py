@@ -5,8 +5,9 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
+from pfedhgp.base.arrays_of import Array
 from pfedhgp.base.batching import batchable
 from pfedhgp.gp import state_space
 from pfedhgp.gp.kernels import Kernel
@@ -25,10 +26,11 @@ def client_posterior(grams: Grams, block: ClientBlock, k: int) -> ClientPosterio
 
 def evidence_of(shared: GlobalPosterior) -> GlobalEvidence:
     """What made q(v_g) of its prior: J = S⁻¹ − I, no eigenvalue below 0 by rounding, and h = S⁻¹m."""
-    values, vectors = jnp.linalg.eigh(jnp.asarray(shared.covariance))
-    values = jnp.clip(values, 1e-12, 1.0)
+    values, vectors = np.linalg.eigh(np.asarray(shared.covariance))
+    values = np.clip(values, 1e-12, 1.0)
     J = (vectors * (1.0 / values - 1.0)[None, :]) @ vectors.T
-    return GlobalEvidence(J, J @ jnp.asarray(shared.mean) + jnp.asarray(shared.mean))
+    mean = np.asarray(shared.mean)
+    return GlobalEvidence(J, J @ mean + mean)
 
 
 @batchable(static=1, effort="low")

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
+from pfedhgp.base.arrays_of import Array
 from pfedhgp.gp import linalg
 from pfedhgp.gp.linalg import Moments
 from pfedhgp.inference.grams import accumulate

@@ -38,7 +38,7 @@ class Surrogate(eqx.Module):
         """
         T = self._transport_anywhere(structure, target, jitter)
         J, h = self.loaded(structure, target)
-        return GlobalEvidence(T.T @ J @ T, T.T @ h)
+        return GlobalEvidence(T.T @ J @ T, h @ T)
 
     def elbo(self, structure: Structure, loadings: Array) -> Array:
         """F(θ₀, B): the ELBO at the block's own θ for any loadings."""

@@ -1,0 +1,101 @@
+"""Whitened features a(x) = L⁻¹k(Z, x) of a layer for a batch of clients, and their adjoint."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from pfedhgp.gp import linalg
+from pfedhgp.gp.kernel_adjoints import evaluate
+from pfedhgp.gp.kernels import Kernel
+from pfedhgp.gp.leaf_adjoints import Evaluation, Geometry
+
+Array = np.ndarray
+
+
+class Places(NamedTuple):
+    """Where a layer is evaluated: what a search needs again and again of Z and X."""
+
+    among: Geometry
+    """Z and Z"""
+    across: Geometry
+    """Z and X"""
+    active: Float[Array, "c 1 M"] | None
+    """0 for padding among the inducing inputs; None: there is none"""
+    jitter: Float[Array, "c 1 1"]
+
+    @staticmethod
+    def of(Z: Array, X: Array, active: Array | None, jitter: Array) -> Places:
+        """For inputs Z (c, M, d), rows X (c, n, d), and the jitter of each client."""
+        padded = active is not None and bool(np.any(active == 0.0))
+        return Places(
+            Geometry(Z[:, None], Z[:, None]),
+            Geometry(Z[:, None], X[:, None]),
+            np.asarray(active)[:, None, :] if padded else None,
+            np.asarray(jitter).reshape(-1, 1, 1),
+        )
+
+    def of_some(self, which: Array | slice) -> Places:
+        return Places(
+            self.among.of_some(which),
+            self.across.of_some(which),
+            None if self.active is None else self.active[which],
+            self.jitter[which],
+        )
+
+
+class Features(NamedTuple):
+    """A = L⁻¹k(Z, X) of each latent, and what is left of k(x, x)."""
+
+    factor: Float[Array, "c R M M"]
+    A: Float[Array, "c R M n"]
+    left: Float[Array, "c R n"]
+    among: Evaluation
+    across: Evaluation
+
+
+def features_of(kernels: Kernel, places: Places) -> Features:
+    """The features of a batch; kernels have the leading axes clients (or 1) and latents."""
+    among = evaluate(kernels, places.among)
+    across = evaluate(kernels, places.across)
+    K, k = among.value, across.value
+    eye = np.eye(K.shape[-1])
+    if places.active is None:
+        gram = K + places.jitter[..., None] * eye
+    else:
+        on = places.active
+        gram = K * (on[..., :, None] * on[..., None, :]) + (1.0 - on)[..., None] * eye
+        gram += places.jitter[..., None] * eye
+        k = k * on[..., None]
+    factor = linalg.factorise(gram)
+    A = linalg.solve_lower(factor, k)
+    return Features(factor, A, left_by(A), among, across)
+
+
+def left_by(A: Float[Array, "c R M n"]) -> Float[Array, "c R n"]:
+    """k(x, x) − |a(x)|², never below zero"""
+    return np.maximum(1.0 - np.einsum("crmn,crmn->crn", A, A), 0.0)
+
+
+def features_pullback(found: Features, places: Places, A_bar: Float[Array, "c R M n"]) -> Kernel:
+    """The gradient in log kernel parameters: k̄ = L⁻ᵀĀ and K̄ = −L⁻ᵀΦ(ĀAᵀ)L⁻¹, Φ the lower triangle, its
+    diagonal halved."""
+    k_bar = linalg.solve_lower(found.factor, A_bar, transpose=True)
+    inner = np.tril(A_bar @ np.swapaxes(found.A, -1, -2))
+    index = np.arange(inner.shape[-1])
+    inner[..., index, index] *= 0.5
+    half = linalg.solve_lower(found.factor, inner, transpose=True)
+    K_bar = -linalg.solve_lower(found.factor, np.swapaxes(half, -1, -2), transpose=True)
+    return kernels_pullback(found, places, k_bar, K_bar)
+
+
+def kernels_pullback(found: Features, places: Places, k_bar: Array, K_bar: Array) -> Kernel:
+    """The gradient in log kernel parameters from adjoints of k(Z, X) and k(Z, Z)."""
+    if places.active is not None:
+        on = places.active
+        k_bar, K_bar = k_bar * on[..., None], K_bar * (on[..., :, None] * on[..., None, :])
+    first, second = found.across.pullback(k_bar), found.among.pullback(K_bar)
+    return jax.tree.map(np.add, first, second)

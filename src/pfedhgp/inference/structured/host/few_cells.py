@@ -1,0 +1,271 @@
+"""The same objective for clients with fewer cells than weights: one factorisation of the cells' covariance.
+
+The others' evidence makes v_g ~ N(m₀, S₀), S₀⁻¹ = I + J and m₀ = S₀h, so that
+    log p(y | ψ) = log N(y; H_g m₀, C) − ½ residual + a constant,
+    C = H_g S₀ H_gᵀ + Σ_a (b_a b_aᵀ) ⊗ (A_aᵀA_a) + Σ
+with the sum over deviations and local latents. The first term is the same for all ψ. A missing cell has a
+row and a column of the identity in C.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from pfedhgp.gp import linalg
+from pfedhgp.gp.kernels import Kernel
+from pfedhgp.gp.linalg import LOG_2PI
+from pfedhgp.inference.structured.host import cells as cells_
+from pfedhgp.inference.structured.host.cells import Cells, Precision
+from pfedhgp.inference.structured.host.features import Features, features_of, features_pullback
+from pfedhgp.inference.structured.host.objective import AT_ONCE, Height, Objective
+from pfedhgp.inference.structured.host.parameters import Parameters
+
+Array = np.ndarray
+
+
+class Held(NamedTuple):
+    """The local layer at one ψ: A_aᵀA_a, Σ_n m_g(n) res(n), and the features they came from."""
+
+    products: Float[Array, "c Rl nn"]
+    left: Float[Array, "c g Rl"]
+    features: Features | None
+
+    def of_some(self, which: Array | slice) -> Held:
+        return Held(self.products[which], self.left[which], None)
+
+
+@dataclass(frozen=True)
+class FewCells:
+    """What is fixed while a batch of small clients searches."""
+
+    whole: Objective
+    """the same clients with all weights"""
+    mask: Float[Array, "c Qn"]
+    data: Float[Array, "c Qn"]
+    """y − H_g m₀, zero where missing; ordered (output, row)"""
+    shared: Float[Array, "c QQ nn"]
+    """H_g S₀ H_gᵀ"""
+    products: Float[Array, "c Rd nn"]
+    """A_rᵀA_r of the global latents, for deviations"""
+    scale: Float[Array, "c Q n"]
+    """1/√count of each cell"""
+    counts_beyond: Cells
+    """what replicates add: counts less one a row, and their scatter"""
+    prior_mean: Float[Array, "c k"]
+    prior_covariance: Float[Array, "c k k"]
+    constant: Float[Array, " c"]
+    known: Held | None = None
+
+    @staticmethod
+    def of(whole: Objective) -> FewCells:
+        cells, layout = whole.cells, whole.layout
+        c, n, Q = cells.Y.shape
+        R, M = layout.latents, layout.size
+        log, moments = linalg.integrate(whole.J, whole.h)
+        A = whole.shared.reshape(c, R, M, n)
+        S0 = moments.covariance.reshape(c, R, M, R, M)
+        shared, fitted = np.zeros((c, Q * Q, n * n)), np.zeros((c, Q, n))
+        B = whole.B_g
+        for r in range(R):
+            fitted += B[None, :, r, None] * (moments.mean.reshape(c, R, 1, M)[:, r] @ A[:, r])
+            for s in range(R):
+                block = np.swapaxes(A[:, r], 1, 2) @ S0[:, r, :, s] @ A[:, s]
+                pair = np.outer(B[:, r], B[:, s]).reshape(1, -1, 1)
+                shared += pair * block.reshape(c, 1, n * n)
+        own = A[:, : layout.deviations]
+        weight = np.einsum("cgn,gq->cqn", cells.weights, cells.outputs)
+        mask = (weight > 0).astype(np.float64)
+        data = (np.swapaxes(cells.Y, 1, 2) - fitted) * mask
+        return FewCells(
+            whole=whole,
+            mask=mask.reshape(c, Q * n),
+            data=data.reshape(c, Q * n),
+            shared=shared,
+            products=(np.swapaxes(own, 2, 3) @ own).reshape(c, layout.deviations, n * n),
+            scale=1.0 / np.sqrt(np.where(weight > 0, weight, 1.0)),
+            counts_beyond=_beyond(cells),
+            prior_mean=moments.mean,
+            prior_covariance=moments.covariance,
+            constant=log - 0.5 * _log_counts(cells),
+        )
+
+    @property
+    def h(self) -> Array:
+        return self.whole.h
+
+    def of_some(self, which: Array | slice) -> FewCells:
+        """The same for some of the clients, in any order; a client may be there several times."""
+        some = {
+            name: getattr(self, name)[which]
+            for name in (
+                "mask", "data", "shared", "products", "scale", "prior_mean",
+                "prior_covariance", "constant",
+            )
+        }  # fmt: skip
+        known = None if self.known is None else self.known.of_some(which)
+        beyond = self.counts_beyond.of(which)
+        return replace(
+            self, whole=self.whole.of_some(which), counts_beyond=beyond, known=known, **some
+        )
+
+    def with_held_kernels(self, at: Parameters) -> FewCells:
+        """For a search that holds the local kernels: their features are taken once."""
+        held = self.local(at)
+        return replace(self, known=held._replace(features=None))
+
+    def local(self, at: Parameters) -> Held:
+        """The local layer at ψ."""
+        if self.known is not None:
+            return self.known
+        places, cells = self.whole.places, self.whole.cells
+        c, n = cells.Y.shape[:2]
+        if places is None:
+            return Held(np.zeros((c, 0, n * n)), np.zeros((c, cells.weights.shape[1], 0)), None)
+        found = features_of(at.natural_kernels(), places)
+        products = np.swapaxes(found.A, 2, 3) @ found.A
+        left = cells.weights @ np.swapaxes(found.left, 1, 2)
+        return Held(products.reshape(c, -1, n * n), left, found)
+
+    def turns(self) -> int:
+        return max(1, AT_ONCE // max(1, self.mask.shape[1] ** 2))
+
+    def _solved(self, at: Parameters) -> _Solved:
+        """C factorised at ψ."""
+        held = self.local(at)
+        c, n, Q = self.whole.cells.Y.shape
+        B = self.whole.loadings(at)[..., self.whole.layout.latents :]
+        pairs = (B[:, :, None, :] * B[:, None, :, :]).reshape(c, Q * Q, -1)
+        products = np.concatenate([self.products, held.products], axis=1)
+        C = (pairs @ products + self.shared).reshape(c, Q, Q, n, n)
+        noise = cells_.covariance_of(at.noise, Q)
+        index = np.arange(n)
+        C[..., index, index] += noise[..., None] * self.scale[:, :, None] * self.scale[:, None]
+        C = np.swapaxes(C, 2, 3).reshape(c, Q * n, Q * n)
+        C *= self.mask[:, :, None] * self.mask[:, None, :]
+        every = np.arange(Q * n)
+        C[:, every, every] += 1.0 - self.mask
+        log, alpha, inverse = linalg.log_normal(C, self.data)
+        precision = cells_.precision_of(at.noise, self.whole.cells)
+        value = log + 0.5 * (1.0 - self.mask).sum(1) * LOG_2PI + self.constant
+        value += self.counts_beyond.log_constant(precision)
+        every_B = self.whole.loadings(at)
+        W = np.einsum("cqa,cgqp,cpa->cga", every_B, precision.matrix, every_B, optimize=True)
+        left = np.concatenate(
+            [self.whole.left, self.whole.left[..., : self.whole.layout.deviations], held.left],
+            axis=2,
+        )
+        value -= 0.5 * (W * left).sum((1, 2))
+        return _Solved(held, B, pairs, products, precision, alpha, inverse, value, left, W)
+
+    def heights(self, rows: Float[Array, "c P"]) -> Height:
+        """log p(y, ψ), and the weights' means."""
+        at = self.whole.form.from_rows(rows)
+        found = self._solved(at)
+        value = found.value + self.whole.prior.value_and_gradient(at)[0]
+        return Height(value, self._weights(found), np.zeros(0))
+
+    def _weights(self, found: _Solved) -> Float[Array, "c K"]:
+        """E[v_g] = m₀ + S₀H_gᵀα and E[w] = H_cᵀα"""
+        layout = self.whole.layout
+        c, n, Q = self.whole.cells.Y.shape
+        alpha = found.alpha.reshape(c, Q, n)
+        A = self.whole.shared.reshape(c, layout.latents, layout.size, n)
+        along = np.swapaxes(self.whole.B_g, 0, 1) @ alpha
+        shared = (A @ along[..., None])[..., 0].reshape(c, -1)
+        mean = self.prior_mean + (self.prior_covariance @ shared[..., None])[..., 0]
+        own = (np.swapaxes(found.B, 1, 2) @ alpha)[..., None]
+        d = layout.deviations
+        parts = [mean, (A[:, :d] @ own[:, :d])[..., 0].reshape(c, -1)]
+        if found.held.features is not None:
+            parts.append((found.held.features.A @ own[:, d:])[..., 0].reshape(c, -1))
+        return np.concatenate(parts, axis=1)
+
+    def value_and_gradient(
+        self, rows: Float[Array, "c P"]
+    ) -> tuple[Float[Array, " c"], Float[Array, "c P"]]:
+        """log p(y, ψ) and its gradient in ψ."""
+        at = self.whole.form.from_rows(rows)
+        found = self._solved(at)
+        layout, cells = self.whole.layout, self.whole.cells
+        c, n, Q = cells.Y.shape
+        R, d = layout.latents, layout.deviations
+        bar = 0.5 * (found.alpha[:, :, None] * found.alpha[:, None, :] - found.inverse)
+        bar *= self.mask[:, :, None] * self.mask[:, None, :]
+        by_rows = np.swapaxes(bar.reshape(c, Q, n, Q, n), 2, 3)
+        flat = by_rows.reshape(c, Q * Q, n * n)
+        of_pairs = (flat @ np.swapaxes(found.products, 1, 2)).reshape(c, Q, Q, -1)
+        of_B = 2.0 * np.einsum("cqpa,cpa->cqa", of_pairs, found.B)
+        of_B -= np.einsum(
+            "cgqp,cga,cpa->cqa", found.precision.matrix, found.left[..., R:], found.B, optimize=True
+        )
+        diagonal = np.einsum("cqpnn->cqpn", by_rows)
+        of_covariance = (diagonal * self.scale[:, :, None] * self.scale[:, None]).sum(3)
+        prior, slope = self.whole.prior.value_and_gradient(at)
+        if d and self.whole.tied_deviation is None:
+            slope.deviation[...] += of_B[..., :d]
+        of_noise = cells_.covariance_pullback(at.noise, of_covariance)
+        of_noise += self._of_precision(at, found)
+        gradient = Parameters(
+            self._of_kernels(found, flat, slope.kernels),
+            slope.deviation,
+            slope.loadings + of_B[..., d:],
+            jax.tree.map(lambda leaf: leaf + of_noise.reshape(leaf.shape), slope.noise),
+        )
+        return found.value + prior, gradient.rows()
+
+    def _of_precision(self, at: Parameters, found: _Solved) -> Array:
+        """The noise's gradient through the residual, and through replicates."""
+        every_B = self.whole.loadings(at)
+        bar = -0.5 * np.einsum("cqa,cga,cpa->cgqp", every_B, found.left, every_B, optimize=True)
+        bar -= 0.5 * self.counts_beyond.squares
+        return cells_.noise_pullback(at.noise, self.counts_beyond, found.precision, bar)
+
+    def _of_kernels(self, found: _Solved, flat: Array, slope: Kernel) -> Kernel:
+        own, places = found.held.features, self.whole.places
+        if own is None or places is None:
+            return slope
+        cells, d = self.whole.cells, self.whole.layout.deviations
+        c, n = cells.Y.shape[:2]
+        of_products = (np.swapaxes(found.pairs[..., d:], 1, 2) @ flat).reshape(c, -1, n, n)
+        bar = own.A @ (of_products + np.swapaxes(of_products, 2, 3))
+        each = found.W[..., self.whole.layout.latents + d :]
+        per_row = np.swapaxes(each, 1, 2) @ cells.weights
+        bar += (per_row * (own.left > 0.0))[:, :, None, :] * own.A
+        return jax.tree.map(np.add, slope, features_pullback(own, places, bar))
+
+
+class _Solved(NamedTuple):
+    """C at one ψ, and what its adjoint needs."""
+
+    held: Held
+    B: Float[Array, "c Q a"]
+    pairs: Float[Array, "c QQ a"]
+    products: Float[Array, "c a nn"]
+    precision: Precision
+    alpha: Float[Array, "c Qn"]
+    """C⁻¹(y − H_g m₀)"""
+    inverse: Float[Array, "c Qn Qn"]
+    value: Float[Array, " c"]
+    left: Float[Array, "c g r"]
+    W: Float[Array, "c g r"]
+    """the diagonal of BᵀΠ_gB"""
+
+
+def _beyond(cells: Cells) -> Cells:
+    """The cells with what replicates add to their means alone."""
+    weighted = cells.weights[:, :, :, None] * cells.Y[:, None]
+    both = cells.outputs[:, :, None] * cells.outputs[:, None, :]
+    of_means = np.swapaxes(weighted, 2, 3) @ cells.Y[:, None] * both
+    rows = (cells.weights > 0).sum(2)
+    return cells._replace(squares=cells.squares - of_means, counts=cells.counts - rows)
+
+
+def _log_counts(cells: Cells) -> Float[Array, " c"]:
+    """Σ log m over observed cells"""
+    logs = np.log(np.where(cells.weights > 0, cells.weights, 1.0)).sum(2)
+    return (logs * cells.outputs.sum(1)).sum(1)

@@ -1,0 +1,210 @@
+"""A client's cavity bound and prior with their gradient in ψ, for a batch of clients.
+
+    −objective(ψ) = log p(y_i | ψ, the others' J and h) + log p(ψ)
+One factorisation of I + Λ gives the value, and the weights' moments give the gradient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from pfedhgp.gp import linalg
+from pfedhgp.gp.kernels import Kernel
+from pfedhgp.inference.structured.host import cells as cells_
+from pfedhgp.inference.structured.host.cells import Cells
+from pfedhgp.inference.structured.host.features import (
+    Features,
+    Places,
+    features_of,
+    features_pullback,
+)
+from pfedhgp.inference.structured.host.parameters import Parameters, Prior
+from pfedhgp.inference.structured.host.sums import (
+    Gathered,
+    Layout,
+    Totals,
+    pullback,
+    regathered,
+    totals,
+)
+from pfedhgp.inference.structured.host.sums import features_pullback as sums_pullback
+from pfedhgp.model.blocks import Structure
+
+Array = np.ndarray
+AT_ONCE = 2**21
+"""The most numbers that one array of a batch has: more clients are taken in turns, within the cache."""
+
+
+class LocalSums(NamedTuple):
+    """The local layer at one ψ: F with its features, and all sums over rows."""
+
+    F: Float[Array, "c f n"]
+    gathered: Gathered
+    left: Float[Array, "c g r"]
+    features: Features | None
+    """None: the layer is not there"""
+
+    def of_some(self, which: Array | slice) -> LocalSums:
+        return LocalSums(self.F[which], self.gathered.of(which), self.left[which], None)
+
+
+class Height(NamedTuple):
+    """log p(y, ψ) of a batch up to a constant, and the weights' moments."""
+
+    value: Float[Array, " c"]
+    mean: Float[Array, "c K"]
+    covariance: Float[Array, "c K K"]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is fixed while a batch of clients searches: rows, global features, others' evidence, priors."""
+
+    structure: Structure
+    layout: Layout
+    cells: Cells
+    shared: Float[Array, "c k n"]
+    """the global layer's features"""
+    fixed: Gathered
+    """their sums"""
+    left: Float[Array, "c g R"]
+    """Σ_n m_g(n) res(n) of the global layer"""
+    B_g: Float[Array, "Q R"]
+    tied_deviation: Float[Array, "Q R"] | None
+    """√φ B_g in a model without loadings"""
+    J: Float[Array, "c k k"]
+    h: Float[Array, "c k"]
+    places: Places | None
+    """of the local layer; None: it is not there"""
+    prior: Prior
+    form: Parameters
+    known: LocalSums | None = None
+    """The local layer's sums, where its kernels are held"""
+
+    def of_some(self, which: Array | slice) -> Objective:
+        """The same for some of the clients, in any order; a client may be there several times."""
+        return replace(
+            self,
+            cells=self.cells.of(which),
+            shared=self.shared[which],
+            fixed=self.fixed.of(which),
+            left=self.left[which],
+            J=self.J[which],
+            h=self.h[which],
+            places=None if self.places is None else self.places.of_some(which),
+            prior=self.prior.of_some(which),
+            form=self.form.of_some(which),
+            known=None if self.known is None else self.known.of_some(which),
+        )
+
+    def with_held_kernels(self, at: Parameters) -> Objective:
+        """For a search that holds the local kernels: their sums are taken once."""
+        return replace(self, known=self.local_sums(at))
+
+    def local_sums(self, at: Parameters) -> LocalSums:
+        """Sums over rows with the local features at ψ."""
+        if self.known is not None:
+            return self.known
+        cells, layout = self.cells, self.layout
+        if self.places is None:
+            rest = np.zeros((*self.left.shape[:2], 0))
+            left = self._all_left(rest)
+            return LocalSums(self.shared, self.fixed, left, None)
+        found = features_of(at.natural_kernels(), self.places)
+        c, n = len(found.A), self.shared.shape[2]
+        F = np.concatenate([self.shared, found.A.reshape(c, -1, n)], axis=1)
+        new = slice(layout.shared_weights, layout.features)
+        weighted = F[:, None, new] * cells.weights[:, :, None, :]
+        gathered = regathered(self.fixed, F, weighted, cells.Y, new)
+        left = self._all_left(cells.weights @ np.swapaxes(found.left, 1, 2))
+        return LocalSums(F, gathered, left, found)
+
+    def _all_left(self, local: Float[Array, "c g Rl"]) -> Float[Array, "c g r"]:
+        return np.concatenate([self.left, self.left[..., : self.layout.deviations], local], axis=2)
+
+    def loadings(self, at: Parameters) -> Float[Array, "c Q r"]:
+        """[B_g | B̃ | B_l]"""
+        count = len(at.loadings)
+        B_g = np.broadcast_to(self.B_g, (count, *self.B_g.shape))
+        dev = at.deviation[..., : self.layout.deviations]
+        if self.tied_deviation is not None and self.layout.deviations:
+            dev = np.broadcast_to(self.tied_deviation, (count, *self.tied_deviation.shape))
+        return np.concatenate([B_g, dev, at.loadings], axis=2)
+
+    def all_sums(self, at: Parameters) -> tuple[LocalSums, cells_.Precision, Totals]:
+        """The local layer, Π and Λ, η at ψ."""
+        local = self.local_sums(at)
+        precision = cells_.precision_of(at.noise, self.cells)
+        return (
+            local,
+            precision,
+            totals(self.layout, local.gathered, self.loadings(at), precision.matrix),
+        )
+
+    def _height(self, local: LocalSums, precision: cells_.Precision, found: Totals) -> Height:
+        """The cavity bound, and the moments of all weights under it."""
+        k = self.layout.shared_weights
+        Lambda, eta = found.precision.copy(), found.linear.copy()
+        Lambda[:, :k, :k] += self.J
+        eta[:, :k] += self.h
+        log, moments = linalg.integrate(Lambda, eta)
+        constant = self.cells.log_constant(precision) - 0.5 * found.residual(local.left)
+        return Height(constant + log, moments.mean, moments.covariance)
+
+    def cavity(self, at: Parameters) -> Float[Array, " c"]:
+        """The cavity bound at ψ, without the prior."""
+        return self._height(*self.all_sums(at)).value
+
+    def heights(self, rows: Float[Array, "c P"]) -> Height:
+        """log p(y, ψ), and the weights' moments, without a gradient."""
+        at = self.form.from_rows(rows)
+        found = self._height(*self.all_sums(at))
+        return found._replace(value=found.value + self.prior.value_and_gradient(at)[0])
+
+    def value_and_gradient(
+        self, rows: Float[Array, "c P"]
+    ) -> tuple[Float[Array, " c"], Float[Array, "c P"]]:
+        """log p(y, ψ) and its gradient in ψ."""
+        at = self.form.from_rows(rows)
+        local, precision, found = self.all_sums(at)
+        height = self._height(local, precision, found)
+        mean = height.mean
+        second = height.covariance + mean[:, :, None] * mean[:, None, :]
+        adjoints = pullback(found, mean, second, local.left, self.cells.squares)
+        prior, slope = self.prior.value_and_gradient(at)
+        R, d = self.layout.latents, self.layout.deviations
+        if d and self.tied_deviation is None:
+            slope.deviation[...] += adjoints.B[..., R : R + d]
+        of_noise = cells_.noise_pullback(at.noise, self.cells, precision, adjoints.Pi)
+        gradient = Parameters(
+            self._of_kernels(local, found, mean, second, slope.kernels),
+            slope.deviation,
+            slope.loadings + adjoints.B[..., R + d :],
+            jax.tree.map(lambda leaf: leaf + of_noise.reshape(leaf.shape), slope.noise),
+        )
+        return height.value + prior, gradient.rows()
+
+    def _of_kernels(
+        self, local: LocalSums, found: Totals, mean: Array, second: Array, slope: Kernel
+    ) -> Kernel:
+        if local.features is None or self.places is None:
+            return slope
+        own, layout, cells = local.features, self.layout, self.cells
+        weights = slice(layout.weights - layout.local_weights, layout.weights)
+        bar = sums_pullback(found, cells, local.F, mean, second, weights).reshape(own.A.shape)
+        each = np.einsum("cgaa->cga", found.W)[:, :, layout.latents + layout.deviations :]
+        per_row = np.swapaxes(each, 1, 2) @ cells.weights
+        bar += (per_row * (own.left > 0.0))[:, :, None, :] * own.A
+        pulled = features_pullback(own, self.places, bar)
+        return jax.tree.map(np.add, slope, pulled)
+
+    def turns(self) -> int:
+        """How many clients are computed at once."""
+        f, n = self.layout.features, self.shared.shape[2]
+        largest = max(f * n, self.layout.weights**2) * len(self.cells.outputs)
+        return max(1, AT_ONCE // max(largest, 1))

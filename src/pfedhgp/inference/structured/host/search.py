@@ -1,0 +1,129 @@
+"""Searches and averages over ψ for a batch of clients: many evaluations of one `Objective`.
+
+Clients are taken in turns that fit the cache, and the turns are shared among threads: NumPy and LAPACK let
+go of the interpreter while they compute.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+from jaxtyping import Float
+
+from pfedhgp.inference import host_lbfgs
+from pfedhgp.inference.structured.host.few_cells import FewCells
+from pfedhgp.inference.structured.host.objective import Height, Objective
+from pfedhgp.inference.structured.host.parameters import Parameters
+
+Array = np.ndarray
+T = TypeVar("T")
+SETTLED = 1e-5
+"""Nats: a client stops its search when two steps in a row gained less than this."""
+Density = Objective | FewCells
+"""log p(y, ψ) of a batch of clients, in one of its two forms"""
+
+
+def quickest(objective: Objective) -> Density:
+    """The form with the smaller matrix: that of all weights, or that of all cells."""
+    _, n, Q = objective.cells.Y.shape
+    return FewCells.of(objective) if n * Q <= objective.layout.weights else objective
+
+
+def in_turns(objective: Objective, work: Callable[[Objective, slice], T]) -> list[T]:
+    """`work` for each turn of clients, in order."""
+    count, size = len(objective.h), objective.turns()
+    turns = [slice(a, min(a + size, count)) for a in range(0, count, size)]
+    if len(turns) == 1:
+        return [work(objective, turns[0])]
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, len(turns))) as pool:
+        return list(pool.map(lambda turn: work(objective.of_some(turn), turn), turns))
+
+
+class Evaluations:
+    """An objective at changing sets of its clients; the last set is kept."""
+
+    def __init__(self, objective: Density) -> None:
+        self.objective, self.part = objective, objective
+        self.which = np.arange(len(objective.h))
+
+    def at(self, which: Array) -> Density:
+        if not np.array_equal(which, self.which):
+            self.which, self.part = which, self.objective.of_some(which)
+        return self.part
+
+    def loss(self, rows: Float[Array, "k P"], which: Array) -> tuple[Array, Array]:
+        """−log p(y, ψ) and its gradient, for the clients `which`."""
+        value, gradient = self.at(which).value_and_gradient(rows)
+        return -value, -gradient
+
+
+def maximise(
+    objective: Objective, start: Parameters, *, kernels_free: bool, evaluations: int, noise: bool
+) -> tuple[Parameters, host_lbfgs.State]:
+    """ψ after L-BFGS on the cavity bound and the prior."""
+    mask = np.ones_like(start.rows()[0])
+    sizes = kernel_sizes(start)
+    if not kernels_free:
+        mask[: sizes[0]] = 0.0
+    if not noise:
+        mask[len(mask) - sizes[1] :] = 0.0
+
+    def one(part: Objective, turn: slice) -> host_lbfgs.State:
+        own = start.of_some(turn)
+        density = quickest(part)
+        held = density if kernels_free else density.with_held_kernels(own)
+        return host_lbfgs.minimize(
+            Evaluations(held).loss,
+            own.rows(),
+            evaluations=evaluations,
+            movable=mask,
+            settled=SETTLED,
+        )
+
+    found = in_turns(objective, one)
+    state = host_lbfgs.State(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+    return start.from_rows(state.x), state
+
+
+def kernel_sizes(start: Parameters) -> tuple[int, int]:
+    """How many numbers of a row are kernels', and how many the noise's."""
+    import jax
+
+    def count(tree: object) -> int:
+        return sum(int(np.prod(leaf.shape[1:])) for leaf in jax.tree.leaves(tree))
+
+    return count(start.kernels), count(start.noise)
+
+
+def at_points(
+    objective: Density, points: Float[Array, "c N P"], look: Callable[[Density, Array], T]
+) -> list[T]:
+    """`look` at N points of each client, all points in one long batch, in turns."""
+    count, number, size = points.shape
+    which = np.repeat(np.arange(count), number)
+    rows = points.reshape(-1, size)
+    step = objective.turns()
+    found = []
+    for a in range(0, len(rows), step):
+        part = objective.of_some(which[a : a + step])
+        found.append(look(part, rows[a : a + step]))
+    return found
+
+
+def gradients(objective: Density, points: Float[Array, "c N P"]) -> Float[Array, "c N P"]:
+    """∇ log p(y, ψ) at N points of each client."""
+    found = at_points(objective, points, lambda part, rows: part.value_and_gradient(rows)[1])
+    return np.concatenate(found).reshape(points.shape)
+
+
+def heights(objective: Density, points: Float[Array, "c N P"]) -> Height:
+    """log p(y, ψ) and the weights' means at N points of each client; covariances are left out."""
+    found = at_points(objective, points, lambda part, rows: part.heights(rows)[:2])
+    shape = points.shape[:2]
+    value = np.concatenate([each[0] for each in found]).reshape(shape)
+    mean = np.concatenate([each[1] for each in found])
+    return Height(value, mean.reshape(*shape, -1), np.zeros(0))

@@ -1,0 +1,321 @@
+"""What a batch of clients sends: the sums of `structured.statistics`, and how they change with θ_g.
+
+Derivatives in θ_g are central differences: ∂(c, h, J) of the sums themselves, and the Hessian of
+F_i = c + hᵀm − ½ tr J(S + mmᵀ) of its exact slope, which is pulled back from the weights' moments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from pfedhgp.gp import linalg
+from pfedhgp.gp.linalg import Moments
+from pfedhgp.inference.structured.bound import ClientSummary, Statistics, apply_loadings
+from pfedhgp.inference.structured.host import cells as cells_
+from pfedhgp.inference.structured.host.features import (
+    Features,
+    Places,
+    features_of,
+    kernels_pullback,
+)
+from pfedhgp.inference.structured.host.objective import LocalSums, Objective
+from pfedhgp.inference.structured.host.parameters import Parameters
+from pfedhgp.inference.structured.host.sums import Gathered, Totals, pullback, regathered, totals
+from pfedhgp.inference.structured.host.sums import features_pullback as sums_pullback
+from pfedhgp.inference.structured.statistics import ThetaDerivatives
+from pfedhgp.model.blocks import GlobalBlock, theta_of, with_theta
+
+Array = np.ndarray
+STEP = 1e-5
+"""In log θ_g. Truncation is 1e-7 with three periods on the inputs, and rounding no more."""
+
+
+class Own(NamedTuple):
+    """W = I + Λ_cc = LLᵀ of a batch of clients, with L⁻¹Λ_cg and L⁻¹η_c."""
+
+    factor: Float[Array, "c K K"]
+    cross: Float[Array, "c K k"]
+    linear: Float[Array, "c K"]
+
+    @staticmethod
+    def of(precision: Array, cross: Array, linear: Array) -> Own:
+        """From Λ_cc, Λ_cg and η_c."""
+        factor = linalg.factorise(precision + np.eye(precision.shape[-1]))
+        white = linalg.solve_lower(factor, np.concatenate([cross, linear[..., None]], axis=2))
+        return Own(factor, white[..., :-1], white[..., -1])
+
+    def summary(self, constant: Array, precision: Array, linear: Array) -> ClientSummary:
+        """(c, h, J), from the constant, Λ_gg and η_g."""
+        turned = np.swapaxes(self.cross, 1, 2)
+        logs = np.log(np.diagonal(self.factor, axis1=1, axis2=2)).sum(1)
+        c = constant + 0.5 * (self.linear**2).sum(1) - logs
+        h = linear - (turned @ self.linear[..., None])[..., 0]
+        return ClientSummary(c, h, precision - turned @ self.cross)
+
+    def conditional(self) -> tuple[Array, Array, Array]:
+        """W⁻¹η_c, W⁻¹Λ_cg and W⁻¹"""
+        eye = np.broadcast_to(np.eye(self.factor.shape[-1]), self.factor.shape)
+        half = linalg.solve_lower(self.factor, eye)
+        turned = np.swapaxes(half, 1, 2)
+        return (turned @ self.linear[..., None])[..., 0], turned @ self.cross, turned @ half
+
+
+def statistics(
+    objective: Objective,
+    at: Parameters,
+    shared: GlobalBlock,
+    places: Places,
+    factor: Float[Array, "R M M"],
+    *,
+    derivatives: bool,
+) -> Statistics:
+    """What the clients send at ψ; `places` are those of the global layer, and `factor` is its L."""
+    layout, cells = objective.layout, objective.cells
+    k = layout.shared_weights
+    local, precision, found = objective.all_sums(at)
+    constant = cells.log_constant(precision) - 0.5 * found.residual(local.left)
+    gg, gc, eta = _unloaded(objective, found, precision.matrix)
+    own = Own.of(found.precision[:, k:, k:], np.swapaxes(gc, 1, 2), found.linear[:, k:])
+    evidence, y, U = own.summary(constant, gg, eta)
+    J, h = apply_loadings(U, y, objective.B_g, layout.latents)
+    q = linalg.posterior_moments(J + objective.J, h + objective.h)
+    weights = _own_moments(own, objective.B_g, layout.latents, q)
+    B_dev = found.B[..., layout.latents : layout.latents + layout.deviations]
+    B_loc = found.B[..., layout.latents + layout.deviations :]
+    dev_square, loc_square = B_dev @ np.swapaxes(B_dev, 1, 2), B_loc @ np.swapaxes(B_loc, 1, 2)
+    cut, power = layout.deviation_weights, dev_square
+    if layout.deviations and not objective.structure.tied:
+        dev_square = _square(factor[None, : layout.deviations], None, B_dev, weights[:, :cut, :cut])
+    if local.features is not None and layout.local:
+        active = None if objective.places is None else objective.places.active
+        loc_square = _square(local.features.factor, active, B_loc, weights[:, cut:, cut:])
+    count = theta_of(objective.structure, shared).shape[0]
+    return Statistics(
+        evidence=evidence,
+        U=U,
+        y=y,
+        shared_residual=np.einsum(
+            "cgr,cgqp->crqp", local.left[..., : layout.latents], precision.matrix
+        ),
+        **(
+            theta_derivatives(objective, at, local, shared, places, factor, q)
+            if derivatives and count
+            else _no_derivatives(len(y), count, k)
+        )._asdict(),
+        deviation_power=power,
+        deviation_square=dev_square,
+        local_square=loc_square,
+        noise=cells_.covariance_of(at.noise, cells.Y.shape[2]),
+        clients=np.ones(len(y)),
+        residual=found.residual(local.left),
+    )
+
+
+def _no_derivatives(clients: int, parameters: int, weights: int) -> ThetaDerivatives:
+    shapes = ((), (weights,), (weights, weights), (parameters,))
+    return ThetaDerivatives(*(np.zeros((clients, parameters, *shape)) for shape in shapes))
+
+
+def _unloaded(
+    objective: Objective, found: Totals, Pi: Float[Array, "c g Q Q"]
+) -> tuple[Array, Array, Array]:
+    """Λ_gg, Λ_gc and η_g where the global layer is E = I_Q ⊗ a_g, ordered (latent, output, input)."""
+    layout = objective.layout
+    R, M, k = layout.latents, layout.size, layout.shared_weights
+    c, groups, Q, _ = Pi.shape
+    G, T = found.gathered
+    among = G[:, :, :k, :k].reshape(c, groups, R, M, R, M)
+    gg = np.einsum("cgqp,cgrmsk->crqmspk", Pi, among, optimize=True).reshape(
+        c, R * Q * M, R * Q * M
+    )
+    PB = Pi @ found.B[:, None]
+    own = layout.weights - k
+    gc = np.zeros((c, R, Q, M, own))
+    for g in range(groups):
+        across = found.by_feature(G[:, g, :k])[..., k:].reshape(c, R, 1, M, own)
+        loads = found.by_column(PB[:, g])[..., k:].reshape(c, 1, Q, 1, own)
+        gc += across * loads
+    eta = np.einsum("cgrmq,cgqp->crpm", T[:, :, :k].reshape(c, groups, R, M, Q), Pi, optimize=True)
+    return gg, gc.reshape(c, R * Q * M, own), eta.reshape(c, R * Q * M)
+
+
+def _own_moments(
+    own: Own, B: Float[Array, "Q R"], latents: int, q: Moments
+) -> Float[Array, "c K K"]:
+    """E[wwᵀ] of the client's own weights, v_g ~ q."""
+    K, width = own.cross.shape[1:]
+    Q = B.shape[0]
+    M = width // max(latents * Q, 1)
+    cross = np.einsum("ckrqm,qr->ckrm", own.cross.reshape(len(own.cross), K, latents, Q, M), B)
+    offset, G, covariance = own._replace(cross=cross.reshape(len(cross), K, latents * M)).conditional()
+    mean = offset - (G @ q.mean[..., None])[..., 0]
+    return (
+        covariance + G @ q.covariance @ np.swapaxes(G, 1, 2) + mean[:, :, None] * mean[:, None, :]
+    )
+
+
+def _square(
+    factor: Float[Array, "c R M M"], active: Array | None, B: Array, second: Float[Array, "c K K"]
+) -> Float[Array, "c Q Q"]:
+    """E[f fᵀ] between outputs, mean over the inducing inputs (see `own_weights`)."""
+    c, R, M = len(B), B.shape[2], factor.shape[-1]
+    share = np.full((1, M), 1.0 / max(M, 1)) if active is None else active[:, 0] / active.sum(2)
+    V = second.reshape(c, R, M, R, M)
+    C = np.empty((c, R, R))
+    for r in range(R):
+        for s in range(R):
+            moved = factor[:, r] @ V[:, r, :, s]
+            C[:, r, s] = (share * np.einsum("cxk,cxk->cx", moved, factor[:, s])).sum(1)
+    return B @ C @ np.swapaxes(B, 1, 2)
+
+
+class _Moved(NamedTuple):
+    """The client's sums at another θ_g, the global function's values held."""
+
+    summary: ClientSummary
+    slope: Float[Array, "c P"]
+
+
+def theta_derivatives(
+    objective: Objective,
+    at: Parameters,
+    local: LocalSums,
+    shared: GlobalBlock,
+    places: Places,
+    factor: Float[Array, "R M M"],
+    q: Moments,
+) -> ThetaDerivatives:
+    """∂(c, h, J)/∂θ_g and the Hessian of F_i, by central differences around θ_g."""
+    theta = theta_of(objective.structure, shared)
+    count = len(theta)
+
+    def moved(p: int, sign: float) -> _Moved:
+        shifted = theta.copy()
+        shifted[p] += sign * STEP
+        block = with_theta(objective.structure, shared, shifted)
+        return _moved(objective, at, local, block, shared, places, factor, q)
+
+    ends = [(moved(p, 1.0), moved(p, -1.0)) for p in range(count)]
+
+    def difference(up: Array, down: Array) -> Array:
+        return (up - down) / (2.0 * STEP)
+
+    d_c, d_h, d_J = (
+        np.stack([difference(a.summary[i], b.summary[i]) for a, b in ends], axis=1)
+        for i in range(3)
+    )
+    hessian = np.stack([difference(a.slope, b.slope) for a, b in ends], axis=1)
+    return ThetaDerivatives(d_c, d_h, d_J, 0.5 * (hessian + np.swapaxes(hessian, 1, 2)))
+
+
+def _moved(
+    objective: Objective,
+    at: Parameters,
+    local: LocalSums,
+    block: GlobalBlock,
+    shared: GlobalBlock,
+    places: Places,
+    factor: Float[Array, "R M M"],
+    q: Moments,
+) -> _Moved:
+    """(c, h, J) and the slope of F_i at `block`, for the weights v₀ of `shared`: A' = L₀ᵀK⁻¹k."""
+    layout, cells = objective.layout, objective.cells
+    c, k, d, n = len(cells.Y), layout.shared_weights, layout.deviation_weights, cells.Y.shape[1]
+    kernels = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (c, *leaf.shape)), block.kernels)
+    own = features_of(kernels, places)
+    solved = linalg.solve_lower(own.factor, own.A, transpose=True)
+    turned = np.swapaxes(factor, 1, 2)
+    held = turned @ solved
+    tied = objective.structure.tied
+    if tied:
+        held = held * (shared.loadings / block.loadings)
+    raw = own.A[:, : layout.deviations].reshape(c, d, n)
+    F = np.concatenate([held.reshape(c, k, n), raw, local.F[:, k:]], axis=1)
+    wide = layout._replace(separate=True)
+    new = slice(0, k + d)
+    known = Gathered(local.gathered.G[:, :, k:, k:], local.gathered.T[:, :, k:])
+    weighted = F[:, None, new] * cells.weights[:, :, None, :]
+    gathered = regathered(known, F, weighted, cells.Y, new)
+    moved = replace(
+        objective,
+        B_g=block.loadings,
+        tied_deviation=np.sqrt(block.phi) * block.loadings if tied else None,
+    )
+    precision = cells_.precision_of(at.noise, cells)
+    found = totals(wide, gathered, moved.loadings(at), precision.matrix)
+    of_shared = cells.weights @ np.swapaxes(own.left, 1, 2)
+    R, Rd = layout.latents, layout.deviations
+    left = np.concatenate([of_shared, of_shared[..., :Rd], local.left[..., R + Rd :]], axis=2)
+    constant = cells.log_constant(precision) - 0.5 * found.residual(left)
+    Lambda, eta = found.precision, found.linear
+    parts = Own.of(Lambda[:, k:, k:], Lambda[:, k:, :k], eta[:, k:])
+    summary = parts.summary(constant, Lambda[:, :k, :k], eta[:, :k])
+    mean, second = _joint(parts, q)
+    bar = sums_pullback(found, cells, F, mean, second, new)
+    slopes = [_of_kernels(objective, own, places, factor, found, bar, solved, block, shared)]
+    if tied:
+        of_B = pullback(found, mean, second, left, cells.squares).B
+        of_dev = (of_B[..., R : R + Rd] * found.B[..., R : R + Rd]).sum((1, 2))
+        of_tau = (of_B[..., :R] * found.B[..., :R]).sum((1, 2)) + of_dev
+        of_tau -= (bar[:, :k] * F[:, :k]).sum((1, 2))
+        slopes += [of_tau[:, None], 0.5 * of_dev[:, None]]
+    return _Moved(summary, np.concatenate(slopes, axis=1))
+
+
+def _joint(own: Own, q: Moments) -> tuple[Float[Array, "c K"], Float[Array, "c K K"]]:
+    """Mean and second moments of [v_g | w], v_g ~ q and w given v_g by the client's own rows."""
+    offset, G, covariance = own.conditional()
+    m, turned = q.mean, np.swapaxes(G, 1, 2)
+    mean = offset - (G @ m[..., None])[..., 0]
+    cross = -q.covariance @ turned
+    spread = covariance + G @ q.covariance @ turned
+    joint = np.concatenate([m, mean], axis=1)
+    top = np.concatenate([q.covariance, cross], axis=2)
+    bottom = np.concatenate([np.swapaxes(cross, 1, 2), spread], axis=2)
+    return joint, np.concatenate([top, bottom], axis=1) + joint[:, :, None] * joint[:, None, :]
+
+
+def _of_kernels(
+    objective: Objective,
+    own: Features,
+    places: Places,
+    factor: Float[Array, "R M M"],
+    found: Totals,
+    bar: Float[Array, "c kd n"],
+    solved: Float[Array, "c R M n"],
+    block: GlobalBlock,
+    shared: GlobalBlock,
+) -> Float[Array, "c P"]:
+    """The slope in log kernel parameters: through a = L⁻¹k, its residual, and A' = L₀ᵀK⁻¹k."""
+    layout, cells = objective.layout, objective.cells
+    R, M, Rd, k = layout.latents, layout.size, layout.deviations, layout.shared_weights
+    c, n = len(bar), bar.shape[2]
+    each = np.einsum("cgaa->cga", found.W)
+    each = each[..., :R].copy() + _padded(each[..., R : R + Rd], R)
+    per_row = np.swapaxes(each, 1, 2) @ cells.weights
+    raw_bar = (per_row * (own.left > 0.0))[:, :, None, :] * own.A
+    raw_bar[:, :Rd] += bar[:, k:].reshape(c, Rd, M, n)
+    held_bar = bar[:, :k].reshape(c, R, M, n)
+    if objective.structure.tied:
+        held_bar = held_bar * (shared.loadings / block.loadings)
+    lifted = linalg.solve_lower(
+        own.factor, linalg.solve_lower(own.factor, factor @ held_bar), transpose=True
+    )
+    k_bar = linalg.solve_lower(own.factor, raw_bar, transpose=True) + lifted
+    inner = np.tril(raw_bar @ np.swapaxes(own.A, -1, -2))
+    index = np.arange(M)
+    inner[..., index, index] *= 0.5
+    half = linalg.solve_lower(own.factor, inner, transpose=True)
+    K_bar = -linalg.solve_lower(own.factor, np.swapaxes(half, -1, -2), transpose=True)
+    K_bar -= lifted @ np.swapaxes(solved, -1, -2)
+    pulled = kernels_pullback(own, places, k_bar, K_bar)
+    return np.concatenate([leaf.reshape(c, -1) for leaf in jax.tree.leaves(pulled)], axis=1)
+
+
+def _padded(values: Float[Array, "c g Rd"], latents: int) -> Array:
+    return np.pad(values, ((0, 0), (0, 0), (0, latents - values.shape[2])))

@@ -1,0 +1,292 @@
+"""The structured client's step on the host: opening, search and sums, posteriors, averages, for a batch.
+
+The functions mirror those of `structured.client_step`, `structured.posterior` and `structured.averaging`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from pfedhgp.gp.kernel_adjoints import has_adjoints
+from pfedhgp.gp.kernels import Kernel
+from pfedhgp.gp.noise import FullNoise, Noise
+from pfedhgp.inference.structured.averaging import Averaging
+from pfedhgp.inference.structured.bound import GlobalEvidence, Statistics
+from pfedhgp.inference.structured.client_step import LOUDER, MANY_ROWS, Broadcast, Info, StepOptions
+from pfedhgp.inference.structured.host import averaging
+from pfedhgp.inference.structured.host.cells import Cells, cells_of
+from pfedhgp.inference.structured.host.features import Features, Places, features_of
+from pfedhgp.inference.structured.host.objective import Objective
+from pfedhgp.inference.structured.host.parameters import Parameters, Prior
+from pfedhgp.inference.structured.host.search import in_turns, maximise, quickest
+from pfedhgp.inference.structured.host.statistics import Own, statistics
+from pfedhgp.inference.structured.host.sums import Layout, gather
+from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
+from pfedhgp.model.posterior import ClientPosterior, Moved, Tangents
+
+Array = np.ndarray
+
+
+def serves(options: StepOptions, rows: Rows, blocks: ClientBlock, shared: Kernel) -> Cells | None:
+    """The rows in groups if the host can take these clients; None: they are for the compiled solver."""
+    if options.structure.state_space or options.learn_inputs or options.probes:
+        return None
+    if not has_adjoints(blocks.kernels) or not has_adjoints(shared):
+        return None
+    if rows.cycles is not None or rows.X.shape[1] > MANY_ROWS * 16:
+        return None
+    return cells_of(rows, full=isinstance(blocks.noise, FullNoise))
+
+
+@dataclass(frozen=True)
+class HostBatch:
+    """A batch of clients beside one global block: what every evaluation of theirs starts from."""
+
+    options: StepOptions
+    shared: GlobalBlock
+    places: Places
+    """of the global layer, one a client"""
+    features: Features
+    clients: ClientBlock
+    objective: Objective
+    start: Parameters
+
+    @property
+    def factor(self) -> Float[Array, "R M M"]:
+        return self.features.factor[0]
+
+    def of_some(self, which: Array) -> HostBatch:
+        """The same for some of the clients."""
+        return replace(
+            self,
+            places=self.places.of_some(which),
+            clients=jax.tree.map(lambda leaf: leaf[which], self.clients),
+            objective=self.objective.of_some(which),
+            start=self.start.of_some(which),
+        )
+
+
+def batch_of(
+    options: StepOptions,
+    cells: Cells,
+    rows: Rows,
+    shared: GlobalBlock,
+    shared_jitter: float,
+    clients: ClientBlock,
+    anchors: ClientBlock,
+    others: GlobalEvidence,
+    jitter: Float[Array, " c"],
+    floor: Float[Array, "c d"] | None,
+) -> HostBatch:
+    """Global features of all rows, and their sums, once for a whole round."""
+    X, structure = np.asarray(rows.X), options.structure
+    c, n = X.shape[:2]
+    Z = np.broadcast_to(shared.inputs, (c, *shared.inputs.shape))
+    places = Places.of(Z, X, None, np.full(c, float(shared_jitter)))
+    found = features_of(repeated(shared.kernels, c), places)
+    latents, size = found.A.shape[1:3]
+    F = found.A.reshape(c, latents * size, n)
+    own = Places.of(np.asarray(clients.inputs), X, np.asarray(clients.active), jitter)
+    start = Parameters.of(clients)
+    local = start.loadings.shape[2]
+    layout = Layout(
+        latents,
+        size,
+        latents if structure.deviation else 0,
+        local,
+        clients.inputs.shape[1] if local else 0,
+    )
+    tied = structure.tied and structure.deviation
+    objective = Objective(
+        structure=structure,
+        layout=layout,
+        cells=cells,
+        shared=F,
+        fixed=gather(F, cells),
+        left=cells.weights @ np.swapaxes(found.left, 1, 2),
+        B_g=np.asarray(shared.loadings),
+        tied_deviation=np.sqrt(shared.phi) * shared.loadings if tied else None,
+        J=np.asarray(others.J),
+        h=np.asarray(others.h),
+        places=own if local else None,
+        prior=Prior(structure, Parameters.of(anchors), float(shared.phi), floor),
+        form=start,
+    )
+    return HostBatch(options, shared, places, found, clients, objective, start)
+
+
+def repeated(kernels: Kernel, count: int) -> Kernel:
+    """The same kernels for each client."""
+    return jax.tree.map(lambda leaf: np.broadcast_to(leaf, (count, *np.shape(leaf))), kernels)
+
+
+def step(batch: HostBatch, broadcast: Broadcast) -> tuple[ClientBlock, Statistics, Info]:
+    """One round of a batch: improve ψ on the cavity bound, then sum up."""
+    at, state = maximise(
+        batch.objective,
+        batch.start,
+        kernels_free=bool(broadcast.kernels_free > 0),
+        evaluations=int(broadcast.evaluations),
+        noise=True,
+    )
+    wanted = broadcast.derivatives is not None and bool(broadcast.derivatives)
+    sums, nats = send(batch, at, derivatives=wanted)
+    info = Info(-state.first_value, -state.value, state.accepted, nats)
+    return at.block(batch.clients), sums, info
+
+
+def send(batch: HostBatch, at: Parameters, *, derivatives: bool) -> tuple[Statistics, Array]:
+    """The sums at ψ, and the nats that local inducing inputs cost."""
+
+    def one(part: Objective, turn: slice) -> Statistics:
+        return statistics(
+            part,
+            at.of_some(turn),
+            batch.shared,
+            batch.places.of_some(turn),
+            batch.factor,
+            derivatives=derivatives,
+        )
+
+    parts = in_turns(batch.objective, one)
+    sums = parts[0] if len(parts) == 1 else jax.tree.map(lambda *p: np.concatenate(p), *parts)
+    if not batch.options.learn_shared:
+        sums = replace(
+            sums,
+            **{
+                name: getattr(sums, name)[:, :0]
+                for name in ("d_evidence", "d_h", "d_J", "curvature")
+            },
+        )
+    B = batch.objective.loadings(at)
+    R, d = batch.objective.layout.latents, batch.objective.layout.deviations
+    of_shared = _residuals(sums.shared_residual, B[..., :R])
+    of_shared = of_shared + _residuals(sums.shared_residual, B[..., R : R + d])
+    return sums, 0.5 * (sums.residual - of_shared)
+
+
+def _residuals(shared_residual: Float[Array, "c R Q Q"], B: Float[Array, "c Q r"]) -> Array:
+    moved = np.einsum("crqp,cpr->crq", shared_residual[:, : B.shape[2]], B)
+    return np.einsum("cqr,crq->c", B, moved)
+
+
+def opening(batch: HostBatch) -> tuple[Noise, Statistics, Array]:
+    """Sums at the starting values, with the noise that fits the clients' own rows best."""
+    held = batch.objective.with_held_kernels(batch.start)
+    levels = []
+    for level in LOUDER:
+        louder = batch.start._replace(noise=batch.start.noise.louder(level))
+        levels.append(held.cavity(louder))
+    best = LOUDER[np.nanargmax(np.stack(levels, axis=1), axis=1)]
+    noise = _louder_each(batch.start.noise, best)
+    at = batch.start._replace(noise=noise)
+    sums, nats = send(replace(batch, objective=held), at, derivatives=False)
+    return noise, sums, nats
+
+
+def _louder_each(noise: Noise, levels: Float[Array, " c"]) -> Noise:
+    each = [
+        jax.tree.map(lambda leaf, i=i: leaf[i], noise).louder(level)
+        for i, level in enumerate(levels)
+    ]
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *each)
+
+
+def refined(batch: HostBatch, final: Broadcast) -> HostBatch:
+    """The batch after one more search, at the final θ_g; a client whose search fails keeps what it has.
+
+    A curvature means something only at the best parameters, and the last round's were found before the last
+    step in B_g.
+    """
+    found, state = maximise(
+        batch.objective,
+        batch.start,
+        kernels_free=True,
+        evaluations=int(final.evaluations),
+        noise=True,
+    )
+    fine = np.isfinite(state.value)[:, None]
+    rows = np.where(fine, found.rows(), batch.start.rows())
+    return replace(batch, start=batch.start.from_rows(rows))
+
+
+def posteriors(batch: HostBatch, at: Parameters) -> ClientPosterior:
+    """q(w | v_g) of each client at ψ."""
+    k = batch.objective.layout.shared_weights
+
+    def one(part: Objective, turn: slice) -> tuple[Array, Array, Array]:
+        _, _, found = part.all_sums(at.of_some(turn))
+        own = Own.of(found.precision[:, k:, k:], found.precision[:, k:, :k], found.linear[:, k:])
+        return own.conditional()
+
+    parts = in_turns(batch.objective, one)
+    offset, G, covariance = (np.concatenate(each) for each in zip(*parts, strict=True))
+    return ClientPosterior(at.block(batch.clients), offset, G, covariance)
+
+
+def average(batch: HostBatch, settings: Averaging) -> ClientPosterior:
+    """The clients' posteriors at ψ̄, their own views of v_g, and how both move with ψ."""
+
+    def one(part: Objective, turn: slice) -> tuple:
+        rows = batch.start.of_some(turn).rows()
+        density = quickest(part)
+        spread = averaging.gaussian(density, rows, settings.reach)
+        height = part.heights(spread.centre)
+        return spread.centre, height, averaging.ends(density, spread, height.value)
+
+    found = in_turns(batch.objective, one)
+    centre = np.concatenate([each[0] for each in found])
+    mean, covariance = (
+        np.concatenate([getattr(each[1], name) for each in found])
+        for name in ("mean", "covariance")
+    )
+    ends = averaging.Ends(
+        *(np.concatenate(parts) for parts in zip(*(e[2] for e in found), strict=True))
+    )
+    at = batch.start.from_rows(centre)
+    own = posteriors(batch, at)
+    k = batch.objective.layout.shared_weights
+    return replace(
+        own,
+        shared_mean=mean[:, :k],
+        shared_covariance=covariance[:, :k, :k],
+        tangents=_tangents(batch, at, mean, ends),
+    )
+
+
+def _tangents(batch: HostBatch, at: Parameters, mean: Array, ends: averaging.Ends) -> Tangents:
+    """Half the difference between both ends of each direction, and their middle over ψ̄."""
+    up = _made_of(batch, ends.up, ends.up_weights)
+    down = _made_of(batch, ends.down, ends.down_weights)
+    here = _made_of(batch, at.rows()[:, None], mean[:, None])
+
+    def kept(values: Array) -> Array:
+        allowed = ends.reach.reshape(*ends.reach.shape, *[1] * (values.ndim - 2)) > 0
+        return np.where(allowed, values, 0.0)
+
+    half = Moved(*(kept(0.5 * (a - b)) for a, b in zip(up, down, strict=True)))
+    pairs = zip(up, down, here, strict=True)
+    middle = Moved(*(kept(0.5 * (a + b) - now) for a, b, now in pairs))
+    return Tangents(**half._asdict(), reach=ends.reach, middle=Tangents(**middle._asdict()))
+
+
+def _made_of(batch: HostBatch, points: Float[Array, "c N P"], weights: Array) -> Moved:
+    """What predictions at ψ are made of: kernel parameters, B̃, B_l and the weights' means."""
+    c, N, P = points.shape
+    each = batch.start.from_rows(points.reshape(-1, P))
+    leaves = [leaf.reshape(c, N, -1) for leaf in jax.tree.leaves(each.natural_kernels())]
+    kernels = np.concatenate(leaves, axis=2) if leaves else np.zeros((c, N, 0))
+    B = batch.objective.loadings(each)
+    layout = batch.objective.layout
+    cut = layout.latents + layout.deviations
+    shape = (c, N, B.shape[1])
+    return Moved(
+        kernels,
+        B[..., layout.latents : cut].reshape(*shape, -1),
+        B[..., cut:].reshape(*shape, -1),
+        weights,
+    )
