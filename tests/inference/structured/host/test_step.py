@@ -13,8 +13,8 @@ from jax.flatten_util import ravel_pytree
 
 from pfedhgp.inference.structured import averaging, client_step
 from pfedhgp.inference.structured.bound import cavity_bound
-from pfedhgp.inference.structured.host import step as host
 from pfedhgp.inference.structured.host import search
+from pfedhgp.inference.structured.host import step as host
 from pfedhgp.inference.structured.host.few_cells import FewCells
 from pfedhgp.inference.structured.posterior import batched_posteriors
 from pfedhgp.model.blocks import Structure, from_free, to_free

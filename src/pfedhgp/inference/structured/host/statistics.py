@@ -152,7 +152,9 @@ def _own_moments(
     Q = B.shape[0]
     M = width // max(latents * Q, 1)
     cross = np.einsum("ckrqm,qr->ckrm", own.cross.reshape(len(own.cross), K, latents, Q, M), B)
-    offset, G, covariance = own._replace(cross=cross.reshape(len(cross), K, latents * M)).conditional()
+    offset, G, covariance = own._replace(
+        cross=cross.reshape(len(cross), K, latents * M)
+    ).conditional()
     mean = offset - (G @ q.mean[..., None])[..., 0]
     return (
         covariance + G @ q.covariance @ np.swapaxes(G, 1, 2) + mean[:, :, None] * mean[:, None, :]
