@@ -472,7 +472,9 @@ def test_into_an_empty_folder_or_a_finished_checkpoint(tmp_path, model):
     load(tmp_path / "new" / "deep" / "run")
 
 
-@pytest.mark.parametrize("step", ["_write", "sync_folder", "_put_in_place", "exchange", "rename"])
+@pytest.mark.parametrize(
+    "step", ["_write", "sync", "sync_folder", "_put_in_place", "exchange", "rename"]
+)
 def test_a_failure_leaves_the_old_model(step, run, model, monkeypatch):
     before = snapshot(run)
     calls = []
@@ -486,7 +488,8 @@ def test_a_failure_leaves_the_old_model(step, run, model, monkeypatch):
 
         return wrapped
 
-    target = (os, "rename") if step == "rename" else (run_folder, step)
+    modules = {"rename": os, "sync": atomic_files}
+    target = (modules.get(step, run_folder), step)
     if step == "rename":  # where folders cannot change places in one step
         monkeypatch.setattr(atomic_files, "_swapped", lambda one, two: False)
     monkeypatch.setattr(*target, fail_late(getattr(*target)))

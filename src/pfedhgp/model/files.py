@@ -145,8 +145,15 @@ def _files_of(model: FittedModel) -> Iterator[tuple[str, bytes]]:
     history = plain_json(dict(model.metrics), "metrics", strict=False)
     history["history"] = plain_json(model.history, "history", strict=False)
     yield METRICS, json.dumps(history, indent=1, allow_nan=False).encode("ascii")
-    messages = plain_json(model.messages, "messages", strict=False)
-    yield MESSAGES, "".join(json.dumps(m, allow_nan=False) + "\n" for m in messages).encode("ascii")
+    yield MESSAGES, "".join(_line(message) for message in model.messages).encode("ascii")
+
+
+def _line(message: Mapping[str, Any]) -> str:
+    """One message. Nearly all are JSON as they are, and large models have many thousands."""
+    try:
+        return json.dumps(message, allow_nan=False) + "\n"
+    except (TypeError, ValueError):
+        return json.dumps(plain_json(message, "messages", strict=False), allow_nan=False) + "\n"
 
 
 def _shared_arrays(model: FittedModel) -> Arrays:
@@ -332,26 +339,22 @@ def _client(entry: Mapping[str, Any], arrays: Arrays) -> ClientPosterior:
     kernels = kernel_from_json(entry["kernels"], arrays, "kernels")
     noise = noise_from_json(entry["noise"], arrays, "noise")
     block = ClientBlock(kernels=kernels, noise=noise, **{key: arrays.pop(key) for key in BLOCK})
-    posterior = ClientPosterior(block, *(arrays.pop(key) for key in OWN))
+    parts: dict[str, Any] = {key: arrays.pop(key) for key in OWN}
     if f"states.{STATES[0]}" in arrays:
-        states = LocalStates(*(arrays.pop(f"states.{key}") for key in STATES))
-        posterior = replace(posterior, states=states)
-    if VIEW[0] not in arrays:
-        return posterior
-    return replace(
-        posterior,
-        **{key: arrays.pop(key) for key in VIEW},
-        tangents=_tangents(arrays, "tangents"),
-    )
+        parts["states"] = LocalStates(*(arrays.pop(f"states.{key}") for key in STATES))
+    if VIEW[0] in arrays:
+        parts |= {key: arrays.pop(key) for key in VIEW}
+        parts["tangents"] = _tangents(arrays, "tangents")
+    return ClientPosterior(block, **parts)
 
 
 def _tangents(arrays: Arrays, name: str) -> Tangents:
     """Files of earlier versions have neither `reach` nor `middle`."""
-    found = Tangents(*(arrays.pop(f"{name}.{key}") for key in SLOPES))
-    if f"{name}.reach" not in arrays:
-        return found
-    reach, middle = arrays.pop(f"{name}.reach"), _tangents(arrays, f"{name}.middle")
-    return replace(found, reach=reach, middle=middle)
+    parts: dict[str, Any] = {key: arrays.pop(f"{name}.{key}") for key in SLOPES}
+    if f"{name}.reach" in arrays:
+        parts["reach"] = arrays.pop(f"{name}.reach")
+        parts["middle"] = _tangents(arrays, f"{name}.middle")
+    return Tangents(**parts)
 
 
 def _layer(form: Any, arrays: Arrays, shared: CycleLayer | None) -> CycleLayer | None:

@@ -123,7 +123,8 @@ def check_client(structure: Structure, shared: GlobalPosterior, client: ClientPo
     own = structure.deviation and not structure.tied
     _expect("deviation", block.deviation, (Q, R), *(() if own else ((Q, 0),)))
     _expect_parts("", block, loadings=(Q, Rl), inputs=(Mi, d), active=(Mi,))
-    if not np.all(np.isin(np.asarray(block.active), (0.0, 1.0))):
+    active = np.asarray(block.active)
+    if not ((active == 0.0) | (active == 1.0)).all():
         raise ValueError("active has values other than 0 and 1")
     check_kernels(block.kernels, Rl, d)
     if isinstance(block.noise, DiagonalNoise):
@@ -178,7 +179,7 @@ def _check_states(structure: Structure, client: ClientPosterior, Q: int) -> None
 def check_kernels(kernels: Kernel, latents: int, inputs: int) -> None:
     """Every parameter has one entry per latent, [one per column,] and is positive."""
     for leaf in jax.tree.leaves(kernels):
-        if not np.all(np.isfinite(leaf)) or np.any(np.asarray(leaf) <= 0):
+        if not ((np.asarray(leaf) > 0) & np.isfinite(leaf)).all():
             raise ValueError("a kernel parameter is not positive and finite")
     if isinstance(kernels, Scaled):
         _expect("kernel variance", kernels.variance, (latents,))
@@ -217,10 +218,11 @@ def _expect_parts(prefix: str, owner: object, **shapes: tuple[int, ...]) -> None
 
 def _expect(name: str, array: Any, *shapes: tuple[int, ...]) -> None:
     """One of these shapes, and finite."""
-    if np.shape(array) not in shapes:
+    array = np.asarray(array)
+    if array.shape not in shapes:
         wanted = " or ".join(str(shape) for shape in shapes)
-        raise ValueError(f"{name} has shape {np.shape(array)}, expected {wanted}")
-    if not np.all(np.isfinite(np.asarray(array))):
+        raise ValueError(f"{name} has shape {array.shape}, expected {wanted}")
+    if not np.isfinite(array).all():
         raise ValueError(f"{name} is not finite")
 
 

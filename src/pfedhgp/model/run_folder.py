@@ -19,7 +19,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from pfedhgp.base.atomic_files import beside, exchange, sync, sync_folder
+from pfedhgp.base.atomic_files import beside, exchange, sync_files, sync_folder
 from pfedhgp.errors import InputError, ModelFileError
 from pfedhgp.version import __version__
 
@@ -84,6 +84,7 @@ def write_folder(
         whole = {**head, **spec, "files": digests}
         whole["sha256"] = seal(whole)
         _write(fresh / SPEC, json.dumps(whole, indent=1, allow_nan=False).encode("ascii"))
+        sync_files([fresh / name for name in (*digests, SPEC)])
         sync_folder(fresh / "clients")
         sync_folder(fresh)
         old = _put_in_place(fresh, target, (*STAY, *stay))
@@ -142,8 +143,8 @@ def _take_over(old: Path, target: Path, names: Sequence[str]) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-    sync(path)
+    with open(path, "xb") as file:
+        file.write(content)
 
 
 # ------------------------------------------------------------------------------------------ reading
@@ -239,11 +240,14 @@ def naming(path: Path) -> Iterator[None]:
 
 def parse_json(content: bytes) -> Any:
     """JSON proper: no NaN, no Infinity."""
-    return json.loads(content.decode("utf-8"), parse_constant=_refuse_constant)
+    return _DECODER.decode(content.decode("utf-8"))
 
 
 def _refuse_constant(text: str) -> None:
     raise ValueError(f"{text} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def _read(path: Path) -> bytes:
