@@ -8,8 +8,10 @@ import jax
 import numpy as np
 import pytest
 
+from pfedhgp.base import batching
 from pfedhgp.base.numerics import numerics
 from pfedhgp.base.trees import ravel
+from pfedhgp.model import at_inputs
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.posterior import ClientPosterior, Tangents, without_outputs
 from pfedhgp.model.prediction import predict
@@ -102,6 +104,33 @@ def test_tangents_without_a_middle_are_derivatives():
     assert slopes.shape == ends.shape == (5, 3, 2, 3)
     assert np.abs(slopes).max() > size
     np.testing.assert_allclose(slopes, ends, rtol=1e-4, atol=1e-4 * size)
+
+
+def test_other_devices_compile_and_batch(monkeypatch):
+    """As on a GPU: for one program, and for two that are computed as one batch.
+
+    Bases are factorised in both libraries here: a larger jitter keeps rounding small.
+    """
+    model = averaged(make(seed=3, jitter=1e-5).model)
+    X = points(model, 11)
+
+    def found(client: str) -> list[np.ndarray]:
+        p = predict(model, client, X)
+        layers = [part for layer in p.layers.values() for part in (layer.mean, layer.sd)]
+        return [p.mean, p.sd, p.covariance("joint"), *layers]
+
+    clients = ("client 0", "client 1")
+    expected = [found(client) for client in clients]
+    for module in (batching, at_inputs):
+        monkeypatch.setattr(module, "on_host", lambda: False)
+    before = moments.compilations()
+    alone = [found(client) for client in clients]
+    assert moments.compilations() == before + 2  # with tangents and without
+    together = batching.run_batched([lambda name=name: found(name) for name in clients])
+    for one, two, three in zip(expected, alone, together, strict=True):
+        for a, b, c in zip(one, two, three, strict=True):
+            np.testing.assert_allclose(b, a, rtol=1e-10, atol=1e-10)
+            np.testing.assert_allclose(c, a, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", CASES)

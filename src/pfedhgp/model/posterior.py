@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -131,7 +130,7 @@ def without_unseen(
     """Loadings of exactly zero for the outputs that a client never observed: its rows do not say them."""
     seen = np.any(mask > 0, axis=1, keepdims=False)
     return [
-        own if row.all() else without_outputs(own, jnp.asarray(row.astype(np.float64)))
+        own if row.all() else without_outputs(own, row.astype(np.float64))
         for own, row in zip(found, list(seen), strict=True)
     ]
 
