@@ -19,6 +19,7 @@ import numpy.typing as npt
 from scipy.special import ndtri
 
 from pfedhgp.base.checks import flag, number, one_of, optional, refusal, whole
+from pfedhgp.base.numerics import with_numerics
 from pfedhgp.errors import InputError
 from pfedhgp.model.at_inputs import AtInputs, Kind
 from pfedhgp.model.fitted import FittedModel
@@ -115,6 +116,7 @@ class Prediction:
         return self._view.draw(whole(0)(count, "count"), seed, flag(noise, "noise"))
 
 
+@with_numerics
 def predict(
     model: FittedModel,
     client: str,
