@@ -86,6 +86,13 @@ def test_a_wave_on_a_coarse_grid_is_no_noise():
     assert 0.05 < found.short < 0.3  # the wave's own scale is .16
 
 
+def test_a_single_row_has_no_pairs():
+    for sums in census.variogram(np.array([[0.4]]), np.array([[1.0, 2.0]])).values():
+        assert sums.dtype == np.float64
+        assert sums.shape[1] == 2
+        assert not sums.any()
+
+
 def test_non_negative_least_squares_agree_with_scipys():
     rng = np.random.default_rng(3)
     A = rng.normal(size=(40, 12, 3))
