@@ -145,7 +145,9 @@ def variogram(X01: np.ndarray, Y: np.ndarray, seed: int = 0) -> dict[str, np.nda
     def by_lag(values: np.ndarray) -> np.ndarray:
         size = len(LAG_EDGES) - 1
         sums = [np.bincount(bins, column, minlength=size) for column in values.T]
-        return np.stack(sums, axis=1).astype(np.float64)  # without a pair bincount gives whole numbers
+        return np.stack(sums, axis=1).astype(
+            np.float64
+        )  # without a pair bincount gives whole numbers
 
     return {"lag_sum": by_lag(squared), "lag_pairs": by_lag(seen)}
 
