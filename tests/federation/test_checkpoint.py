@@ -186,7 +186,7 @@ def test_no_attribute_of_a_party_is_forgotten(name):
     with numerics(), on_device("cpu"), pytest.raises(Stop):
         inprocess.run(server, groups, callbacks=[_stopping(2)])
     # What is made anew from settings and rows, and what the next exchange sets before it is used.
-    settings = {"settings", "spec", "options", "like", "rows", "start", "floor", "drawn"}
+    settings = {"settings", "spec", "options", "like", "rows", "cells", "start", "floor", "drawn"}
     used_up = {"total", "gradient", "info", "reference"}
     party_server, party_clients = server.current.party, groups[0].parties[0]
     kept_server = {"now" if name == "mean-field" else "round"}

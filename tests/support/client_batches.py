@@ -70,11 +70,11 @@ def batch(
     rng = np.random.default_rng(seed)
     Q, R, c = outputs, latents, clients
     if structure.tied:
-        Q = R = local = 1
+        Q, R, local = 1, min(R, 1), 1
     Z = rng.uniform(size=(size, inputs))
     shared = GlobalBlock(kernel(rng, (R,), inputs), Z, rng.normal(size=(Q, R)), np.asarray(0.4))
     if structure.tied:
-        shared = GlobalBlock(shared.kernels, Z, np.array([[1.3]]), np.asarray(0.4))
+        shared = GlobalBlock(shared.kernels, Z, np.full((1, R), 1.3), np.asarray(0.4))
 
     def blocks() -> ClientBlock:
         active = np.ones((c, local_size))

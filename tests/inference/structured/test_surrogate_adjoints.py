@@ -191,29 +191,33 @@ def test_a_users_kernel_takes_the_compiled_derivatives():
     np.testing.assert_allclose(found.kernels.lengthscale, expected.kernels.lengthscale, rtol=1e-9)
 
 
-def test_a_model_without_a_global_layer_takes_its_step():
-    structure, surrogate = surrogate_of("rbf")
+@pytest.mark.parametrize("tied", [False, True], ids=["loadings", "tied"])
+def test_a_model_without_a_global_layer_takes_its_step(tied):
+    structure, surrogate = surrogate_of("rbf", tied=tied)
     block, sums = surrogate.block, surrogate.sums
     block = dataclasses.replace(
         block,
         kernels=RBF(block.kernels.lengthscale[:0]),
         loadings=block.loadings[:, :0],
     )
+    P = int(tied)  # φ alone, which nothing depends on
     sums = dataclasses.replace(
         sums,
         U=np.zeros((0, 0)),
         y=np.zeros(0),
         shared_residual=sums.shared_residual[:0],
-        d_evidence=np.zeros(0),
-        d_h=np.zeros((0, 0)),
-        d_J=np.zeros((0, 0, 0)),
-        curvature=np.zeros((0, 0)),
+        d_evidence=np.zeros(P),
+        d_h=np.zeros((P, 0)),
+        d_J=np.zeros((P, 0, 0)),
+        curvature=np.zeros((P, P)),
     )
     empty = Surrogate(block, sums)
     gradient, hessian = surrogate_adjoints.derivatives(structure, empty, JITTER)
-    assert (gradient.shape, hessian.shape) == ((0,), (0, 0))
-    found, gain = server.improve(structure, True, empty, np.zeros(0), np.float64(0.3), JITTER)
-    assert found.loadings.shape == (3, 0)
+    assert (gradient.shape, hessian.shape) == ((P,), (P, P))
+    theta = theta_of(structure, block)
+    found, gain = server.improve(structure, True, empty, theta, np.float64(0.3), JITTER)
+    assert found.loadings.shape == block.loadings.shape
+    assert float(found.phi) == float(block.phi)
     assert float(gain) == 0.0
     assert float(empty.elbo(structure, block.loadings)) == -31.0
 

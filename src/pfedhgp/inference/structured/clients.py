@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from pfedhgp.base.arrays_of import Array
 from pfedhgp.base.batching import on_host
-from pfedhgp.base.trees import stack_trees
 from pfedhgp.gp.kernels import Kernel
 from pfedhgp.gp.noise import Noise
 from pfedhgp.inference.arrays import (
@@ -33,19 +31,13 @@ from pfedhgp.inference.jitter import not_finite, with_more_jitter
 from pfedhgp.inference.protocols import Arrays
 from pfedhgp.inference.starts.budget import round_up, spacing
 from pfedhgp.inference.structured import client_step, long_series
-from pfedhgp.inference.structured.averaging import batched_average, parameters, with_averages
 from pfedhgp.inference.structured.bound import GlobalEvidence, Statistics
 from pfedhgp.inference.structured.client_step import Broadcast, Info, StepOptions
+from pfedhgp.inference.structured.final_posteriors import final_posteriors
 from pfedhgp.inference.structured.host import step as host
 from pfedhgp.inference.structured.host.cells import Cells
-from pfedhgp.inference.structured.posterior import (
-    batched_posteriors,
-    batched_states,
-    distinct_states,
-    evidence_of,
-)
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
-from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, without_unseen
+from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior
 from pfedhgp.model.spec import Spec
 
 if TYPE_CHECKING:
@@ -87,15 +79,15 @@ class StructuredClients:
         """The rows as the host takes them; None where these clients need the compiled solver."""
         if not on_host():
             return None
-        return host.serves(self._options(), self.rows, self.blocks, self.like)
+        return host.serves(self.options(), self.rows, self.blocks, self.like)
 
-    def _on_host(
+    def on_host(
         self, shared: GlobalBlock, jitter: Array, others: GlobalEvidence, own: np.ndarray
     ) -> host.HostBatch:
         """The batch beside a global block, given the others' J and h and the clients' own jitter."""
         assert self.cells is not None
         return host.batch_of(
-            self._options(),
+            self.options(),
             self.cells,
             self.rows,
             shared,
@@ -122,7 +114,7 @@ class StructuredClients:
         )
         self.expect_noise(arrays["noise"])
         if arrays["evaluations"] or arrays["derivatives"]:
-            others = None if self.settings.probes else self._others(broadcast)
+            others = None if self.settings.probes else self.others(broadcast)
             sums = self.improve(broadcast, others, names)
         else:
             sums = self.open(broadcast, names)
@@ -134,7 +126,7 @@ class StructuredClients:
         """The clients' last sums are not in the totals: all of these are the others'."""
         self.own = self.own_block = None
 
-    def _others(self, broadcast: Broadcast) -> GlobalEvidence:
+    def others(self, broadcast: Broadcast) -> GlobalEvidence:
         """The others' J and h: all but each client's own last sums; at the start the totals are 0."""
         if self.own is None or self.own_block is None:
             count = self.blocks.active.shape[0]
@@ -157,19 +149,19 @@ class StructuredClients:
         if others is None:
             step = self._step_at_q(broadcast)
         else:
-            step = partial(self._step, broadcast, others)
+            step = partial(self.step, broadcast, others)
         self.blocks, sums, info = self._with_enough_jitter(step, names)
         self.info, self.local_nats = info, np.asarray(info.local_nats)
         return sums
 
-    def _step(
+    def step(
         self, broadcast: Broadcast, others: GlobalEvidence, jitter: np.ndarray
     ) -> tuple[ClientBlock, Statistics, Info]:
         if self.cells is not None:
-            batch = self._on_host(broadcast.block, broadcast.jitter, others, np.asarray(jitter))
+            batch = self.on_host(broadcast.block, broadcast.jitter, others, np.asarray(jitter))
             return host.step(batch, broadcast)
         return client_step.batched_step(
-            self._options(),
+            self.options(),
             broadcast,
             others,
             self.blocks,
@@ -187,7 +179,7 @@ class StructuredClients:
             self.settings.probes, 0, broadcast.J, broadcast.h
         )
         return lambda jitter: client_step.batched_step_at_q(
-            self._options(),
+            self.options(),
             broadcast,
             mean_and_probes,
             self._residual_draws(broadcast),
@@ -222,10 +214,10 @@ class StructuredClients:
                     *(np.zeros((count, *np.shape(v))) for v in (broadcast.J, broadcast.h))
                 )
                 return host.opening(
-                    self._on_host(broadcast.block, broadcast.jitter, nothing, jitter)
+                    self.on_host(broadcast.block, broadcast.jitter, nothing, jitter)
                 )
             return client_step.batched_opening(
-                self._options(), broadcast, self.blocks, self.rows, jitter, residual_draws
+                self.options(), broadcast, self.blocks, self.rows, jitter, residual_draws
             )
 
         noise, sums, nats = self._with_enough_jitter(look, names)
@@ -245,7 +237,7 @@ class StructuredClients:
                 return found
             self.jitter = with_more_jitter(self.jitter, failed, self.blocks, names)
 
-    def _options(self) -> StepOptions:
+    def options(self) -> StepOptions:
         settings = self.settings
         return StepOptions(
             self.spec.structure,
@@ -304,116 +296,4 @@ class StructuredClients:
         others: GlobalEvidence | None = None,
     ) -> list[ClientPosterior]:
         """What each client keeps for prediction. `others`: their J and h, by default all but its own."""
-        if self.cells is not None:
-            return self._posteriors_on_host(shared, jitter, others)
-        count = self.blocks.active.shape[0]
-        settings, few = self.settings.averaging, self._short_of_rows()
-        plain = batched_posteriors(
-            self._options(), shared.block, self.blocks, self.rows, jitter, self.jitter
-        )
-        found = [jax.tree.map(lambda leaf, i=i: leaf[i], plain) for i in range(count)]
-        if self.spec.state_space:
-            return self._with_states(shared, found, jitter)
-        if settings is None or not few.any():
-            return without_unseen(found, np.asarray(self.rows.mask))
-        final = self._final(shared, jitter)
-        if others is None:
-            others = self._others(final)
-        averaged = batched_average(
-            self._options(),
-            settings,
-            shared.block,
-            jitter,
-            others,
-            self.refined(final, others),
-            self.anchors,
-            self.rows,
-            self.jitter,
-            self.floor,
-        )
-        names = [self._name(i) for i in range(count)]
-        averages = with_averages(found, averaged, few, names)
-        return without_unseen(averages, np.asarray(self.rows.mask))
-
-    def _posteriors_on_host(
-        self, shared: GlobalPosterior, jitter: float, others: GlobalEvidence | None
-    ) -> list[ClientPosterior]:
-        """The same in NumPy; only clients with few rows are averaged."""
-        final, count = self._final(shared, jitter), self.blocks.active.shape[0]
-        if others is None:
-            others = self._others(final)
-        batch = self._on_host(shared.block, jitter, others, self.jitter)
-        plain = host.posteriors(batch, batch.start)
-        found = [jax.tree.map(lambda leaf, i=i: leaf[i], plain) for i in range(count)]
-        settings, few = self.settings.averaging, self._short_of_rows()
-        if settings is not None and few.any():
-            which = np.flatnonzero(few)
-            some = batch.of_some(which)
-            averaged = host.average(host.refined(some, final), settings)
-            names = [self._name(int(i)) for i in which]
-            own = with_averages(
-                [found[i] for i in which], averaged, np.ones(len(which), bool), names
-            )
-            for i, posterior in zip(which, own, strict=True):
-                found[i] = posterior
-        return without_unseen(found, np.asarray(self.rows.mask))
-
-    def _with_states(
-        self, shared: GlobalPosterior, found: list[ClientPosterior], jitter: float
-    ) -> list[ClientPosterior]:
-        """Adds the local functions' states at each client's times; parameters are not averaged."""
-        means = np.asarray(
-            batched_states(
-                self._options(),
-                shared,
-                jnp.asarray(jitter),
-                stack_trees([p.marginal(shared)[0] for p in found]),
-                self.blocks,
-                self.rows,
-            )
-        )
-        X, mask = np.asarray(self.rows.X), np.asarray(self.rows.mask)
-        return [
-            replace(posterior, states=distinct_states(X[i, :, 0], mask[i], means[i]))
-            for i, posterior in enumerate(found)
-        ]
-
-    def _name(self, i: int) -> str:
-        """Client `i`'s name, if it is known: a resumed party may not have been asked yet."""
-        return self.names[i] if self.names else str(i)
-
-    def _short_of_rows(self) -> np.ndarray:
-        """Which clients have so few cells for their parameters that averaging over these matters."""
-        if self.settings.averaging is None:
-            return np.zeros(self.blocks.active.shape[0], bool)
-        learned = jax.tree.leaves(parameters(self.blocks, noise=self.rows.cycles is None))
-        each = sum(leaf.size for leaf in learned) / self.blocks.active.shape[0]
-        cells = np.asarray(self.rows.mask).sum(axis=(1, 2))
-        return (cells <= self.settings.averaging.cells * each) & (each > 0)
-
-    def refined(self, final: Broadcast, others: GlobalEvidence) -> ClientBlock:
-        """Blocks after one more search, at the final θ_g.
-
-        A curvature means something only at the best parameters, and the last round's were found before the
-        last step in B_g. If the search fails, a client keeps what it has.
-        """
-        found, sums, _ = self._step(final, others, self.jitter)
-        fine = np.isfinite(np.asarray(sums.evidence))
-
-        def keep(new: jax.Array, old: jax.Array) -> np.ndarray:
-            return np.where(fine.reshape(-1, *[1] * (np.ndim(old) - 1)), new, old)
-
-        return jax.tree.map(keep, found, self.blocks)
-
-    def _final(self, shared: GlobalPosterior, jitter: float) -> Broadcast:
-        """What the server would broadcast after its last step."""
-        J, h = evidence_of(shared)
-        return Broadcast(
-            block=shared.block,
-            J=J,
-            h=h,
-            kernels_free=1.0,
-            jitter=jitter,
-            evaluations=self.settings.evaluations,
-            derivatives=0 if self.settings.learn_shared else None,
-        )
+        return final_posteriors(self, shared, jitter, others)

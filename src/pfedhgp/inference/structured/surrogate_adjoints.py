@@ -87,7 +87,8 @@ def _prior(
     own = np.arange(R)
     tangents, latent = _tangents(block.kernels, block.inputs)
     P = len(latent)
-    A = np.zeros((P + 2 * structure.tied, R, M, R, M))
+    own_loading = block.loadings.size if structure.tied else 0
+    A = np.zeros((P + own_loading + structure.tied, R, M, R, M))
     L = basis.factor[latent]
     half = linalg.solve_lower(L, linalg.add_jitter(tangents, jitter))
     A[np.arange(P), latent, :, latent] = linalg.solve_lower(L, np.swapaxes(half, 1, 2))
@@ -99,7 +100,7 @@ def _prior(
     weights = weights + spread[:, None, None] * np.eye(M)
     C[:P, :P] = _curvature(block.kernels, block.inputs, weights, latent)
     A = A.reshape(len(A), R * M, R * M)
-    if structure.tied:
+    if own_loading:
         A[P] = 2.0 * np.eye(R * M)
         C[P, :P] = C[:P, P] = 2.0 * _inner(A[:P], surplus)
         C[P, P] = 4.0 * np.trace(surplus)

@@ -35,6 +35,7 @@ CASES = {
     "no global layer": {"latents": 0},
     "tied": {"structure": Structure(tied=True)},
     "tied, no deviations": {"structure": Structure(tied=True, deviation=False), "kernel": wavy},
+    "tied, no global layer": {"structure": Structure(tied=True, deviation=False), "latents": 0},
 }  # fmt: skip
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 

@@ -104,7 +104,7 @@ def statistics(
         ),
         **(
             theta_derivatives(objective, at, local, shared, places, factor, q)
-            if derivatives and count
+            if derivatives and count and layout.latents
             else _no_derivatives(len(y), count, k)
         )._asdict(),
         deviation_power=power,
@@ -192,7 +192,7 @@ def theta_derivatives(
     factor: Float[Array, "R M M"],
     q: Moments,
 ) -> ThetaDerivatives:
-    """∂(c, h, J)/∂θ_g and the Hessian of F_i, by central differences around θ_g."""
+    """∂(c, h, J)/∂θ_g and the Hessian of F_i, by central differences around θ_g, for one latent or more."""
     theta = theta_of(objective.structure, shared)
     count = len(theta)
 

@@ -181,7 +181,8 @@ def opening(batch: HostBatch) -> tuple[Noise, Statistics, Array]:
     for level in LOUDER:
         louder = batch.start._replace(noise=batch.start.noise.louder(level))
         levels.append(held.cavity(louder))
-    best = LOUDER[np.nanargmax(np.stack(levels, axis=1), axis=1)]
+    found = np.stack(levels, axis=1)  # NaN throughout if a client's factorisation fails
+    best = LOUDER[np.where(np.isnan(found), -np.inf, found).argmax(axis=1)]
     noise = _louder_each(batch.start.noise, best)
     at = batch.start._replace(noise=noise)
     sums, nats = send(replace(batch, objective=held), at, derivatives=False)
