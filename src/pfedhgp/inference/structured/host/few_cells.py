@@ -4,7 +4,8 @@ The others' evidence makes v_g ~ N(m₀, S₀), S₀⁻¹ = I + J and m₀ = S�
     log p(y | ψ) = log N(y; H_g m₀, C) − ½ residual + a constant,
     C = H_g S₀ H_gᵀ + Σ_a (b_a b_aᵀ) ⊗ (A_aᵀA_a) + Σ
 with the sum over deviations and local latents. The first term is the same for all ψ. A missing cell has a
-row and a column of the identity in C.
+row and a column of the identity in C. Where a client has an inducing input at each of its rows, A_aᵀA_a is
+the kernel's matrix itself (but for the jitter), and nothing is factorised for it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import numpy as np
 from jaxtyping import Float
 
 from pfedhgp.gp import linalg
+from pfedhgp.gp.kernel_adjoints import evaluate
 from pfedhgp.gp.kernels import Kernel
+from pfedhgp.gp.leaf_adjoints import Evaluation, Geometry
 from pfedhgp.gp.linalg import LOG_2PI
 from pfedhgp.inference.structured.host import cells as cells_
 from pfedhgp.inference.structured.host.cells import Cells, Precision
@@ -28,12 +31,16 @@ from pfedhgp.inference.structured.host.parameters import Parameters
 Array = np.ndarray
 
 
+SMALL_JITTER = 1e-6
+"""With more jitter than this, a layer is not taken for exact."""
+
+
 class Held(NamedTuple):
-    """The local layer at one ψ: A_aᵀA_a, Σ_n m_g(n) res(n), and the features they came from."""
+    """The local layer at one ψ: A_aᵀA_a, Σ_n m_g(n) res(n), and what they came from."""
 
     products: Float[Array, "c Rl nn"]
     left: Float[Array, "c g Rl"]
-    features: Features | None
+    source: Features | Evaluation | None
 
     def of_some(self, which: Array | slice) -> Held:
         return Held(self.products[which], self.left[which], None)
@@ -59,6 +66,8 @@ class FewCells:
     prior_mean: Float[Array, "c k"]
     prior_covariance: Float[Array, "c k k"]
     constant: Float[Array, " c"]
+    rows: Geometry | None
+    """of the rows with themselves, where the local layer is exact"""
     known: Held | None = None
 
     @staticmethod
@@ -92,6 +101,7 @@ class FewCells:
             prior_mean=moments.mean,
             prior_covariance=moments.covariance,
             constant=log - 0.5 * _log_counts(cells),
+            rows=_exact_rows(whole, mask),
         )
 
     @property
@@ -108,15 +118,21 @@ class FewCells:
             )
         }  # fmt: skip
         known = None if self.known is None else self.known.of_some(which)
+        rows = None if self.rows is None else self.rows.of_some(which)
         beyond = self.counts_beyond.of(which)
         return replace(
-            self, whole=self.whole.of_some(which), counts_beyond=beyond, known=known, **some
+            self,
+            whole=self.whole.of_some(which),
+            counts_beyond=beyond,
+            rows=rows,
+            known=known,
+            **some,
         )
 
     def with_held_kernels(self, at: Parameters) -> FewCells:
         """For a search that holds the local kernels: their features are taken once."""
         held = self.local(at)
-        return replace(self, known=held._replace(features=None))
+        return replace(self, known=held._replace(source=None))
 
     def local(self, at: Parameters) -> Held:
         """The local layer at ψ."""
@@ -126,6 +142,9 @@ class FewCells:
         c, n = cells.Y.shape[:2]
         if places is None:
             return Held(np.zeros((c, 0, n * n)), np.zeros((c, cells.weights.shape[1], 0)), None)
+        if self.rows is not None:
+            matrix = evaluate(at.natural_kernels(), self.rows)
+            return Held(matrix.K, np.zeros((*cells.weights.shape[:2], matrix.K.shape[1])), matrix)
         found = features_of(at.natural_kernels(), places)
         products = np.swapaxes(found.A, 2, 3) @ found.A
         left = cells.weights @ np.swapaxes(found.left, 1, 2)
@@ -138,7 +157,8 @@ class FewCells:
         """C factorised at ψ."""
         held = self.local(at)
         c, n, Q = self.whole.cells.Y.shape
-        B = self.whole.loadings(at)[..., self.whole.layout.latents :]
+        every_B = self.whole.loadings(at)
+        B = every_B[..., self.whole.layout.latents :]
         pairs = (B[:, :, None, :] * B[:, None, :, :]).reshape(c, Q * Q, -1)
         products = np.concatenate([self.products, held.products], axis=1)
         C = (pairs @ products + self.shared).reshape(c, Q, Q, n, n)
@@ -153,23 +173,29 @@ class FewCells:
         precision = cells_.precision_of(at.noise, self.whole.cells)
         value = log + 0.5 * (1.0 - self.mask).sum(1) * LOG_2PI + self.constant
         value += self.counts_beyond.log_constant(precision)
-        every_B = self.whole.loadings(at)
-        W = np.einsum("cqa,cgqp,cpa->cga", every_B, precision.matrix, every_B, optimize=True)
+        PB = precision.matrix @ every_B[:, None]
+        W = (every_B[:, None] * PB).sum(2)
         left = np.concatenate(
             [self.whole.left, self.whole.left[..., : self.whole.layout.deviations], held.left],
             axis=2,
         )
         value -= 0.5 * (W * left).sum((1, 2))
-        return _Solved(held, B, pairs, products, precision, alpha, inverse, value, left, W)
+        return _Solved(
+            held, every_B, PB, pairs, products, precision, alpha, inverse, value, left, W
+        )
 
     def heights(self, rows: Float[Array, "c P"]) -> Height:
         """log p(y, ψ), and the weights' means."""
         at = self.whole.form.from_rows(rows)
         found = self._solved(at)
         value = found.value + self.whole.prior.value_and_gradient(at)[0]
-        return Height(value, self._weights(found), np.zeros(0))
+        return Height(value, self._weights(at, found), np.zeros(0))
 
-    def _weights(self, found: _Solved) -> Float[Array, "c K"]:
+    def cavity(self, at: Parameters) -> Float[Array, " c"]:
+        """The cavity bound at ψ, without the prior."""
+        return self._solved(at).value
+
+    def _weights(self, at: Parameters, found: _Solved) -> Float[Array, "c K"]:
         """E[v_g] = m₀ + S₀H_gᵀα and E[w] = H_cᵀα"""
         layout = self.whole.layout
         c, n, Q = self.whole.cells.Y.shape
@@ -178,11 +204,14 @@ class FewCells:
         along = np.swapaxes(self.whole.B_g, 0, 1) @ alpha
         shared = (A @ along[..., None])[..., 0].reshape(c, -1)
         mean = self.prior_mean + (self.prior_covariance @ shared[..., None])[..., 0]
-        own = (np.swapaxes(found.B, 1, 2) @ alpha)[..., None]
+        own = (np.swapaxes(found.every_B[..., layout.latents :], 1, 2) @ alpha)[..., None]
         d = layout.deviations
         parts = [mean, (A[:, :d] @ own[:, :d])[..., 0].reshape(c, -1)]
-        if found.held.features is not None:
-            parts.append((found.held.features.A @ own[:, d:])[..., 0].reshape(c, -1))
+        if self.whole.places is not None:
+            source = found.held.source
+            local = source if isinstance(source, Features) else None
+            local = local or features_of(at.natural_kernels(), self.whole.places)
+            parts.append((local.A @ own[:, d:])[..., 0].reshape(c, -1))
         return np.concatenate(parts, axis=1)
 
     def value_and_gradient(
@@ -199,10 +228,8 @@ class FewCells:
         by_rows = np.swapaxes(bar.reshape(c, Q, n, Q, n), 2, 3)
         flat = by_rows.reshape(c, Q * Q, n * n)
         of_pairs = (flat @ np.swapaxes(found.products, 1, 2)).reshape(c, Q, Q, -1)
-        of_B = 2.0 * np.einsum("cqpa,cpa->cqa", of_pairs, found.B)
-        of_B -= np.einsum(
-            "cgqp,cga,cpa->cqa", found.precision.matrix, found.left[..., R:], found.B, optimize=True
-        )
+        of_B = 2.0 * (of_pairs * found.every_B[:, None, :, R:]).sum(2)
+        of_B -= (found.PB[..., R:] * found.left[:, :, None, R:]).sum(1)
         diagonal = np.einsum("cqpnn->cqpn", by_rows)
         of_covariance = (diagonal * self.scale[:, :, None] * self.scale[:, None]).sum(3)
         prior, slope = self.whole.prior.value_and_gradient(at)
@@ -220,18 +247,20 @@ class FewCells:
 
     def _of_precision(self, at: Parameters, found: _Solved) -> Array:
         """The noise's gradient through the residual, and through replicates."""
-        every_B = self.whole.loadings(at)
-        bar = -0.5 * np.einsum("cqa,cga,cpa->cgqp", every_B, found.left, every_B, optimize=True)
+        B = found.every_B[:, None]
+        bar = -0.5 * ((B * found.left[:, :, None]) @ np.swapaxes(B, 2, 3))
         bar -= 0.5 * self.counts_beyond.squares
         return cells_.noise_pullback(at.noise, self.counts_beyond, found.precision, bar)
 
     def _of_kernels(self, found: _Solved, flat: Array, slope: Kernel) -> Kernel:
-        own, places = found.held.features, self.whole.places
+        own, places = found.held.source, self.whole.places
         if own is None or places is None:
             return slope
         cells, d = self.whole.cells, self.whole.layout.deviations
         c, n = cells.Y.shape[:2]
         of_products = (np.swapaxes(found.pairs[..., d:], 1, 2) @ flat).reshape(c, -1, n, n)
+        if not isinstance(own, Features):
+            return jax.tree.map(np.add, slope, own.pullback(of_products))
         bar = own.A @ (of_products + np.swapaxes(of_products, 2, 3))
         each = found.W[..., self.whole.layout.latents + d :]
         per_row = np.swapaxes(each, 1, 2) @ cells.weights
@@ -243,7 +272,9 @@ class _Solved(NamedTuple):
     """C at one ψ, and what its adjoint needs."""
 
     held: Held
-    B: Float[Array, "c Q a"]
+    every_B: Float[Array, "c Q r"]
+    PB: Float[Array, "c g Q r"]
+    """Π_g B"""
     pairs: Float[Array, "c QQ a"]
     products: Float[Array, "c a nn"]
     precision: Precision
@@ -254,6 +285,23 @@ class _Solved(NamedTuple):
     left: Float[Array, "c g r"]
     W: Float[Array, "c g r"]
     """the diagonal of BᵀΠ_gB"""
+
+
+def _exact_rows(whole: Objective, mask: Float[Array, "c Q n"]) -> Geometry | None:
+    """The rows with themselves if each client has an inducing input at every row that it observed."""
+    places = whole.places
+    if places is None or np.any(places.jitter > SMALL_JITTER):
+        return None
+    gaps = places.across.differences
+    c, _, cells = gaps.shape
+    n = mask.shape[2]
+    there = (gaps == 0.0).all(1).reshape(c, cells // n, n)
+    if places.active is not None:
+        there &= places.active[:, 0, :, None] > 0
+    if not np.all(there.any(1) | ~(mask > 0).any(1)):
+        return None
+    X = places.across.Z[:, None]
+    return Geometry(X, X)
 
 
 def _beyond(cells: Cells) -> Cells:

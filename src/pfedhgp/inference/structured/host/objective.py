@@ -36,7 +36,7 @@ from pfedhgp.inference.structured.host.sums import features_pullback as sums_pul
 from pfedhgp.model.blocks import Structure
 
 Array = np.ndarray
-AT_ONCE = 2**21
+AT_ONCE = 2**17
 """The most numbers that one array of a batch has: more clients are taken in turns, within the cache."""
 
 

@@ -1,15 +1,13 @@
 """Searches and averages over ψ for a batch of clients: many evaluations of one `Objective`.
 
-Clients are taken in turns that fit the cache, and the turns are shared among threads: NumPy and LAPACK let
-go of the interpreter while they compute.
+Clients are taken in turns that fit the cache. Threads would not help: small factorisations hold the
+interpreter.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -21,6 +19,7 @@ from pfedhgp.inference.structured.host.parameters import Parameters
 
 Array = np.ndarray
 T = TypeVar("T")
+D = TypeVar("D", Objective, FewCells)
 SETTLED = 1e-5
 """Nats: a client stops its search when two steps in a row gained less than this."""
 Density = Objective | FewCells
@@ -33,14 +32,13 @@ def quickest(objective: Objective) -> Density:
     return FewCells.of(objective) if n * Q <= objective.layout.weights else objective
 
 
-def in_turns(objective: Objective, work: Callable[[Objective, slice], T]) -> list[T]:
+def in_turns(objective: D, work: Callable[[D, slice], T]) -> list[T]:
     """`work` for each turn of clients, in order."""
     count, size = len(objective.h), objective.turns()
     turns = [slice(a, min(a + size, count)) for a in range(0, count, size)]
     if len(turns) == 1:
         return [work(objective, turns[0])]
-    with ThreadPoolExecutor(min(os.cpu_count() or 1, len(turns))) as pool:
-        return list(pool.map(lambda turn: work(objective.of_some(turn), turn), turns))
+    return [work(cast(D, objective.of_some(turn)), turn) for turn in turns]
 
 
 class Evaluations:
@@ -72,10 +70,9 @@ def maximise(
     if not noise:
         mask[len(mask) - sizes[1] :] = 0.0
 
-    def one(part: Objective, turn: slice) -> host_lbfgs.State:
+    def one(part: Density, turn: slice) -> host_lbfgs.State:
         own = start.of_some(turn)
-        density = quickest(part)
-        held = density if kernels_free else density.with_held_kernels(own)
+        held = part if kernels_free else part.with_held_kernels(own)
         return host_lbfgs.minimize(
             Evaluations(held).loss,
             own.rows(),
@@ -84,7 +81,7 @@ def maximise(
             settled=SETTLED,
         )
 
-    found = in_turns(objective, one)
+    found = in_turns(quickest(objective), one)
     state = host_lbfgs.State(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
     return start.from_rows(state.x), state
 

@@ -22,7 +22,7 @@ from pfedhgp.inference.structured.host.cells import Cells, cells_of
 from pfedhgp.inference.structured.host.features import Features, Places, features_of
 from pfedhgp.inference.structured.host.objective import Objective
 from pfedhgp.inference.structured.host.parameters import Parameters, Prior
-from pfedhgp.inference.structured.host.search import in_turns, maximise, quickest
+from pfedhgp.inference.structured.host.search import Density, in_turns, maximise, quickest
 from pfedhgp.inference.structured.host.statistics import Own, statistics
 from pfedhgp.inference.structured.host.sums import Layout, gather
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
@@ -176,16 +176,18 @@ def _residuals(shared_residual: Float[Array, "c R Q Q"], B: Float[Array, "c Q r"
 
 def opening(batch: HostBatch) -> tuple[Noise, Statistics, Array]:
     """Sums at the starting values, with the noise that fits the clients' own rows best."""
-    held = batch.objective.with_held_kernels(batch.start)
-    levels = []
-    for level in LOUDER:
-        louder = batch.start._replace(noise=batch.start.noise.louder(level))
-        levels.append(held.cavity(louder))
-    found = np.stack(levels, axis=1)  # NaN throughout if a client's factorisation fails
-    best = LOUDER[np.where(np.isnan(found), -np.inf, found).argmax(axis=1)]
+
+    def choose(part: Density, turn: slice) -> Array:
+        start = batch.start.of_some(turn)
+        held = part.with_held_kernels(start)
+        values = [held.cavity(start._replace(noise=start.noise.louder(level))) for level in LOUDER]
+        found = np.stack(values, axis=1)  # NaN throughout if a client's factorisation fails
+        return LOUDER[np.where(np.isnan(found), -np.inf, found).argmax(axis=1)]
+
+    best = np.concatenate(in_turns(quickest(batch.objective), choose))
     noise = _louder_each(batch.start.noise, best)
     at = batch.start._replace(noise=noise)
-    sums, nats = send(replace(batch, objective=held), at, derivatives=False)
+    sums, nats = send(batch, at, derivatives=False)
     return noise, sums, nats
 
 
@@ -232,14 +234,13 @@ def posteriors(batch: HostBatch, at: Parameters) -> ClientPosterior:
 def average(batch: HostBatch, settings: Averaging) -> ClientPosterior:
     """The clients' posteriors at ψ̄, their own views of v_g, and how both move with ψ."""
 
-    def one(part: Objective, turn: slice) -> tuple:
+    def one(part: Density, turn: slice) -> tuple:
         rows = batch.start.of_some(turn).rows()
-        density = quickest(part)
-        spread = averaging.gaussian(density, rows, settings.reach)
-        height = part.heights(spread.centre)
-        return spread.centre, height, averaging.ends(density, spread, height.value)
+        spread = averaging.gaussian(part, rows, settings.reach)
+        height = batch.objective.of_some(turn).heights(spread.centre)
+        return spread.centre, height, averaging.ends(part, spread, height.value)
 
-    found = in_turns(batch.objective, one)
+    found = in_turns(quickest(batch.objective), one)
     centre = np.concatenate([each[0] for each in found])
     mean, covariance = (
         np.concatenate([getattr(each[1], name) for each in found])
