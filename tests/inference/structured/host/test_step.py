@@ -18,7 +18,7 @@ from pfedhgp.inference.structured.host import step as host
 from pfedhgp.inference.structured.host.few_cells import FewCells
 from pfedhgp.inference.structured.posterior import batched_posteriors
 from pfedhgp.model.blocks import Structure, from_free, to_free
-from support.client_batches import Batch, batch, on_jax, wavy
+from support.client_batches import Batch, batch, on_jax, rbf, wavy
 
 CASES = {
     "plain": {},
@@ -110,6 +110,28 @@ def test_few_cells_have_the_same_objective(case):
     held = few.with_held_kernels(made.start).value_and_gradient(rows)[1]
     kernels = search.kernel_sizes(made.start)[0]
     compared(held[:, kernels:], gradient[:, kernels:], rel=1e-12)
+
+
+@pytest.mark.parametrize("kernel", [rbf, wavy])
+def test_a_local_layer_with_an_input_at_each_row_is_the_exact_one(kernel):
+    """Then no features are taken, and only the jitter (1e-8 of k(x, x)) makes a difference."""
+    given = batch(kernel=kernel, rows=9, local_size=9, missing=True)
+    given = replace(
+        given,
+        blocks=replace(given.blocks, inputs=given.rows.X[:, ::-1].copy()),
+        jitter=np.full(3, 1e-8),
+    )
+    made = host_batch(given)
+    few = FewCells.of(made.objective)
+    assert few.rows is not None
+    rows = made.start.rows()
+    expected, slope = made.objective.value_and_gradient(rows)
+    value, gradient = few.value_and_gradient(rows)
+    compared(value, expected, rel=1e-6)
+    compared(gradient, slope, rel=1e-5)
+    compared(few.heights(rows).mean, made.objective.heights(rows).mean, rel=1e-4)
+    elsewhere = replace(given, blocks=replace(given.blocks, inputs=given.rows.X + 1e-3))
+    assert FewCells.of(host_batch(elsewhere).objective).rows is None
 
 
 @every_case

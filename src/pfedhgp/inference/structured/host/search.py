@@ -19,7 +19,7 @@ from pfedhgp.inference.structured.host.parameters import Parameters
 
 Array = np.ndarray
 T = TypeVar("T")
-D = TypeVar("D", Objective, FewCells)
+D = TypeVar("D", bound=Objective | FewCells)
 SETTLED = 1e-5
 """Nats: a client stops its search when two steps in a row gained less than this."""
 Density = Objective | FewCells
