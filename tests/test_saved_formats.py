@@ -16,6 +16,7 @@ import pytest
 
 from pfedhgp import FederatedGP
 from pfedhgp.errors import PFedHGPWarning
+from pfedhgp.inference.structured.host import search
 
 FIXTURES = Path(__file__).parent / "fixtures"
 FITTED = ["structured", "mean-field", "state-space", "cycles", "diagnosis", "zones"]
@@ -115,8 +116,9 @@ def test_predict_reads_a_saved_model(run, copied):
 
 
 @pytest.mark.parametrize("name", ["stopped", "stopped-mean-field"])
-def test_a_fit_that_an_older_version_began_is_resumed(name, run, copied):
-    """It ends where a fit that was not stopped had ended."""
+def test_a_fit_that_an_older_version_began_is_resumed(name, run, copied, monkeypatch):
+    """It ends where a fit that was not stopped had ended, if clients search for as long as they did then."""
+    monkeypatch.setattr(search, "SETTLED", None)
     folder = copied(name)
     settings = folder / "RUN" / "checkpoint" / "run.json"
     settings.write_text(settings.read_text("ascii").replace("{here}", str(folder.resolve())))

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -273,6 +274,17 @@ def test_compiled_code_is_kept_where_the_user_keeps_caches(case, tmp_path):
     assert before == "None"
     assert after.startswith(f"{folder}/")
     assert [str(p) for p in folder.iterdir()] == [after]
+
+
+@pytest.mark.slow
+def test_a_command_keeps_what_it_compiled(tmp_path):
+    """Functions in state-space form are predicted by compiled code."""
+    saved = Path(__file__).parents[1] / "fixtures" / "state-space"
+    environment = {**os.environ, "PFEDHGP_CACHE": str(tmp_path / "cache")}
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)  # it would win
+    command = [sys.executable, "-m", "pfedhgp", "predict", saved / "RUN", saved / "rows.csv"]
+    subprocess.run([*command, "--out", tmp_path / "p.csv"], check=True, env=environment)
+    assert list((tmp_path / "cache").rglob("*-cache"))
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,17 @@ def test_restarts_take_the_other_scale_and_then_decades():
         assert np.any(np.all((scales > middle) == np.array(corner, bool), axis=1))
 
 
+@pytest.mark.parametrize("seed", [None, 5])
+def test_an_output_that_was_never_observed_starts_without_loadings(seed):
+    Y = np.random.default_rng(0).normal(size=(9, 3))
+    Y[:, 1] = np.nan
+    start = candidates.with_long_shared(SCALES)
+    block = candidates.client_block(spec(outputs=3), start, Y, np.zeros((2, 1)), RBF(), seed)
+    for B in (block.deviation, block.loadings):
+        assert not B[1].any()
+        assert np.abs(B[[0, 2]]).max(axis=1).min() > 0.0
+
+
 def test_a_start_is_read_back_from_arrays_and_from_older_files():
     start = candidates.with_short_shared(SCALES)
     assert candidates.Start.from_array(start.as_array()) == start

@@ -192,7 +192,11 @@ def client_block(
     kernels: Kernel,
     seed: int | None,
 ) -> ClientBlock:
-    """Directions from the client's own second moment; scales and local `kernels` from the agreed start."""
+    """Directions from the client's own second moment; scales and local `kernels` from the agreed start.
+
+    An output that the client never observed has loadings of 0, the best ones by their prior: no row moves
+    them, and a search may end before it has come there.
+    """
     rng = None if seed is None else np.random.default_rng([seed, 1])
     moment = np.eye(spec.outputs) if spec.tied else second_moment(Y)
     width = spec.latents if spec.deviation and not spec.tied else 0
@@ -203,6 +207,9 @@ def client_block(
         local = np.full((1, spec.local_latents), np.sqrt(start.local_variance))
     else:
         local = principal_loadings(moment, spec.local_latents, rng) * np.sqrt(start.local_variance)
+    if not spec.tied:
+        seen = np.isfinite(Y).any(axis=0)[:, None]
+        deviation, local = deviation * seen, local * seen
     return ClientBlock(
         kernels,
         inputs,
