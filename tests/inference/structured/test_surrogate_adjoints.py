@@ -30,6 +30,7 @@ KERNELS = {
     "matern52": lambda s: Matern52(s * np.array([0.4, 0.6])),
     "rational": lambda s: RationalQuadratic(s * np.array([0.4, 0.6]), alpha=0.7),
     "periodic": lambda s: Periodic(s * np.array([0.8]), period=s * np.array([0.6]), dims=(1,)),
+    "sixty turns": lambda s: RBF(s * 0.5) + Periodic(1.0, period=s * np.array([1 / 60]), dims=(1,)),
     "sum": lambda s: (
         (
             0.6 * RBF(s * np.array([0.5]), dims=(0,)) + 0.4 * Matern32(s * np.array([0.3, 0.5]))
