@@ -66,6 +66,22 @@ def run(capsys, monkeypatch):
 
 
 @pytest.fixture
+def compilations():
+    """The name of each program that JAX compiles while the test runs, as it is compiled."""
+    seen: list[str] = []
+
+    def note(event: str, _seconds: float, **labels: object) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            seen.append(str(labels.get("fun_name")))
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    jax.jit(lambda x: 3.0 * x + 1.0)(1.0)
+    assert seen  # it counts
+    yield seen
+    jax.monitoring.unregister_event_duration_listener(note)
+
+
+@pytest.fixture
 def written(monkeypatch):
     """A stand-in for `pfedhgp.report` that keeps what it is given."""
     calls = []

@@ -149,19 +149,3 @@ def test_nothing_is_compiled(name, compilations):
         p.layers["local"].covariance("joint")
         p.sample(2, seed=0)
     assert len(compilations) == before
-
-
-@pytest.fixture(name="compilations")
-def _compilations():
-    """One entry for each program that JAX compiles."""
-    seen: list[str] = []
-
-    def note(event: str, _seconds: float, **_labels: object) -> None:
-        if event == "/jax/core/compile/backend_compile_duration":
-            seen.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(note)
-    jax.jit(lambda x: 3.0 * x + 1.0)(np.arange(3.0))
-    assert seen  # it counts
-    yield seen
-    jax.monitoring.unregister_event_duration_listener(note)

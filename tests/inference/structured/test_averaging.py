@@ -13,10 +13,10 @@ import pytest
 from scipy.special import digamma
 
 import reference as ref
-from pfedhgp import FederatedGP
-from pfedhgp.inference.structured import averaging
-from pfedhgp.inference.structured import clients as structured_clients
+from pfedhgp import RBF, FederatedGP
+from pfedhgp.inference.structured import averaging, final_posteriors
 from pfedhgp.inference.structured.client_step import StepOptions
+from pfedhgp.inference.structured.host import step as host
 from pfedhgp.model import files, prediction
 from pfedhgp.model.blocks import ClientBlock, deviation_loadings
 from pfedhgp.model.posterior import Tangents, limits_in_words
@@ -83,29 +83,58 @@ def test_gaussian_takes_no_step_over_a_cliff():
     assert np.all(free < -0.2)  # a skewed density without a cliff: the whole step
 
 
-@pytest.mark.slow
-def test_parameters_are_refined_before_their_curvature_is_taken(monkeypatch):
-    """After one round a client is far from its best; the Gaussian is taken after one more search."""
+def of_thirty_rows():
     rng = np.random.default_rng(0)
     X = rng.uniform(0.0, 1.0, (30, 1))
-    clients = {
+    return {
         name: (X, np.sin(7.0 * X + shift) + 0.1 * rng.normal(size=X.shape))
         for name, shift in (("a", 0.0), ("b", 0.4))
     }
-    caught = {}
-    refine = structured_clients.StructuredClients.refined
 
-    def refining(self, final, rest):
-        caught["before"] = self.blocks
-        return refine(self, final, rest)
+
+def test_parameters_are_refined_before_their_curvature_is_taken(monkeypatch):
+    """After one round a client is far from its best; the Gaussian is taken after one more search."""
+    caught = []
+    average = host.average
+
+    def averaging_of(batch, settings):
+        caught.append(batch)
+        return average(batch, settings)
+
+    def refining(batch, final):
+        caught.append(batch)
+        return refine(batch, final)
+
+    refine = host.refined
+    monkeypatch.setattr(host, "refined", refining)
+    monkeypatch.setattr(host, "average", averaging_of)
+    FederatedGP(rounds=1, inducing=8, local_inducing=8).fit(of_thirty_rows())
+    before, after = caught
+    steep = [
+        np.linalg.norm(batch.objective.value_and_gradient(batch.start.rows())[1], axis=1)
+        for batch in (before, after)
+    ]
+    assert len(steep[0]) == 2
+    assert np.all(steep[1] < 0.3 * steep[0])
+
+
+@pytest.mark.slow
+def test_compiled_clients_are_refined_too(monkeypatch):
+    """The same for clients that the host does not serve, here by a kernel of the user's."""
+    caught = {}
+    refine = final_posteriors.refined
+
+    def refining(clients, final, rest):
+        caught["before"] = clients.blocks
+        return refine(clients, final, rest)
 
     def catching(*arguments):
         caught["arguments"] = arguments
         return averaging.batched_average(*arguments)
 
-    monkeypatch.setattr(structured_clients.StructuredClients, "refined", refining)
-    monkeypatch.setattr(structured_clients, "batched_average", catching)
-    FederatedGP(rounds=1, inducing=8, local_inducing=8).fit(clients)
+    monkeypatch.setattr(final_posteriors, "refined", refining)
+    monkeypatch.setattr(final_posteriors, "batched_average", catching)
+    FederatedGP(kernel=Own(), rounds=1, inducing=8, local_inducing=8).fit(of_thirty_rows())
     options, _, shared, jitter, rest, after, *more = caught["arguments"]
 
     def steepness(blocks, i):
@@ -115,6 +144,10 @@ def test_parameters_are_refined_before_their_curvature_is_taken(monkeypatch):
 
     now, before = ([steepness(each, i) for i in range(2)] for each in (after, caught["before"]))
     assert np.all(np.array(now) < 0.3 * np.array(before))
+
+
+class Own(RBF):
+    """JAX alone knows its gradient."""
 
 
 # -------------------------------------------------------------- how far the bound allows a direction

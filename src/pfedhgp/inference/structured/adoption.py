@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from pfedhgp.base.trees import stack_trees
@@ -54,7 +53,7 @@ def adopt(
     if model.cycle_layer is None or client.cycles is None:
         rows = white_rows(client, full_noise=noise == "full")
         # The population's σ² is where the search starts, and the prior's centre.
-        typical = jnp.maximum(jnp.diagonal(jnp.asarray(model.population.noise)), 1e-8)
+        typical = np.maximum(np.diagonal(np.asarray(model.population.noise)), 1e-8)
         block = eqx.tree_at(lambda b: b.noise, block, block.noise.at(typical))
     else:
         layer = model.cycle_layer
