@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pfedhgp.base import checks
 from pfedhgp.base.choices import DEVICES
+from pfedhgp.base.kept_memory import kept_memory
 from pfedhgp.base.numerics import has_device, on_device, with_numerics
 from pfedhgp.data.domain import check_domain
 from pfedhgp.data.rows import with_observations
@@ -117,7 +118,7 @@ class FederatedGP(ModelSettings):
         if settings.domain is not None:
             check_domain(settings.domain, rows, given.inputs)
         plan = self.make_plan(settings, len(given.inputs), len(given.outputs))
-        with on_device(settings.device):
+        with on_device(settings.device), kept_memory():
             server, groups = Server(plan), group_clients(plan, rows, batch=settings.batch)
             messages = self._train(server, groups, folder, resume=resume)
         assert server.best is not None
@@ -263,7 +264,7 @@ class FederatedGP(ModelSettings):
             raise InputError(f"there is a client {name!r} already")
         rows = rows_of(model, name, X, y)
         warn_of_far(model, rows.X, "no global inducing input is near them", stacklevel=4)
-        with on_device(settings.device):
+        with on_device(settings.device), kept_memory():
             posterior, jitter = adopt(
                 model,
                 rows,

@@ -39,12 +39,14 @@ class State(NamedTuple):
 class _Search:
     """The searches that still run; every array has one row a search."""
 
-    def __init__(self, start: Numbers, movable: Numbers, history: int) -> None:
+    def __init__(
+        self, start: Numbers, movable: Numbers, history: int, gain: Numbers | float
+    ) -> None:
         c, D = start.shape
         self.x, self.movable = start.copy(), movable > 0.0
         self.value, self.first_value = np.full(c, np.inf), np.full(c, np.inf)
         self.gradient, self.direction = np.zeros((c, D)), np.zeros((c, D))
-        self.step = np.ones(c)
+        self.step, self.gain = np.ones(c), np.array(np.broadcast_to(gain, (c,)))
         self.S, self.Y = np.zeros((c, history, D)), np.zeros((c, history, D))
         self.curvature = np.zeros((c, history))
         self.inverse = np.zeros((c, history, history))
@@ -63,7 +65,7 @@ class _Search:
     def result(self) -> State:
         return State(*(getattr(self, name) for name in State._fields))
 
-    def take(self, x: Numbers, value: Numbers, gradient: Numbers, settled: float) -> None:
+    def take(self, x: Numbers, value: Numbers, gradient: Numbers) -> None:
         """Accepts or refuses one trial point a search."""
         gradient = np.where(self.movable, gradient, 0.0)
         slope = _dot(self.gradient, self.direction)
@@ -74,17 +76,12 @@ class _Search:
         if not every:
             self._refuse(~good, value, slope, finite)
         if every or good.any():
-            self._accept(good, x, value, gradient, settled)
+            self._accept(good, x, value, gradient)
 
     def _accept(
-        self,
-        good: NDArray[np.bool_],
-        x: Numbers,
-        value: Numbers,
-        gradient: Numbers,
-        settled: float,
+        self, good: NDArray[np.bool_], x: Numbers, value: Numbers, gradient: Numbers
     ) -> None:
-        little = self.value - value < settled
+        little = self.value - value < self.gain
         self.small = np.where(good, np.where(little, self.small + 1, 0), self.small)
         self.dry[good & ~little] = 0
         self.first_value = np.where(good & (self.accepted == 0), value, self.first_value)
@@ -160,26 +157,26 @@ def minimize(
     evaluations: int,
     movable: Numbers,
     history: int = 10,
-    settled: float | None = None,
+    settled: Numbers | float | None = None,
 ) -> State:
     """Minimises c objectives from `start` (c, D) with at most `evaluations` calls for all of them together.
 
     Coordinates whose `movable`, (D,) or (c, D), is 0 stay where they are. A search whose start is not finite
-    ends at once. With `settled`, a search also ends when two accepted steps in a row gained less than that
-    each, or when its step has run dry twice.
+    ends at once. With `settled`, for all or for each, a search also ends when two accepted steps in a row
+    gained less than that, or when its step has run dry twice.
     """
     start = np.array(start, np.float64)
-    search = _Search(start, np.broadcast_to(movable, start.shape), history)
+    gain = -np.inf if settled is None else settled
+    search = _Search(start, np.broadcast_to(movable, start.shape), history, gain)
     which = np.arange(len(start))
     found = copy.deepcopy(search.result())
-    gain = -np.inf if settled is None else settled
     with np.errstate(all="ignore"):
         for _ in range(evaluations):
             if not len(which):
                 break
             x = search.x + search.step[:, None] * search.direction
             value, gradient = value_and_gradient(x, which)
-            search.take(x, value, gradient, gain)
+            search.take(x, value, gradient)
             ended = search.accepted == 0
             if settled is not None:
                 ended |= (search.small > 1) | (search.dry > 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar, cast
 
+import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -20,8 +21,9 @@ from pfedhgp.inference.structured.host.parameters import Parameters
 Array = np.ndarray
 T = TypeVar("T")
 D = TypeVar("D", bound=Objective | FewCells)
-SETTLED = 1e-5
-"""Nats: a client stops its search when two steps in a row gained less than this."""
+SETTLED, SETTLED_PER_CELL = 1e-5, 1e-5
+"""Nats: a client stops its search when two steps in a row gained less than this, in the last search before
+averaging, or less than this for each of its cells in a round, which others follow."""
 Density = Objective | FewCells
 """log p(y, ψ) of a batch of clients, in one of its two forms"""
 
@@ -60,25 +62,28 @@ class Evaluations:
 
 
 def maximise(
-    objective: Objective, start: Parameters, *, kernels_free: bool, evaluations: int, noise: bool
+    objective: Objective,
+    start: Parameters,
+    *,
+    kernels_free: bool,
+    evaluations: int,
+    last: bool = False,
 ) -> tuple[Parameters, host_lbfgs.State]:
-    """ψ after L-BFGS on the cavity bound and the prior."""
+    """ψ after L-BFGS on the cavity bound and the prior; the `last` search goes further."""
     mask = np.ones_like(start.rows()[0])
-    sizes = kernel_sizes(start)
     if not kernels_free:
-        mask[: sizes[0]] = 0.0
-    if not noise:
-        mask[len(mask) - sizes[1] :] = 0.0
+        mask[: kernel_count(start)] = 0.0
+    cells = (objective.cells.weights > 0).sum(2) @ objective.cells.outputs.sum(1)
+    settled = SETTLED if last else np.maximum(SETTLED, SETTLED_PER_CELL * cells)
 
     def one(part: Density, turn: slice) -> host_lbfgs.State:
         own = start.of_some(turn)
-        held = part if kernels_free else part.with_held_kernels(own)
         return host_lbfgs.minimize(
-            Evaluations(held).loss,
+            Evaluations(part if kernels_free else part.with_held_kernels(own)).loss,
             own.rows(),
             evaluations=evaluations,
             movable=mask,
-            settled=SETTLED,
+            settled=np.broadcast_to(settled, cells.shape)[turn],
         )
 
     found = in_turns(quickest(objective), one)
@@ -86,14 +91,9 @@ def maximise(
     return start.from_rows(state.x), state
 
 
-def kernel_sizes(start: Parameters) -> tuple[int, int]:
-    """How many numbers of a row are kernels', and how many the noise's."""
-    import jax
-
-    def count(tree: object) -> int:
-        return sum(int(np.prod(leaf.shape[1:])) for leaf in jax.tree.leaves(tree))
-
-    return count(start.kernels), count(start.noise)
+def kernel_count(start: Parameters) -> int:
+    """How many numbers of a row are kernels'; they come first."""
+    return sum(int(np.prod(leaf.shape[1:])) for leaf in jax.tree.leaves(start.kernels))
 
 
 def at_points(

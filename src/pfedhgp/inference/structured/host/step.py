@@ -131,7 +131,6 @@ def step(batch: HostBatch, broadcast: Broadcast) -> tuple[ClientBlock, Statistic
         batch.start,
         kernels_free=bool(broadcast.kernels_free > 0),
         evaluations=int(broadcast.evaluations),
-        noise=True,
     )
     wanted = broadcast.derivatives is not None and bool(broadcast.derivatives)
     sums, nats = send(batch, at, derivatives=wanted)
@@ -210,7 +209,7 @@ def refined(batch: HostBatch, final: Broadcast) -> HostBatch:
         batch.start,
         kernels_free=True,
         evaluations=int(final.evaluations),
-        noise=True,
+        last=True,
     )
     fine = np.isfinite(state.value)[:, None]
     rows = np.where(fine, found.rows(), batch.start.rows())
