@@ -1,4 +1,5 @@
-"""`python -m bench`: against bare LAPACK, against PyTorch, how time grows, and whether budgets are enough.
+"""`python -m bench`: against bare LAPACK, against PyTorch, how time grows, whether budgets are enough, and
+whole fits beside their goals and other libraries.
 
 Ratios are of one run. Results go to bench/results.json; parts that were not run again stay, with their date.
 Those that compare with PyTorch (torch, cell) are skipped, with a line, where it is missing.
@@ -11,6 +12,7 @@ import datetime
 import importlib.metadata
 import json
 import os
+import platform
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,25 +22,26 @@ import jax
 import numpy as np
 import scipy
 
-from bench import budgets, lapack, ours
+from bench import budgets, lapack, ours, whole_fits
 from bench.diagnosis import classifying
-from bench.problem import Sizes, make_problem
+from bench.problem import Problem, Sizes, make_problem
 from bench.timing import Summary, Timed, in_turns, ratio, slope, summarise, timed
 from pfedhgp.base.numerics import numerics
 
 TOLERANCE = 1e-8
 THREADS = (1, 2)
 GROUP = 8
+COMPILED = "pfedhgp, compiled"
 RESULTS = Path(__file__).with_name("results.json")
-PARTS = ("lapack", "torch", "growth", "cell", "classifying", "budgets")
+PARTS = ("lapack", "torch", "growth", "cell", "classifying", "budgets", "fits")
 NEED_TORCH = ("torch", "cell")
 
 
 def against_lapack(sizes: Sizes, seconds: float) -> dict[str, Any]:
     """One client's bound and gradient, and the calls that they cannot do without."""
     calls, parts, work = lapack.timed_calls(sizes)
-    step = ours.compiled(make_problem(sizes), batched=False)
-    found = summarise(in_turns({"pfedhgp": timed(step), "LAPACK": calls}, seconds=seconds))
+    competitors = {**_of_ours(make_problem(sizes), batched=False), "LAPACK": calls}
+    found = summarise(in_turns(competitors, seconds=seconds))
     print(f"\n(a) one client, {_words(sizes)}: bound and gradient")
     for name, summary in found.items():
         _line(name, summary)
@@ -62,13 +65,13 @@ def against_torch(sizes: Sizes, clients: int, seconds: float) -> tuple[dict[str,
     from bench import torch_peer
 
     problem, batched = make_problem(replace(sizes, clients=clients)), clients > 1
-    step = ours.compiled(problem, batched=batched)
-    competitors: dict[str, Timed] = {"pfedhgp": timed(step)}
+    competitors = _of_ours(problem, batched=batched)
     if clients > GROUP:
         groups = ours.compiled(problem, batched=True, groups_of=GROUP)
-        competitors[f"pfedhgp, groups of {GROUP}"] = timed(groups)
-    expected = ours.as_numpy(step()[1])
-    worst = 0.0
+        competitors[f"{COMPILED}, groups of {GROUP}"] = timed(groups)
+    expected = ours.host_gradient(problem, batched=batched)
+    twin = ours.as_numpy(ours.compiled(problem, batched=batched)()[1])
+    worst = max(_gap(twin[name], value) for name, value in expected.items())
     for way in torch_peer.WAYS:
         peer = torch_peer.compiled(problem, batched=batched, way=way)
         gradient = peer()[1]
@@ -87,7 +90,7 @@ def against_torch(sizes: Sizes, clients: int, seconds: float) -> tuple[dict[str,
         _line(name, summary, clients)
     ratios = {name: ratio(rival, summary) for name, summary in found.items() if name not in torches}
     for name, value in ratios.items():
-        _ratio(f"best torch / {name}", value, "aim at least 5")
+        _ratio(f"best torch / {name}", value, "aim at least 4")
     return {
         "clients": clients,
         "gradient_gap": worst,
@@ -97,8 +100,16 @@ def against_torch(sizes: Sizes, clients: int, seconds: float) -> tuple[dict[str,
     }, worst <= TOLERANCE
 
 
+def _of_ours(problem: Problem, *, batched: bool) -> dict[str, Timed]:
+    """What a fit on a CPU calls, and the compiled program of the same (GPUs, rarer structures)."""
+    return {
+        "pfedhgp": timed(ours.on_host(problem, batched=batched)),
+        COMPILED: timed(ours.compiled(problem, batched=batched)),
+    }
+
+
 def growth(sizes: Sizes, seconds: float, *, quick: bool) -> dict[str, Any]:
-    """Time against rows, inducing inputs and clients, with the slope on log-log paper."""
+    """Time on the host against rows, inducing inputs and clients, with the slope on log-log paper."""
     print("\n(c) growth of bound and gradient")
     top = 3 if quick else 5
     rows = [500 * 2**i for i in range(top)]
@@ -113,27 +124,14 @@ def growth(sizes: Sizes, seconds: float, *, quick: bool) -> dict[str, Any]:
             seconds,
         ),
         "clients": _sweep(
-            "clients by vmap", clients, [replace(sizes, clients=c) for c in clients], seconds
-        ),
-        "clients_in_groups": _sweep(
-            f"clients in groups of {GROUP}",
-            clients,
-            [replace(sizes, clients=c) for c in clients],
-            seconds,
-            groups_of=GROUP,
+            "clients", clients, [replace(sizes, clients=c) for c in clients], seconds
         ),
     }
 
 
-def _sweep(
-    name: str, values: list[int], sizes: list[Sizes], seconds: float, groups_of: int | None = None
-) -> dict[str, Any]:
+def _sweep(name: str, values: list[int], sizes: list[Sizes], seconds: float) -> dict[str, Any]:
     competitors = {
-        str(value): timed(
-            ours.compiled(make_problem(size), batched=size.clients > 1, groups_of=groups_of)
-            if size.clients > 1
-            else ours.compiled(make_problem(size), batched=False)
-        )
+        str(value): timed(ours.on_host(make_problem(size), batched=size.clients > 1))
         for value, size in zip(values, sizes, strict=True)
     }
     found = summarise(in_turns(competitors, seconds=seconds))
@@ -198,13 +196,15 @@ def torch_version() -> str | None:
         return None
 
 
-def run_part(name: str, seconds: float, *, quick: bool) -> dict[str, Any]:
+def run_part(name: str, seconds: float, *, quick: bool, full: bool) -> dict[str, Any]:
     """One part's results, with when and on what they were measured."""
     about = {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "cores": os.cpu_count(),
         "load": round(os.getloadavg()[0], 1),
+        "python": platform.python_version(),
         "jax": jax.__version__,
+        "numpy": np.__version__,
         "torch": torch_version(),
         "scipy": scipy.__version__,
     }
@@ -212,6 +212,8 @@ def run_part(name: str, seconds: float, *, quick: bool) -> dict[str, Any]:
     sizes = Sizes()
     if name == "budgets":
         return {**about, "cases": budgets.table()}
+    if name == "fits":
+        return {**about, **whole_fits.table(full=full, torch=torch_version() is not None)}
     if name == "classifying":
         return {**about, "found": classifying(seconds)}
     if name == "cell":
@@ -231,6 +233,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--seconds", type=float, default=8.0, help="for each comparison (8)")
     parser.add_argument("--quick", action="store_true", help="fewer sizes and 2 seconds each")
+    parser.add_argument("--full", action="store_true", help="also fits that take minutes")
     parser.add_argument("parts", nargs="*", help=f"some of {', '.join(PARTS)} (all)")
     options = parser.parse_args()
     if set(options.parts) - set(PARTS):
@@ -243,7 +246,7 @@ def main() -> int:
         if name in NEED_TORCH and torch_version() is None:
             print(f"\n{name}: skipped, torch and gpytorch are not installed (make bench has them)")
             continue
-        results[name] = run_part(name, seconds, quick=options.quick)
+        results[name] = run_part(name, seconds, quick=options.quick, full=options.full)
         RESULTS.write_text(json.dumps(results, indent=2) + "\n")
         wrote = True
     end = f"wrote {RESULTS}" if wrote else "nothing was run"

@@ -1,4 +1,4 @@
-"""The bound and its gradient as the client's step computes them, compiled."""
+"""The bound and its gradient as the client's step computes them: on the host, as on a CPU, and compiled."""
 
 from __future__ import annotations
 
@@ -16,10 +16,75 @@ from pfedhgp.gp import kernels
 from pfedhgp.gp.noise import DiagonalNoise
 from pfedhgp.inference import lbfgs
 from pfedhgp.inference.grams import accumulate
-from pfedhgp.inference.structured.bound import cavity_bound, design_of
+from pfedhgp.inference.structured.bound import GlobalEvidence, cavity_bound, design_of
+from pfedhgp.inference.structured.client_step import StepOptions
+from pfedhgp.inference.structured.host import search as host_search
+from pfedhgp.inference.structured.host import step as host
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, Structure
 
 Gradient = dict[str, Any]
+
+
+def on_host(problem: Problem, *, batched: bool) -> Callable[[], tuple[np.ndarray, np.ndarray]]:
+    """A function that returns log p(y, ψ) and its gradient, by what a search on a CPU calls.
+
+    Of all clients, in turns that fit the cache, or of the first alone.
+    """
+    batch = _host_batch(problem, clients=problem.sizes.clients if batched else 1)
+    density, rows = host_search.quickest(batch.objective), batch.start.rows()
+    turns = host_search.in_turns(density, lambda part, turn: (part, rows[turn]))
+
+    def evaluate() -> tuple[np.ndarray, np.ndarray]:
+        found = [part.value_and_gradient(own) for part, own in turns]
+        if len(found) == 1:
+            return found[0]
+        values, gradients = zip(*found, strict=True)
+        return np.concatenate(values), np.concatenate(gradients)
+
+    return evaluate
+
+
+def host_gradient(problem: Problem, *, batched: bool) -> dict[str, np.ndarray]:
+    """The same gradient without the prior's, by the names of what is learned."""
+    batch = _host_batch(problem, clients=problem.sizes.clients if batched else 1)
+    _, rows = on_host(problem, batched=batched)()
+    found = batch.start.from_rows(rows)
+    prior = batch.objective.prior.value_and_gradient(batch.start)[1]
+    named = {
+        "log_lengthscale": found.kernels.lengthscale - prior.kernels.lengthscale,
+        "deviation": found.deviation - prior.deviation,
+        "loadings": found.loadings - prior.loadings,
+        "log_noise": found.noise.log_variance - prior.noise.log_variance,
+    }
+    shapes = {name: value[: len(rows)].shape for name, value in problem.learned.items()}
+    named = {name: value.reshape(shapes[name]) for name, value in named.items()}
+    return named if batched else {name: value[0] for name, value in named.items()}
+
+
+def _host_batch(problem: Problem, *, clients: int) -> host.HostBatch:
+    """The first clients as a fit on a CPU holds them, with starting values as the prior's centres."""
+    own = {name: value[:clients] for name, value in problem.learned.items()}
+    blocks = ClientBlock(
+        kernels=kernels.RBF(np.exp(own["log_lengthscale"])[..., None]),
+        inputs=problem.local_inputs[:clients],
+        active=np.ones(problem.local_inputs[:clients].shape[:2]),
+        deviation=own["deviation"],
+        loadings=own["loadings"],
+        noise=DiagonalNoise(own["log_noise"], floor=0.0),
+    )
+    shared = GlobalBlock(
+        kernels.RBF(problem.shared_lengthscales),
+        problem.shared_inputs,
+        problem.shared_loadings,
+        np.float64(0.3),
+    )
+    options = StepOptions(Structure(), False, 1024, 0, True)
+    rows = Rows(problem.X[:clients], problem.Y[:clients], problem.mask[:clients])
+    cells = host.serves(options, rows, blocks, shared.kernels)
+    assert cells is not None
+    others = GlobalEvidence(problem.J_rest[:clients], problem.h_rest[:clients])
+    jitter = np.full(clients, JITTER)
+    return host.batch_of(options, cells, rows, shared, JITTER, blocks, blocks, others, jitter, None)
 
 
 def compiled(
