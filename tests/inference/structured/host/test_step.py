@@ -169,8 +169,8 @@ def test_opening(case):
 
 @pytest.mark.parametrize("name", ["plain", "padding", "tied", "full noise"])
 def test_search_finds_what_the_compiled_one_finds(name, monkeypatch):
-    for name in ("SETTLED", "SETTLED_PER_CELL"):  # the compiled search ends otherwise
-        monkeypatch.setattr(search, name, -np.inf)
+    for rule in ("SETTLED", "SETTLED_PER_CELL"):  # the compiled search ends otherwise
+        monkeypatch.setattr(search, rule, -np.inf)
     given = batch(**CASES[name], evaluations=25)
     _, sums, info = host.step(host_batch(given), given.broadcast)
     expected = client_step.batched_step(
