@@ -865,3 +865,30 @@ def expected_scatter(d: Array, Sigma: Array) -> tuple[Array, Array]:
         means += np.outer(filled, filled)
         covariances[np.ix_(u, u)] += Sigma[np.ix_(u, u)] - gain @ Sigma[np.ix_(o, u)]
     return means, covariances
+
+
+# ---------------------------------------------------------------------------------- weighted rows
+
+
+def merged_rows(
+    X: Array, Y: Array, counts: Array | None, cell: Array, *, apart: bool
+) -> list[tuple[Array, Array, Array]]:
+    """(mean input, mean outputs, counts) of each cell and, if `apart`, each pattern of missing outputs."""
+    counts = np.isfinite(Y).astype(float) if counts is None else counts
+    groups: dict[tuple, list[int]] = {}
+    for n in range(len(X)):
+        pattern = tuple(np.isfinite(Y[n]).tolist()) if apart else ()
+        groups.setdefault((int(cell[n]), pattern), []).append(n)
+    found = []
+    for key in sorted(groups):
+        rows = groups[key]
+        weight = np.array([max(counts[n]) for n in rows])
+        x = sum(w * X[n] for w, n in zip(weight, rows, strict=True)) / max(weight.sum(), 1e-300)
+        y, total = np.full(Y.shape[1], np.nan), np.zeros(Y.shape[1])
+        for q in range(Y.shape[1]):
+            seen = [n for n in rows if np.isfinite(Y[n, q])]
+            total[q] = sum(counts[n, q] for n in seen)
+            if seen:
+                y[q] = sum(counts[n, q] * Y[n, q] for n in seen) / total[q]
+        found.append((X[rows[0]] if weight.sum() == 0 else x, y, total))
+    return found

@@ -52,6 +52,62 @@ def in_order(client: ClientRows) -> ClientRows:
     return replace(client, X=client.X[order], Y=client.Y[order], counts=counts)
 
 
+def numbered(columns: np.ndarray) -> np.ndarray:
+    """A number for each different row of whole numbers (n, k), in lexicographic order from 0 on."""
+    found = np.zeros(len(columns), np.int64)
+    for column in columns.T:
+        low, high = int(column.min(initial=0)), int(column.max(initial=0))
+        found = np.unique(found * (high - low + 1) + (column - low), return_inverse=True)[1]
+    return found
+
+
+def merge(client: ClientRows, cell: np.ndarray, *, apart: bool = True) -> ClientRows:
+    """Rows of equal `cell` become one: mean input, mean outputs, how many they are of, and the scatter.
+
+    If inputs are equal within cells, nothing is lost. Rows with different missing outputs stay `apart`, so
+    that a row's observed outputs are means of equally many. If they do not, each output has counts of its
+    own, and the scatter is that of each output alone, which is enough for a diagonal Σ.
+    """
+    seen = np.isfinite(client.Y)
+    counts = np.where(seen, 1.0 if client.counts is None else client.counts, 0.0)
+    pattern = numbered(seen) if apart else np.zeros(len(seen), np.int64)
+    index = numbered(np.stack([cell, pattern], axis=1))
+    first = np.unique(index, return_index=True)[1]
+
+    def mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Around the first value of a cell, so that equal values are their own mean."""
+        base = values[first]
+        total = np.maximum(np.bincount(index, weights), 1e-300)
+        return base + np.bincount(index, weights * (values - base[index])) / total
+
+    with np.errstate(
+        over="ignore", invalid="ignore"
+    ):  # values so large are refused by name before they are used
+        filled = np.where(seen, client.Y, 0.0)
+        X = np.stack([mean(x, counts.max(axis=1)) for x in client.X.T], axis=1)
+        Y = np.stack([mean(*of) for of in zip(filled.T, counts.T, strict=True)], axis=1)
+        gap = np.sqrt(counts) * (filled - Y[index])
+        if apart:
+            own = (gap[pattern == g] for g in range(pattern.max(initial=-1) + 1))
+            scatter = np.stack([part.T @ part for part in own])
+        else:
+            scatter = np.diag((gap**2).sum(axis=0))[None]
+    patterns = seen[np.unique(pattern, return_index=True)[1]] if apart else np.ones_like(seen[:1])
+    total = np.stack([np.bincount(index, each) for each in counts.T], axis=1)
+    if client.scatter is not None and client.scatter_seen is not None:
+        scatter = np.concatenate([client.scatter, scatter])
+        patterns = np.concatenate([client.scatter_seen, patterns])
+    Y = np.where(total > 0, Y, np.nan)
+    cells = patterns.astype(np.float64)
+    return ClientRows(client.name, X, Y, total, scatter, scatter_seen=cells)
+
+
+def merge_replicates(name: str, X: np.ndarray, Y: np.ndarray) -> ClientRows:
+    """Rows at equal inputs become one."""
+    cell = np.unique(X, axis=0, return_inverse=True)[1].reshape(-1)
+    return merge(ClientRows(name, X, Y), cell)
+
+
 def by_appearance(names: np.ndarray) -> np.ndarray:
     """A number for each name: 0 for the first that appears, 1 for the next, and so on."""
     _, first, index = np.unique(names.astype(str), return_index=True, return_inverse=True)

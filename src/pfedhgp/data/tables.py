@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pfedhgp.base.checks import column, columns, optional, refusal
-from pfedhgp.data.rows import ClientRows, by_appearance
+from pfedhgp.data.rows import ClientRows, by_appearance, merge_replicates
 from pfedhgp.errors import InputError
 
 if TYPE_CHECKING:  # narwhals is needed for tables alone
@@ -234,7 +234,7 @@ def rows_of(
     if cycle is None:
         return ClientRows(name, X, Y)
     if not whole:
-        return _merge_replicates(name, X, Y)
+        return merge_replicates(name, X, Y)
     grid = np.unique(X, axis=0)
     return whole_cycles_of(name, grid, gathered(name, grid, X, Y, cycle))
 
@@ -270,7 +270,7 @@ def cycles_of(name: str, grid: np.ndarray, cycles: Any, *, whole: bool) -> Clien
     if whole:
         return whole_cycles_of(name, grid, np.moveaxis(array, 1, 2))
     stacked = np.moveaxis(array, 1, 2).reshape(-1, array.shape[1])
-    return _merge_replicates(name, np.tile(grid, (array.shape[0], 1)), stacked)
+    return merge_replicates(name, np.tile(grid, (array.shape[0], 1)), stacked)
 
 
 def gathered(
@@ -302,29 +302,3 @@ def whole_cycles_of(name: str, grid: np.ndarray, cycles: np.ndarray) -> ClientRo
     mean = np.where(seen, cycles, 0.0).sum(0) / np.maximum(counts, 1)
     mean = np.where(counts > 0, mean, np.nan)
     return ClientRows(name, grid, mean, counts.astype(np.float64), cycles=cycles)
-
-
-def _merge_replicates(name: str, X: np.ndarray, Y: np.ndarray) -> ClientRows:
-    """Rows at equal inputs become one: the cell means, how many each is of, and the scatter around them.
-
-    Rows with different missing cells stay apart, so that a row's observed cells are means of equally many.
-    """
-    seen = np.isfinite(Y)
-    key = np.concatenate([X, seen], axis=1)
-    _, first, index, count = np.unique(
-        key, axis=0, return_index=True, return_inverse=True, return_counts=True
-    )
-    index = index.reshape(-1)
-    filled = np.where(seen, Y, 0.0)
-    sums = np.zeros((len(first), Y.shape[1]))
-    np.add.at(sums, index, filled)
-    mean = np.where(seen[first], sums / count[:, None], np.nan)
-    gap = np.where(seen, Y - mean[index], 0.0)
-    counts = np.where(seen[first], count[:, None], 0).astype(np.float64)
-    patterns, which = np.unique(seen, axis=0, return_inverse=True)
-    of_pattern = [gap[which.reshape(-1) == g] for g in range(len(patterns))]
-    with np.errstate(over="ignore"):  # values that large are refused by name before they are used
-        scatter = np.stack([part.T @ part for part in of_pattern])
-    return ClientRows(
-        name, X[first], mean, counts, scatter, scatter_seen=patterns.astype(np.float64)
-    )

@@ -21,6 +21,7 @@ from pfedhgp.inference.arrays import State, below, block_from_arrays
 from pfedhgp.inference.cycles import exchange
 from pfedhgp.inference.cycles.forms import Halves
 from pfedhgp.inference.jitter import WEIGHTS, expect_finite
+from pfedhgp.inference.merged_rows import merge_rows
 from pfedhgp.inference.protocols import ClientParty
 from pfedhgp.inference.rows import cycle_rows, equal_shapes, noise_of, white_rows
 from pfedhgp.inference.starts import census, shared_scale
@@ -153,7 +154,8 @@ class ClientGroup:
                 for name in self.names
             }
         if self.rows is None:
-            rows = [self._rows_of(client) for client in self.scaled]
+            start = Start.from_array(a["scales"])
+            rows = [self._rows_of(client, start) for client in self.scaled]
             self.rows = stack_trees(equal_shapes(rows))
         self.attempt = int(a["attempt"])
         count = sum(name.startswith("other ") and name.endswith(".scales") for name in a)
@@ -185,10 +187,13 @@ class ClientGroup:
             self.rows,
         )
 
-    def _rows_of(self, client: ClientRows) -> Rows:
+    def _rows_of(self, client: ClientRows, start: Start) -> Rows:
         full = self.plan.spec.noise == "full"
         if client.name not in self.layers:
-            return white_rows(client, full_noise=full, length=self.padded_rows)
+            assert self.scaling is not None
+            few = merge_rows(client, self.spec, start, self.scaling.extent)
+            length = self.padded_rows if few is client else None
+            return white_rows(few, full_noise=full, length=length)
         assert client.cycles is not None
         layer = self.layers[client.name]
         return cycle_rows(client.X, client.cycles, layer, separate=full, client=client.name)

@@ -80,7 +80,11 @@ def _residual(kernels: Kernel, Z: Array, X: Array, jitter: float) -> Array:
 def domain_budget(
     kernels: Kernel, dimensions: int, tolerance: float, cap: int, jitter: float
 ) -> np.ndarray:
-    """The smallest set of the ladder whose mean residual over the unit box is at most `tolerance`."""
+    """The smallest set of the ladder whose mean residual over the unit box is at most `tolerance`.
+
+    Jitter leaves about as much as itself, however many there are: less is not asked for.
+    """
+    tolerance = max(tolerance, jitter)
     for size in SIZES:
         Z = box_points(min(size, cap), dimensions)
         if size >= cap or box_residual(kernels, Z, jitter) <= tolerance:

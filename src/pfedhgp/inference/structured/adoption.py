@@ -10,6 +10,7 @@ from pfedhgp.base.trees import stack_trees
 from pfedhgp.data.rows import ClientRows, in_order
 from pfedhgp.gp.kernels import RBF
 from pfedhgp.inference.jitter import WEIGHTS, expect_finite
+from pfedhgp.inference.merged_rows import merge_rows
 from pfedhgp.inference.rows import cycle_rows, noise_of, white_rows
 from pfedhgp.inference.starts import budget
 from pfedhgp.inference.starts.candidates import Start, client_block
@@ -51,7 +52,8 @@ def adopt(
         )
     block = client_block(spec, start, client.Y, Z, kernels, None)
     if model.cycle_layer is None or client.cycles is None:
-        rows = white_rows(client, full_noise=noise == "full")
+        few = merge_rows(client, spec, start, extent)
+        rows = white_rows(few, full_noise=noise == "full")
         # The population's σ² is where the search starts, and the prior's centre.
         typical = np.maximum(np.diagonal(np.asarray(model.population.noise)), 1e-8)
         block = eqx.tree_at(lambda b: b.noise, block, block.noise.at(typical))
