@@ -198,6 +198,39 @@ def test_whiten_and_its_derivatives_equal_those_by_way_of_the_factor():
         twins.assert_close(found, expected, 1e-12)
 
 
+def test_turned_features_have_the_derivatives_of_their_products():
+    rng = np.random.default_rng(11)
+    root, weights = rng.normal(size=(2, 5, 5)), rng.normal(size=(2, 7, 7))
+    K, B = root @ root.swapaxes(1, 2) + 0.1 * np.eye(5), rng.normal(size=(2, 5, 7))
+
+    def products(whiten, K, B):
+        A = whiten(K, linalg.factorise(K), B)
+        return jnp.sum(weights * (jnp.swapaxes(A, 1, 2) @ A))
+
+    both = [jax.grad(lambda K, B, w=w: products(w, K, B), (0, 1)) for w in WHITENED]
+    (dK, dB), (eK, eB) = (each(K, B) for each in both)
+    np.testing.assert_allclose(dB, eB, rtol=1e-10, atol=1e-10)
+    even = [0.5 * (a + a.swapaxes(1, 2)) for a in (dK, eK)]
+    np.testing.assert_allclose(*even, rtol=1e-9, atol=1e-9)
+
+
+WHITENED = (linalg.whiten_turned, linalg.whiten)
+
+
+def test_interpolation_weights_and_their_derivatives():
+    rng = np.random.default_rng(12)
+    root, dK = rng.normal(size=(2, 5, 5)), rng.normal(size=(2, 5, 5))
+    K, dK = root @ root.swapaxes(1, 2) + 0.1 * np.eye(5), dK + dK.swapaxes(1, 2)
+    B, dB = rng.normal(size=(2, 2, 5, 7))
+    found, moved = jax.jvp(
+        lambda K, B: linalg.interpolate(K, linalg.factorise(K), B), (K, B), (dK, dB)
+    )
+    np.testing.assert_allclose(found, np.linalg.solve(K, B), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(
+        moved, np.linalg.solve(K, dB - dK @ np.linalg.solve(K, B)), rtol=1e-9, atol=1e-9
+    )
+
+
 def test_whitens_gradient_in_every_entry_of_k():
     """A symmetric change of K, entry by entry, against finite differences."""
     K, B = random_precision(15, 3) + np.eye(3), np.random.default_rng(16).normal(size=(3, 2))

@@ -56,14 +56,13 @@ def host(objective, starts, evaluations, movable=None, **options):
     ), sizes
 
 
-def compiled(objective, starts, evaluations, movable=None):
+def compiled(objective, starts, evaluations, movable=None, **options):
     movable = np.ones(starts.shape[1]) if movable is None else movable
-    search = twins.compiled(
-        jax.vmap(
-            lambda x, n: lbfgs.minimize(objective, x, evaluations=n, movable=movable), (0, None)
-        )
-    )
-    return search(starts, evaluations)
+
+    def one(x, n):
+        return lbfgs.minimize(objective, x, evaluations=n, movable=movable, **options)
+
+    return twins.compiled(jax.vmap(one, (0, None)))(starts, evaluations)
 
 
 @pytest.mark.parametrize("evaluations", [1, 2, 5, 12, 20])
@@ -138,6 +137,33 @@ def test_a_settled_search_is_left_out_and_is_near_its_optimum(settled):
         # Its last point is the one it had with that budget.
         same = compiled(objective, starts, int(count))
         np.testing.assert_allclose(found.x[i], same.x[i], rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["logistic", "rosenbrock, 8", "NaN below zero", "a wall"])
+def test_the_compiled_search_settles_with_it(name):
+    objective, starts = PROBLEMS[name]
+    found, _ = host(objective, starts, 150, settled=1e-5)
+    expected = compiled(objective, starts, 150, settled=1e-5)
+    assert found.evaluations.max() < 100
+    for field in ("accepted", "evaluations"):
+        np.testing.assert_array_equal(getattr(found, field), getattr(expected, field))
+    for field in ("x", "value", "first_value"):
+        np.testing.assert_allclose(
+            getattr(found, field), getattr(expected, field), rtol=1e-8, atol=1e-8
+        )
+
+
+def test_a_compiled_search_at_its_optimum_ends_when_steps_run_dry():
+    """|x| with a slope that says there is a way down."""
+
+    @jax.custom_jvp
+    def edge(x):
+        return jnp.sum(jnp.abs(x))
+
+    edge.defjvp(lambda x, dx: (edge(x[0]), jnp.sum(dx[0])))
+    found = compiled(edge, np.zeros((2, 1)), 200, settled=1e-9)
+    np.testing.assert_array_equal(found.x, 0.0)
+    assert found.evaluations.max() < 30
 
 
 def test_a_search_at_its_optimum_ends_when_steps_run_dry():

@@ -59,6 +59,15 @@ def has_device(name: str) -> bool:
     return True
 
 
+def device_memory() -> float | None:
+    """Bytes that the default device has free for us; None where it uses the machine's own memory."""
+    device = getattr(jax.config, "jax_default_device") or jax.devices()[0]  # noqa: B009 (no type)
+    found = device.memory_stats() if isinstance(device, jax.Device) else None
+    if not found or "bytes_limit" not in found:
+        return None
+    return float(found["bytes_limit"] - found.get("bytes_in_use", 0))
+
+
 def _first(name: str) -> jax.Device:
     if not has_device(name):
         raise InputError(

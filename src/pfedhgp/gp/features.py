@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import equinox as eqx
+import numpy as np
 from jaxtyping import Float
 
 from pfedhgp.base.arrays_of import Array, namespace
@@ -25,6 +26,9 @@ class Basis(eqx.Module):
     active: Float[Array, "*c M"]
     gram: Float[Array, "*c R M M"]
     factor: Float[Array, "*c R M M"]
+    turned: bool = eqx.field(static=True, default=False)
+    """Whether only |a(x)|² and products of features matter, because the weights are integrated out: then JAX's
+    derivatives of features may be those of rotated ones"""
 
     @staticmethod
     def build(
@@ -54,7 +58,17 @@ class Basis(eqx.Module):
 
     def features(self, X: Float[Array, "*c n d"]) -> Float[Array, "*c R M n"]:
         """a(x) = L⁻¹ k(Z, x)"""
-        return linalg.whiten(self.gram, self.factor, self.cross(X))
+        k = self.cross(X)
+        if self.turned and namespace(k, self.gram) is not np:
+            return linalg.whiten_turned(self.gram, self.factor, k)
+        return linalg.whiten(self.gram, self.factor, k)
+
+    def features_for(
+        self, X: Float[Array, "n d"], origin: Float[Array, "R M M"]
+    ) -> Float[Array, "R M n"]:
+        """L₀ᵀ K⁻¹ k(Z, x), the features for weights v₀ with u = L₀v₀, in JAX."""
+        weights = linalg.interpolate(self.gram, self.factor, self.cross(X))
+        return namespace(origin).swapaxes(origin, -1, -2) @ weights
 
     def residual(self, A: Float[Array, "*c R M n"]) -> Float[Array, "*c R n"]:
         """k(x, x) − |a(x)|², never below zero."""

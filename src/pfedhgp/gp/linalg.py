@@ -83,6 +83,36 @@ def whiten(
 
 
 @jax.custom_jvp
+def whiten_turned(K: Array, L: Array, B: Array) -> Array:
+    """A = L⁻¹B for JAX, where only AᵀA matters: derivatives are right up to a rotation of A's rows.
+
+    dA = L⁻¹(dB − ½ dK K⁻¹B) gives the same d(AᵀA) as the factor's own derivative. That one has the rounding
+    of L⁻¹ dK L⁻ᵀ, which for a nearly singular K is 10⁴ times larger, and takes a solve more.
+    """
+    return solve_lower(L, B)
+
+
+@whiten_turned.defjvp
+def _whiten_turned_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    (_, L, B), (dK, _, dB) = primals, tangents
+    A = solve_lower(L, B)
+    return A, solve_lower(L, dB - 0.5 * (dK @ solve_lower(L, A, transpose=True)))
+
+
+@jax.custom_jvp
+def interpolate(K: Array, L: Array, B: Array) -> Array:
+    """K⁻¹B for JAX, with L the factor of K: dX = K⁻¹(dB − dK X)."""
+    return solve_lower(L, solve_lower(L, B), transpose=True)
+
+
+@interpolate.defjvp
+def _interpolate_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    (_, L, B), (dK, _, dB) = primals, tangents
+    X = solve_lower(L, solve_lower(L, B), transpose=True)
+    return X, solve_lower(L, solve_lower(L, dB - dK @ X), transpose=True)
+
+
+@jax.custom_jvp
 def _whiten(K: Array, L: Array, B: Array) -> Array:
     return solve_lower(L, B)
 

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 from pfedhgp.base.arrays_of import namespace
 from pfedhgp.gp.features import Basis
 from pfedhgp.gp.kernels import Kernel
-from pfedhgp.gp.linalg import LOG_2PI
+from pfedhgp.gp.linalg import LOG_2PI, solve_lower
 from pfedhgp.gp.noise import Noise, RowPrecision
 from pfedhgp.inference.structured.state_space_sums import gammas, loaded
 from pfedhgp.model.blocks import CycleTerm, Rows
@@ -35,8 +35,8 @@ class Design(eqx.Module):
     B_dev: Float[Array, "Q Rd"]
     B_loc: Float[Array, "Q Rl"]
     noise: Noise
-    transform: Float[Array, "R M M"] | None = None
-    """Optional change of the global weights' coordinates: features become transform · a(x)."""
+    origin: Float[Array, "R M M"] | None = None
+    """Optional L₀ of other coordinates of the global weights, u = L₀v₀: features become L₀ᵀK⁻¹k(Z, x)."""
     exact: Kernel | None = None
     """The local kernels, one an output, of a state-space local layer; then there is no local basis."""
     residual_draws: Float[Array, "n R p"] | None = None
@@ -98,8 +98,10 @@ def _with_states(rows: Rows, design: Design, kernels: Kernel, unloaded: bool, ch
     gamma, constant, left = gammas(
         rows, design.shared, kernels, scales, noise, chunk, design.residual_draws
     )
-    layers = [design.B_g, design.B_dev]
-    precision, linear, quadratic = loaded(gamma, layers, design.transform, unloaded=unloaded)
+    layers, transform = [design.B_g, design.B_dev], None
+    if design.origin is not None:
+        transform = jnp.swapaxes(solve_lower(design.shared.factor, design.origin), 1, 2)
+    precision, linear, quadratic = loaded(gamma, layers, transform, unloaded=unloaded)
     shared_residual = left[:, :, None] * jnp.eye(rows.Y.shape[1], dtype=rows.Y.dtype)[None]
     residual = residual_of(shared_residual, design.B_g) + residual_of(shared_residual, design.B_dev)
     return Grams(precision, linear, constant - 0.5 * quadratic, residual, shared_residual)
@@ -161,8 +163,8 @@ def _one_chunk(rows: Rows, design: Design, unloaded: bool, cycles: Array | None)
     residual = sum((jnp.einsum("rrn,rn->", row[-1], res) for row, res in parts), jnp.zeros(()))
     eye = jnp.eye(rows.Y.shape[1], dtype=rows.Y.dtype)
     shared_residual = jnp.einsum("rn,qpn->rqp", res_g, P.weigh(eye, eye))
-    if design.transform is not None:
-        A_g = design.transform @ A_g
+    if design.origin is not None:
+        A_g = design.shared.features_for(rows.X, design.origin)
     if unloaded:
         loadings[0] = jnp.tile(eye, (1, A_g.shape[0]))
         A_g = jnp.repeat(A_g, eye.shape[0], axis=0)

@@ -3,7 +3,8 @@
 Library versions nest a line search inside an iteration; under vmap every client then waits for the
 slowest line search of the batch. Here one iteration is one evaluation: a trial point is accepted (Armijo)
 and a new direction taken, or the step is shortened. A batch of clients does equal work, and a budget
-of evaluations is met exactly. NaN counts as a failed trial.
+of evaluations is met exactly. NaN counts as a failed trial. A search that has settled keeps what it has, and
+a batch ends with its last search.
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ class State(NamedTuple):
     curvature: Float[Array, " h"]
     first_value: Array
     accepted: Array
+    evaluations: Array
+    """How often the objective was evaluated"""
+    small: Array
+    dry: Array
+    """Steps in a row that gained little, and how often a step ran dry since one gained more"""
 
 
 def minimize(
@@ -40,15 +46,18 @@ def minimize(
     evaluations: int | Array,
     movable: Vector,
     history: int = 10,
+    settled: float | Array | None = None,
 ) -> State:
     """Minimises `objective` from `start` with `evaluations` calls of it and its gradient.
 
     Coordinates whose `movable` is 0 stay where they are. `evaluations` may be traced, and the objective is
-    compiled once: the first iteration is the evaluation at the start.
+    compiled once: the first iteration is the evaluation at the start. With `settled`, the search also ends
+    when two accepted steps in a row gained less than that each, or when its step has run dry twice.
     """
     value_and_grad = jax.value_and_grad(objective)
     zero = jnp.zeros_like(start)
-    empty = jnp.zeros((history, start.shape[0]), start.dtype)
+    empty, none = jnp.zeros((history, start.shape[0]), start.dtype), jnp.zeros((), jnp.int32)
+    gain, most = -jnp.inf if settled is None else settled, jnp.asarray(evaluations)
     state = State(
         x=start,
         value=jnp.asarray(jnp.inf, start.dtype),
@@ -59,10 +68,17 @@ def minimize(
         Y=empty,
         curvature=jnp.zeros(history, start.dtype),
         first_value=jnp.asarray(jnp.inf, start.dtype),
-        accepted=jnp.zeros((), jnp.int32),
+        accepted=none,
+        evaluations=jnp.zeros_like(most),
+        small=none,
+        dry=none,
     )
 
-    def evaluate(_: Array, state: State) -> State:
+    def going(state: State) -> Array:
+        more = state.evaluations < most
+        return more if settled is None else more & (state.small < 2) & (state.dry < 2)
+
+    def evaluate(state: State) -> State:
         x = state.x + state.step * state.direction
         value, gradient = value_and_grad(x)
         # A choice, not a product: a product would keep NaN.
@@ -70,11 +86,12 @@ def minimize(
         slope = jnp.dot(state.gradient, state.direction)
         finite = jnp.isfinite(value) & jnp.all(jnp.isfinite(gradient))
         good = finite & (value <= state.value + 1e-4 * state.step * slope)
-        accepted = _accept(state, x, value, gradient)
+        state = state._replace(evaluations=state.evaluations + 1)
+        accepted = _accept(state, x, value, gradient, gain)
         refused = _refuse(state, value, slope, finite)
         return jax.tree.map(lambda a, b: jnp.where(good, a, b), accepted, refused)
 
-    last: State = jax.lax.fori_loop(0, evaluations, evaluate, state)
+    last: State = jax.lax.while_loop(going, evaluate, state)
     return last
 
 
@@ -82,7 +99,8 @@ def _first_step(gradient: Vector) -> Array:
     return jnp.minimum(1.0, 1.0 / jnp.maximum(jnp.linalg.norm(gradient), 1e-12))
 
 
-def _accept(state: State, x: Vector, value: Array, gradient: Vector) -> State:
+def _accept(state: State, x: Vector, value: Array, gradient: Vector, gain: float | Array) -> State:
+    little = state.value - value < gain
     s, y = x - state.x, gradient - state.gradient
     sy = jnp.dot(s, y)
     useful = sy > 1e-10 * jnp.dot(y, y)
@@ -96,7 +114,21 @@ def _accept(state: State, x: Vector, value: Array, gradient: Vector) -> State:
     known = downhill & jnp.any(curvature > 0.0)
     step = jnp.where(known, 1.0, _first_step(gradient))
     first = jnp.where(state.accepted == 0, value, state.first_value)
-    return State(x, value, gradient, direction, step, S, Y, curvature, first, state.accepted + 1)
+    return State(
+        x,
+        value,
+        gradient,
+        direction,
+        step,
+        S,
+        Y,
+        curvature,
+        first,
+        state.accepted + 1,
+        state.evaluations,
+        jnp.where(little, state.small + 1, 0),
+        jnp.where(little, state.dry, 0),
+    )
 
 
 def _refuse(state: State, value: Array, slope: Array, finite: Array) -> State:
@@ -108,6 +140,7 @@ def _refuse(state: State, value: Array, slope: Array, finite: Array) -> State:
     )
     dry = step < 1e-8
     return state._replace(
+        dry=jnp.where(dry, state.dry + 1, state.dry),
         step=jnp.where(dry, _first_step(state.gradient) * 1e-3, step),
         direction=jnp.where(dry, -state.gradient, state.direction),
         curvature=jnp.where(dry, 0.0, state.curvature),

@@ -46,7 +46,11 @@ def dense(rows: Rows, design: Design, *, unloaded: bool) -> tuple[np.ndarray, np
     A = np.asarray(design.shared.features(rows.X))
     outputs, latents, M = Y.shape[1], A.shape[0], A.shape[1]
     sigma = np.asarray(design.noise.variances(outputs))
-    turned = A if design.transform is None else np.asarray(design.transform) @ A
+    turned = A
+    if design.origin is not None:
+        gram = np.asarray(design.shared.gram)
+        weights = np.linalg.solve(gram, np.asarray(design.shared.cross(rows.X)))
+        turned = np.swapaxes(np.asarray(design.origin), 1, 2) @ weights
     H, y, blocks, constant = [], [], [], 0.0
     for q in range(outputs):
         seen = mask[:, q] > 0
@@ -80,13 +84,13 @@ def dense(rows: Rows, design: Design, *, unloaded: bool) -> tuple[np.ndarray, np
 def test_sums_are_those_of_dense_matrices(unloaded: bool, turned: bool) -> None:
     rows, design = made()
     if turned:
-        transform = jnp.asarray(np.random.default_rng(1).normal(size=(2, 5, 5)))
+        origin = design.shared.factor @ np.random.default_rng(1).normal(size=(2, 5, 5))
         design = Design(
             *(
                 getattr(design, name)
                 for name in ("shared", "local", "B_g", "B_dev", "B_loc", "noise")
             ),
-            transform=transform,
+            origin=origin,
             exact=design.exact,
         )
     found = jax.jit(lambda r, d: accumulate(r, d, unloaded=unloaded, chunk=8))(rows, design)

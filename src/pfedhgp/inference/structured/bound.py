@@ -111,7 +111,7 @@ def design_of(
     """The client's linear model at the current parameters."""
     return Design(
         shared=basis,
-        local=None if structure.state_space else client.basis(jitter),
+        local=None if structure.state_space else replace(client.basis(jitter), turned=True),
         B_g=shared.loadings,
         B_dev=deviation_loadings(structure, shared, client),
         B_loc=client.loadings,

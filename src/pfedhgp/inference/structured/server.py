@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 LOADINGS_EVALUATIONS = 60
 """Most evaluations in the search for B_g, in each of the server's steps."""
 SETTLED = 1e-9
-"""In NumPy the search for B_g ends when two steps in a row gained less than this, in nats."""
+"""The search for B_g ends when two steps in a row gained less than this, in nats."""
 USUAL_NOISE, USUAL_WEIGHT = 0.01, 4.0
 """The noise expected before any client has replied, in scaled units, and how many clients that counts for."""
 
@@ -86,7 +86,11 @@ def _best_loadings(structure: Structure, surrogate: Surrogate) -> tuple[Array, A
         return 0.5 * jnp.sum(z**2) - surrogate.elbo(structure, z.reshape(B.shape))
 
     found = lbfgs.minimize(
-        objective, start, evaluations=LOADINGS_EVALUATIONS, movable=jnp.ones_like(start)
+        objective,
+        start,
+        evaluations=LOADINGS_EVALUATIONS,
+        movable=jnp.ones_like(start),
+        settled=SETTLED,
     )
     return found.x.reshape(B.shape), found.first_value - found.value
 

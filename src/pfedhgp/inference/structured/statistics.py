@@ -29,8 +29,8 @@ from pfedhgp.inference.structured.bound import (
 )
 from pfedhgp.model.blocks import Theta, theta_of, with_theta
 
-# In log θ_g. At 1e-3 the truncation is 1e-6 (RBF) to 2e-3 (three periods), a hundredfold of this.
-CURVATURE_STEP = 1e-4
+CURVATURE_STEP = 1e-5
+"""In log θ_g. Truncation is 1e-7 with three periods on the inputs, and rounding no more."""
 FEW_PARAMETERS = 3
 """With more, slopes around θ_g are taken in reverse: one pass each instead of one for each parameter."""
 
@@ -109,10 +109,13 @@ def expected_part(found: ClientSummary, moments: Moments) -> Array:
 def at_fixed_function(model: ClientModel, theta: Theta) -> ClientSummary:
     """(c, h, J) at another θ_g for the weights v₀ of the model's own basis: u = L₀v₀ stays what it is."""
     moved = model.at(with_theta(model.structure, model.shared, theta))
-    transform = jnp.swapaxes(model.basis.carry_from(moved.basis), 1, 2)
+    origin = model.basis.factor
     if model.structure.tied:
-        transform = transform * (model.shared.loadings / moved.shared.loadings)[None]
-    return moved.summary(replace(moved.design(), transform=transform))
+        origin = origin * (model.shared.loadings / moved.shared.loadings).reshape(-1, 1, 1)
+    design = moved.design()
+    # Deviations' weights are integrated out; states' sums take both kinds of features from one.
+    turned = replace(design.shared, turned=not model.structure.state_space)
+    return moved.summary(replace(design, shared=turned, origin=origin))
 
 
 def theta_derivatives(

@@ -81,15 +81,15 @@ def left_by(A: Float[Array, "c R M n"]) -> Float[Array, "c R n"]:
 
 
 def features_pullback(found: Features, places: Places, A_bar: Float[Array, "c R M n"]) -> Kernel:
-    """The gradient in log kernel parameters: k̄ = L⁻ᵀĀ and K̄ = −L⁻ᵀΦ(ĀAᵀ)L⁻¹, Φ the lower triangle, its
-    diagonal halved."""
+    """The gradient in log kernel parameters of what depends on A by AᵀA alone.
+
+    k̄ = L⁻ᵀĀ and K̄ = −½ k̄ (K⁻¹k)ᵀ. Without that condition K̄ is −L⁻ᵀΦ(ĀAᵀ)L⁻¹, Φ the lower triangle with its
+    diagonal halved. With it ĀAᵀ is symmetric and both are the same, but K is nearly singular, and L⁻ᵀ…L⁻¹
+    loses 10⁴ times as much to rounding.
+    """
     k_bar = linalg.solve_lower(found.factor, A_bar, transpose=True)
-    inner = np.tril(A_bar @ np.swapaxes(found.A, -1, -2))
-    index = np.arange(inner.shape[-1])
-    inner[..., index, index] *= 0.5
-    half = linalg.solve_lower(found.factor, inner, transpose=True)
-    K_bar = -linalg.solve_lower(found.factor, np.swapaxes(half, -1, -2), transpose=True)
-    return kernels_pullback(found, places, k_bar, K_bar)
+    weights = linalg.solve_lower(found.factor, found.A, transpose=True)
+    return kernels_pullback(found, places, k_bar, -0.5 * k_bar @ np.swapaxes(weights, -1, -2))
 
 
 def kernels_pullback(found: Features, places: Places, k_bar: Array, K_bar: Array) -> Kernel:

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from pfedhgp.inference import host_lbfgs
+from pfedhgp.inference.structured.client_step import SETTLED, SETTLED_PER_CELL
 from pfedhgp.inference.structured.host.few_cells import FewCells
 from pfedhgp.inference.structured.host.objective import Height, Objective
 from pfedhgp.inference.structured.host.parameters import Parameters
@@ -21,9 +22,6 @@ from pfedhgp.inference.structured.host.parameters import Parameters
 Array = np.ndarray
 T = TypeVar("T")
 D = TypeVar("D", bound=Objective | FewCells)
-SETTLED, SETTLED_PER_CELL = 1e-5, 1e-5
-"""Nats: a client stops its search when two steps in a row gained less than this, in the last search before
-averaging, or less than this for each of its cells in a round, which others follow."""
 Density = Objective | FewCells
 """log p(y, ψ) of a batch of clients, in one of its two forms"""
 

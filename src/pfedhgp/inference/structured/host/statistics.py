@@ -27,12 +27,10 @@ from pfedhgp.inference.structured.host.objective import LocalSums, Objective
 from pfedhgp.inference.structured.host.parameters import Parameters
 from pfedhgp.inference.structured.host.sums import Gathered, Totals, pullback, regathered, totals
 from pfedhgp.inference.structured.host.sums import features_pullback as sums_pullback
-from pfedhgp.inference.structured.statistics import ThetaDerivatives
+from pfedhgp.inference.structured.statistics import CURVATURE_STEP, ThetaDerivatives
 from pfedhgp.model.blocks import GlobalBlock, theta_of, with_theta
 
 Array = np.ndarray
-STEP = 1e-5
-"""In log θ_g. Truncation is 1e-7 with three periods on the inputs, and rounding no more."""
 
 
 class Own(NamedTuple):
@@ -198,14 +196,14 @@ def theta_derivatives(
 
     def moved(p: int, sign: float) -> _Moved:
         shifted = theta.copy()
-        shifted[p] += sign * STEP
+        shifted[p] += sign * CURVATURE_STEP
         block = with_theta(objective.structure, shared, shifted)
         return _moved(objective, at, local, block, shared, places, factor, q)
 
     ends = [(moved(p, 1.0), moved(p, -1.0)) for p in range(count)]
 
     def difference(up: Array, down: Array) -> Array:
-        return (up - down) / (2.0 * STEP)
+        return (up - down) / (2.0 * CURVATURE_STEP)
 
     d_c, d_h, d_J = (
         np.stack([difference(a.summary[i], b.summary[i]) for a, b in ends], axis=1)
@@ -308,14 +306,10 @@ def _of_kernels(
     lifted = linalg.solve_lower(
         own.factor, linalg.solve_lower(own.factor, factor @ held_bar), transpose=True
     )
-    k_bar = linalg.solve_lower(own.factor, raw_bar, transpose=True) + lifted
-    inner = np.tril(raw_bar @ np.swapaxes(own.A, -1, -2))
-    index = np.arange(M)
-    inner[..., index, index] *= 0.5
-    half = linalg.solve_lower(own.factor, inner, transpose=True)
-    K_bar = -linalg.solve_lower(own.factor, np.swapaxes(half, -1, -2), transpose=True)
-    K_bar -= lifted @ np.swapaxes(solved, -1, -2)
-    pulled = kernels_pullback(own, places, k_bar, K_bar)
+    # Deviations depend on a by products of features alone: see `features_pullback`.
+    raw = linalg.solve_lower(own.factor, raw_bar, transpose=True)
+    K_bar = -(0.5 * raw + lifted) @ np.swapaxes(solved, -1, -2)
+    pulled = kernels_pullback(own, places, raw + lifted, K_bar)
     return np.concatenate([leaf.reshape(c, -1) for leaf in jax.tree.leaves(pulled)], axis=1)
 
 
