@@ -10,6 +10,7 @@ import pytest
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.tables import whole_cycles_of
 from pfedhgp.errors import MessageError
+from pfedhgp.federation import clients as federation_clients
 from pfedhgp.federation.clients import group_clients
 from pfedhgp.federation.messages import Message, hash_arrays
 from pfedhgp.federation.server import Server
@@ -176,3 +177,25 @@ def test_long_clients_with_many_weights_are_batches_of_their_own():
     assert [len(c.names) for c in group_clients(few, rows, batch=True)] == [4]
     assert [len(c.names) for c in group_clients(many, rows, batch=True)] == [2, 2]
     assert [len(c.names) for c in group_clients(few, rows, batch=True, largest=3)] == [2, 2]
+
+
+def test_compiled_clients_are_padded_to_a_ladder_in_few_groups(monkeypatch):
+    """Ragged clients are one group of a ladder's size; one that is far longer has its own."""
+
+    def sized(n: int) -> ClientRows:
+        return ClientRows(f"c{n}", np.linspace(0, 1, n)[:, None], np.zeros((n, 1)))
+
+    def groups(sizes: list[int]) -> list[tuple[int, int]]:
+        chosen = replace(plan(Structured(rounds=1)), inducing=8)
+        found = group_clients(chosen, [sized(n) for n in sizes], batch=True)
+        return [(each.padded_rows, len(each.names)) for each in found]
+
+    monkeypatch.setattr(federation_clients, "on_host", lambda: False)
+    assert groups([15, 25, 40, 41, 50, 60]) == [(64, 6)]
+    assert groups([1]) == groups([16]) == [(16, 1)]
+    assert groups([17]) == groups([32]) == [(32, 1)]
+    assert groups(list(range(1, 200))) == [(256, 199)]
+    many = [10] * 100 + [5000]
+    assert groups(many) == [(8192, 1), (16, 100)]
+    monkeypatch.setattr(federation_clients, "device_memory", lambda: 2.0**24)
+    assert [count for _, count in groups([50] * 100)] == [34, 33, 33]
