@@ -44,8 +44,8 @@ USUAL_INPUTS, COPIES = 64, 24
 """On a device with memory of its own: inducing inputs a layer where their number is open, and how many arrays
 of rows × weights and weights × weights a client's step has at once."""
 LEAST_ROWS, PADDING = 16, 2**18
-"""The first size of the ladder to which rows are padded, and the most rows that joining a longer size may add:
-a step on as many takes a hundredth of what its compilation takes."""
+"""The first size of the ladder to which rows are padded, and the most rows that joining a longer size may
+add: compiling another program takes longer than computing on so many."""
 
 
 class ClientGroup:

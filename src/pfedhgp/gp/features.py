@@ -27,8 +27,8 @@ class Basis(eqx.Module):
     gram: Float[Array, "*c R M M"]
     factor: Float[Array, "*c R M M"]
     turned: bool = eqx.field(static=True, default=False)
-    """Whether only |a(x)|² and products of features matter, because the weights are integrated out: then JAX's
-    derivatives of features may be those of rotated ones"""
+    """Whether only products of features matter, because the weights are integrated out: JAX's derivatives of
+    features may then be those of rotated ones"""
 
     @staticmethod
     def build(
