@@ -161,6 +161,14 @@ def test_rows_far_apart_in_many_inputs_are_not_merged():
     assert merged(client) is client
 
 
+def test_scales_that_no_inducing_inputs_follow_keep_no_rows_apart():
+    client = client_of(20_000, inputs=2)
+    start = replace(START, local=0.002, local_variance=0.04)
+    found = merge_rows(client, spec_of(2), start, np.ones(2))
+    assert len(found.X) * merged_rows.WORTH <= 20_000
+    np.testing.assert_array_equal(found.counts.sum(), 20_000)
+
+
 def test_a_fit_to_merged_rows_predicts_what_a_fit_to_all_rows_does(monkeypatch):
     rng = np.random.default_rng(3)
     data = {}

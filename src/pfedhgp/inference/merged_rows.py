@@ -26,6 +26,8 @@ MOST = 4096
 """As many rows may be left where wider cells would do: narrower ones allow for shorter lengthscales."""
 WORTH = 3
 """Rows are merged only if this many times fewer are left."""
+RESOLVED = 256
+"""About the most inducing inputs that a layer has"""
 NO_SHARE = 1e-9
 """Cells need not be narrower than this share asks for: inputs are equal, or as good as equal."""
 WIDTHS = 0.5 ** np.arange(20, -1, -1)
@@ -68,14 +70,18 @@ def merge_rows(client: ClientRows, spec: Spec, start: Start, extent: np.ndarray)
 
 
 def layers_of(spec: Spec, start: Start, extent: np.ndarray) -> list[Layer]:
-    """The model's layers at a start: global and deviation together, and local."""
-    layers = []
+    """The model's layers at a start: global and deviation together, and local.
+
+    Functions faster than inducing inputs can follow (half their distance in a full box) are not in the model.
+    """
+    layers, shortest = [], 0.5 * RESOLVED ** (-1.0 / spec.inputs)
     for kernel, scale, variance, count in (
         (spec.kernel, start.shared, start.shared_variance, spec.latents),
         (spec.local_kernel, start.local, start.local_variance, spec.local_latents),
     ):
         if count:
-            kernels = starting_kernels(kernel, scale=scale, count=count, extent=extent)
+            longer = max(scale, shortest)
+            kernels = starting_kernels(kernel, scale=longer, count=count, extent=extent)
             layers.append(Layer(kernels, variance))
     return layers
 
