@@ -155,7 +155,7 @@ def test_a_run_that_goes_on_says_so_before_its_first_round():
             show.phase("round")
             show(record)
     assert [line.partition(",")[0] for line in out.getvalue().splitlines()] == [
-        "going on with the run that stopped: compilation",
+        "going on with the run that stopped",
         "round 1 of at most 2",
         "round 2 of at most 2",
     ]

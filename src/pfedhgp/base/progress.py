@@ -5,7 +5,8 @@
 
 A fit tells the callback its phases too (`show.phase`): census, start, round, finish. Who does more, such as
 scoring, says so with `show.phase("scoring")`, and how far it is with `show.step(3, 12)`. A phase that has
-nothing new to say for a while (compilation) says that it is still at work.
+nothing new to say for a while says that it is still at work. A fit that has to compile, or that will take
+more than half a minute, says so before it begins.
 """
 
 from __future__ import annotations
@@ -19,18 +20,20 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any, TextIO
 
-PREPARING = "preparing: scales, starting values, compilation"
-RESUMING = "going on with the run that stopped: compilation"
-AVERAGING = "averaging over clients' parameters: one more search, curvatures, compilation"
+PREPARING = "preparing: scales, starting values"
+RESUMING = "going on with the run that stopped"
+AVERAGING = "averaging over clients' parameters: one more search, curvatures"
 """What `finish` is for `structured`; the other inference just finishes."""
 BEAT = 15.0
 """Seconds of silence after which a phase says that it is still at work."""
+LONG = 30.0
+"""Seconds: a fit that will take longer says so."""
 ROOM = 140
 """Columns that a terminal needs to show everything that comes after the rounds."""
 
 
 class Progress:
-    """A callback of `FederatedGP` that shows records, phases and steps by three functions."""
+    """A callback of `FederatedGP` that shows records, phases, steps and notes by four functions."""
 
     def __init__(
         self,
@@ -38,9 +41,10 @@ class Progress:
         show_phase: Callable[[str], None],
         finishing: str,
         show_step: Callable[[int, int], None] = lambda done, total: None,
+        show_note: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._record, self._show, self._finishing = show_record, show_phase, finishing
-        self._step = show_step
+        self._step, self._note = show_step, show_note
         self._last: str | None = None
         self._begun = False
 
@@ -59,6 +63,13 @@ class Progress:
         if text is not None and text != self._last:
             self._last = text
             self._show(text)
+
+    def expect(self, what: str, seconds: float) -> None:
+        """What begins now and may take long: "compiling", or "fitting", which is not said of short fits."""
+        if what == "compiling":
+            self._note(f"compiling, about {duration(seconds)} the first time")
+        elif seconds > LONG:
+            self._note(f"this fit may take about {duration(seconds)}")
 
     def step(self, done: int, total: int) -> None:
         """How far the current phase is. Preparing has several phases, and does not show each."""
@@ -94,7 +105,7 @@ def progress(
     else:
         lines = _Lines(clock, out)
         with lines.beating(beat):
-            yield Progress(lines.record, lines.phase, finishing, lines.step)
+            yield Progress(lines.record, lines.phase, finishing, lines.step, lines.say)
 
 
 class _Lines:
@@ -232,7 +243,18 @@ def _bar(clock: _Clock, out: TextIO, finishing: str) -> Iterator[Progress]:
                 left=clock.words(left, short=console.width < ROOM),
             )
 
-        yield Progress(record, phase, finishing, step)
+        def note(text: str) -> None:
+            bars.console.print(text, highlight=False)  # above the bar, and there to stay
+
+        yield Progress(record, phase, finishing, step, note)
+
+
+def duration(seconds: float) -> str:
+    """ "20 s", "3 min", "2 h": a rough figure."""
+    for unit, size, most in (("s", 1.0, 90.0), ("min", 60.0, 90.0 * 60.0)):
+        if seconds < most:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 3600.0:.0f} h"
 
 
 def _bound(record: dict[str, Any]) -> str:

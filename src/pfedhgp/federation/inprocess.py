@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from pfedhgp.federation.clients import ClientGroup
+from pfedhgp.federation.forecast import Forecast
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.server import Server
 
@@ -32,12 +33,17 @@ def run(
 ) -> None:
     """Carries messages until the server is done. A callback that returns True ends training early.
 
-    A callback may have more functions. `phase` gets the kind of each request before it goes out, `step` how
-    many of the groups have answered, and `replied` the whole `Exchange` before the server takes it. `keep`
-    is called between exchanges, when all parties' states belong together.
+    A callback may have more functions. `phase` gets the kind of each request before it goes out, `expect`
+    what that begins and may take long ("compiling" or "fitting", with seconds), `step` how many of the groups
+    have answered, and `replied` the whole `Exchange` before the server takes it. `keep` is called between
+    exchanges, when all parties' states belong together.
     """
+    asked = any(hasattr(callback, "expect") for callback in callbacks)
+    forecast = Forecast(server.plan, groups) if asked else None
     while (request := server.request()) is not None:
         _tell(callbacks, "phase", request.kind)
+        for what, seconds in forecast.before(request) if forecast is not None else ():
+            _tell(callbacks, "expect", what, seconds)
         replies: Iterable[Message]
         replies = answers(request, groups, record, partial(_tell, callbacks, "step"))
         if any(hasattr(callback, "replied") for callback in callbacks):
