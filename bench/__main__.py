@@ -22,7 +22,7 @@ import jax
 import numpy as np
 import scipy
 
-from bench import budgets, lapack, ours, whole_fits
+from bench import budgets, gpu, lapack, ours, whole_fits
 from bench.diagnosis import classifying
 from bench.problem import Problem, Sizes, make_problem
 from bench.timing import Summary, Timed, in_turns, ratio, slope, summarise, timed
@@ -33,7 +33,7 @@ THREADS = (1, 2)
 GROUP = 8
 COMPILED = "pfedhgp, compiled"
 RESULTS = Path(__file__).with_name("results.json")
-PARTS = ("lapack", "torch", "growth", "cell", "classifying", "budgets", "fits")
+PARTS = ("lapack", "torch", "growth", "cell", "classifying", "budgets", "fits", "gpu")
 NEED_TORCH = ("torch", "cell")
 
 
@@ -212,6 +212,8 @@ def run_part(name: str, seconds: float, *, quick: bool, full: bool) -> dict[str,
     sizes = Sizes()
     if name == "budgets":
         return {**about, "cases": budgets.table()}
+    if name == "gpu":
+        return {**about, **gpu.table(quick=quick)}
     if name == "fits":
         return {**about, **whole_fits.table(full=full, torch=torch_version() is not None)}
     if name == "classifying":
