@@ -1,6 +1,6 @@
 """Whole fits on a GPU: first and next fit, what was compiled for them, and how far a CPU's predictions are.
 
-    python -m bench gpu              # README's example, ragged clients, three outputs, 1,000 and 10,000 clients
+    python -m bench gpu              # also 1,000 and 10,000 clients
     python -m bench gpu --quick      # without the 10,000
 
 One process: a case's first fit compiles what earlier cases did not. Differences are of the first fits'

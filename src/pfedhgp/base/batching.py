@@ -6,8 +6,8 @@ program of its run waits too. Calls of one function with equal shapes are then s
 computed at once. Programs need not agree: one that calls something else, or ends early, forms a batch of
 its own. Outside `run_batched` a batchable function is plain `jax.jit`.
 
-A function marked `host` is written for both array libraries (see `arrays_of`): on a CPU it is simply called,
-with NumPy arrays, and nothing is compiled.
+A function marked `host` is written for both array libraries (see `arrays_of`): on a CPU, and for few numbers
+also beside another device, it is simply called, with NumPy arrays, and nothing is compiled.
 
 A function that runs only a few times in a fit takes longer to compile than to run if its arguments are
 small. Mark it with a lower `effort`, and the compiler spends less time on it.
@@ -68,16 +68,19 @@ class Batchable:
         scheduler: _Scheduler | None = getattr(_here, "scheduler", None)
         if kwargs or _traced(args):  # the options are for what is compiled by itself
             return self.alone(*args, **kwargs)
-        if self.host and on_host():
+        if self.host and (on_host() or (scheduler is None and self._few(args))):
             with np.errstate(
                 all="ignore"
             ):  # NaN and infinities come back as from JAX, without a warning
                 return self.function(*on_numpy(args))
         if scheduler is not None:
             return scheduler.call(self, args)
-        if self.options and _numbers(args[self.static :]) <= SMALL:
+        if self.options and self._few(args):
             return self.small(*args)
         return self.alone(*args)
+
+    def _few(self, args: tuple) -> bool:
+        return _numbers(args[self.static :]) <= SMALL
 
     @functools.cached_property
     def small(self) -> Any:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
+from pfedhgp.base.batching import on_numpy
 from pfedhgp.base.trees import ravel
 from pfedhgp.errors import ModelFileError
 from pfedhgp.gp.kernels import Kernel
@@ -74,7 +75,7 @@ def statistics_to_arrays(
 ) -> list[dict[str, np.ndarray]]:
     """One dictionary a client, from statistics with a leading client axis."""
     left_out = () if derivatives else {each.name for each in DERIVATIVES}
-    named = {name: a for name, a in _named(sums).items() if name not in left_out}
+    named = {name: a for name, a in _named(on_numpy(sums)).items() if name not in left_out}
     whole = pack(STATISTICS, named)
     count = len(whole["clients"])
     return [{name: np.asarray(a[i]) for name, a in whole.items()} for i in range(count)]

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pfedhgp.base.batching import on_numpy
 from pfedhgp.base.trees import stack_trees
 from pfedhgp.inference.structured.averaging import batched_average, parameters, with_averages
 from pfedhgp.inference.structured.bound import GlobalEvidence
@@ -90,11 +91,13 @@ def _compiled(
         clients.jitter,
         clients.floor,
     )
-    return with_averages(found, averaged, few, [_name(clients, i) for i in range(len(found))])
+    names = [_name(clients, i) for i in range(len(found))]
+    return with_averages(found, on_numpy(averaged), few, names)
 
 
 def _each(stacked: ClientPosterior, count: int) -> list[ClientPosterior]:
-    return [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(count)]
+    own = on_numpy(stacked)  # on a device each part of each array would be a program's call
+    return [jax.tree.map(lambda leaf, i=i: leaf[i], own) for i in range(count)]
 
 
 def _with_states(
