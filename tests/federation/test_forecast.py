@@ -62,7 +62,7 @@ def said(data, **settings) -> str:
 def test_a_long_fit_says_how_long_before_it_starts():
     assert "this fit may take about " in said(sites(1500, 40))
     weather = said(sites(35, 292, 2), inducing=100, local_inducing=200)
-    assert weather.splitlines()[-1] == "this fit may take about 8 min"
+    assert weather.splitlines()[-1] == "this fit may take about 7 min"
 
 
 def test_a_small_fit_says_neither_that_it_is_long_nor_that_it_compiles():

@@ -18,7 +18,7 @@ from pfedhgp.federation.clients import ClientGroup
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.plan import Plan
 from pfedhgp.gp.kernel_adjoints import has_adjoints
-from pfedhgp.inference.merged_rows import FEW, MOST
+from pfedhgp.inference.merged_rows import merge_rows
 from pfedhgp.inference.starts.candidates import Start
 from pfedhgp.inference.structured.settings import Structured
 from pfedhgp.model.spec import Spec, with_periods
@@ -75,20 +75,23 @@ def compiled_part(plan: Plan, *, learn: bool = False) -> str | None:
 def seconds_of_rounds(
     plan: Plan, groups: Sequence[ClientGroup], a: Mapping[str, np.ndarray]
 ) -> float:
-    """Of all trainings and the averages, if no client stops its searches early; `a` is the start request."""
+    """Of all trainings and the averages, if clients do not stop their searches early; `a`: the start request.
+
+    An evaluation takes about a third while kernels are held.
+    """
     how = plan.inference
     assert isinstance(how, Structured)
     early = min(how.rounds, how.frozen_rounds)
-    each = early * how.first_evaluations + (how.rounds - early) * how.evaluations
+    each = early * how.first_evaluations / 3 + (how.rounds - early) * how.evaluations
     spec = with_periods(plan.spec, np.asarray(a["periods"])) if "periods" in a else plan.spec
-    local: dict[int, int] = {}  # groups of equal sizes are alike
+    sizes: dict[int, tuple[int, int]] = {}  # groups of equal sizes are alike
     total = 0.0
     for group in groups:
         n = group.padded_rows
-        if n not in local:
-            local[n] = _local_inputs(plan, spec, group, a)
-        rows = min(n, MOST) if n > FEW and not spec.state_space else n
-        total += len(group.clients) * cost(spec, rows, len(a["inputs"]), local[n])
+        if n not in sizes:
+            sizes[n] = _sizes(plan, spec, group, a)
+        rows, local = sizes[n]
+        total += len(group.clients) * cost(spec, rows, len(a["inputs"]), local)
     return total * (each * plan.restarts + BESIDE_ROUNDS)
 
 
@@ -102,9 +105,13 @@ def cost(spec: Spec, n: int, M: int, M_i: int) -> float:
     return EACH + FEATURE * cells * features + TRIPLE * weights**3
 
 
-def _local_inputs(plan: Plan, spec: Spec, group: ClientGroup, a: Mapping[str, np.ndarray]) -> int:
-    """How many local inducing inputs the group's first client starts with."""
+def _sizes(
+    plan: Plan, spec: Spec, group: ClientGroup, a: Mapping[str, np.ndarray]
+) -> tuple[int, int]:
+    """Rows that training sees, and local inducing inputs at the start, of the group's first client."""
     scaling, start = Scaling.from_arrays(a), Start.from_array(a["scales"])
     client = scaling.rows(group.clients[0])
     kernels = local_budget.local_kernels(spec, scaling, start)
-    return len(local_budget.starting_inputs(plan, spec, kernels, client, start, say=False))
+    Z = local_budget.starting_inputs(plan, spec, kernels, client, start, say=False)
+    few = merge_rows(client, spec, start, scaling.extent)
+    return (group.padded_rows if few is client else len(few.X)), len(Z)
