@@ -61,6 +61,19 @@ def host_gradient(problem: Problem, *, batched: bool) -> dict[str, np.ndarray]:
     return named if batched else {name: value[0] for name, value in named.items()}
 
 
+def search_on_host(problem: Problem, *, evaluations: int) -> Callable[[], np.ndarray]:
+    """A function that searches as a fit on a CPU does, priors and early ends included; returns the bounds."""
+    batch = _host_batch(problem, clients=problem.sizes.clients)
+
+    def run() -> np.ndarray:
+        at, _ = host_search.maximise(
+            batch.objective, batch.start, kernels_free=True, evaluations=evaluations, last=True
+        )
+        return batch.objective.cavity(at)
+
+    return run
+
+
 def _host_batch(problem: Problem, *, clients: int) -> host.HostBatch:
     """The first clients as a fit on a CPU holds them, with starting values as the prior's centres."""
     own = {name: value[:clients] for name, value in problem.learned.items()}

@@ -186,7 +186,7 @@ def _show_peer(name: str, found: Mapping[str, Any]) -> None:
     taken = found["steps"]["first fit"]
     print(
         f"      {name:24s}{taken['seconds']:9.2f} s ({taken['processor']:.2f}), "
-        f"{found['ratio']:.2f} of ours; RMSE {found['RMSE']:.4f}, NLL {found['NLL']:.4f}"
+        f"{found['ratio']:.2f} times ours; RMSE {found['RMSE']:.4f}, NLL {found['NLL']:.4f}"
     )
 
 

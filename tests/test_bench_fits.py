@@ -94,3 +94,11 @@ def test_the_host_and_the_compiled_program_are_timed_on_one_gradient(clients):
     assert set(found) == set(expected)
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-7, atol=1e-8)
+
+
+def test_a_search_on_the_host_raises_the_bounds():
+    problem = make_problem(Sizes(rows=6, outputs=2, shared=4, local=5, latents=1, clients=3))
+    with numerics():
+        start = ours.search_on_host(problem, evaluations=1)()
+        found = ours.search_on_host(problem, evaluations=40)()
+    assert np.all(found > start)
