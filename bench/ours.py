@@ -67,7 +67,7 @@ def search_on_host(problem: Problem, *, evaluations: int) -> Callable[[], np.nda
 
     def run() -> np.ndarray:
         at, _ = host_search.maximise(
-            batch.objective, batch.start, kernels_free=True, evaluations=evaluations, last=True
+            batch.objective, batch.start, kernels_free=True, evaluations=evaluations
         )
         return batch.objective.cavity(at)
 

@@ -48,9 +48,8 @@ MANY_ROWS = 4096
 OPENING_ROWS = 1024
 """With a long series, it chooses on this many of its first rows."""
 
-SETTLED, SETTLED_PER_CELL = 1e-5, 1e-5
-"""Nats: a client stops its search when two steps in a row gained less than this, in the last search before
-averaging, or less than this for each of its cells in a round, which others follow."""
+SETTLED = 1e-5
+"""Nats: a client stops its search when two steps in a row gained less than this."""
 
 
 class StepOptions(NamedTuple):
@@ -72,8 +71,6 @@ class Broadcast(eqx.Module):
     kernels_free: Array
     jitter: Array
     evaluations: Array
-    last: Array
-    """1 for the search before averaging, which goes further than a round's"""
     derivatives: Array | None
     """1 where the server will move θ_g next, and so needs derivatives in it; None: no code for them"""
 
@@ -87,14 +84,12 @@ class Broadcast(eqx.Module):
         jitter: ArrayLike,
         evaluations: ArrayLike,
         derivatives: ArrayLike | None,
-        last: ArrayLike = 0.0,
     ) -> None:
         """With one dtype for scalars: a Python number is of a weak type, for which all is compiled again."""
         self.block, self.J, self.h = block, J, h
         self.kernels_free = np.asarray(kernels_free, np.float64)
         self.jitter = np.asarray(jitter, np.float64)
         self.evaluations = np.asarray(evaluations, np.int64)
-        self.last = np.asarray(last, np.float64)
         self.derivatives = None if derivatives is None else np.asarray(derivatives, np.int64)
 
 
@@ -256,13 +251,12 @@ def search(
         noise=rows.cycles is None,  # a cycle layer's noise was fixed with it, before training
         mixed=not options.structure.state_space,
     )
-    of_cells = SETTLED_PER_CELL * jnp.sum(jnp.where(rows.mask > 0, 1.0, 0.0))
     found = lbfgs.minimize(
         objective,
         start,
         evaluations=broadcast.evaluations,
         movable=mask,
-        settled=jnp.maximum(SETTLED, (1.0 - broadcast.last) * of_cells),
+        settled=SETTLED,
     )
     return from_free(unravel(found.x)), found
 

@@ -167,5 +167,4 @@ def _final(clients: StructuredClients, shared: GlobalPosterior, jitter: float) -
         jitter=jitter,
         evaluations=settings.evaluations,
         derivatives=0 if settings.learn_shared else None,
-        last=1.0,
     )

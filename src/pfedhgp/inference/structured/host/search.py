@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from pfedhgp.inference import host_lbfgs
-from pfedhgp.inference.structured.client_step import SETTLED, SETTLED_PER_CELL
+from pfedhgp.inference.structured.client_step import SETTLED
 from pfedhgp.inference.structured.host.few_cells import FewCells
 from pfedhgp.inference.structured.host.objective import Height, Objective
 from pfedhgp.inference.structured.host.parameters import Parameters
@@ -60,19 +60,12 @@ class Evaluations:
 
 
 def maximise(
-    objective: Objective,
-    start: Parameters,
-    *,
-    kernels_free: bool,
-    evaluations: int,
-    last: bool = False,
+    objective: Objective, start: Parameters, *, kernels_free: bool, evaluations: int
 ) -> tuple[Parameters, host_lbfgs.State]:
-    """ψ after L-BFGS on the cavity bound and the prior; the `last` search goes further."""
+    """ψ after L-BFGS on the cavity bound and the prior."""
     mask = np.ones_like(start.rows()[0])
     if not kernels_free:
         mask[: kernel_count(start)] = 0.0
-    cells = (objective.cells.weights > 0).sum(2) @ objective.cells.outputs.sum(1)
-    settled = SETTLED if last else np.maximum(SETTLED, SETTLED_PER_CELL * cells)
 
     def one(part: Density, turn: slice) -> host_lbfgs.State:
         own = start.of_some(turn)
@@ -81,7 +74,7 @@ def maximise(
             own.rows(),
             evaluations=evaluations,
             movable=mask,
-            settled=np.broadcast_to(settled, cells.shape)[turn],
+            settled=SETTLED,
         )
 
     found = in_turns(quickest(objective), one)

@@ -209,7 +209,6 @@ def refined(batch: HostBatch, final: Broadcast) -> HostBatch:
         batch.start,
         kernels_free=True,
         evaluations=int(final.evaluations),
-        last=True,
     )
     fine = np.isfinite(state.value)[:, None]
     rows = np.where(fine, found.rows(), batch.start.rows())
