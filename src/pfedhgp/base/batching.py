@@ -69,9 +69,8 @@ class Batchable:
         if kwargs or _traced(args):  # the options are for what is compiled by itself
             return self.alone(*args, **kwargs)
         if self.host and (on_host() or (scheduler is None and self._few(args))):
-            with np.errstate(
-                all="ignore"
-            ):  # NaN and infinities come back as from JAX, without a warning
+            # NaN and infinities come back as from JAX, without a warning.
+            with np.errstate(all="ignore"):
                 return self.function(*on_numpy(args))
         if scheduler is not None:
             return scheduler.call(self, args)
