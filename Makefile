@@ -40,7 +40,7 @@ lint: $(VENV)/.stamp ## formatting, lint rules, the order of imports and types
 messages: $(VENV)/.stamp ## docs/messages.md, from the schema of the messages
 	$(VENV)/bin/python docs/make_messages.py
 
-bench: $(BENCH)/.stamp ## timings, against bare LAPACK and against GPyTorch
+bench: $(BENCH)/.stamp ## timings: whole fits, and against LAPACK, scikit-learn and GPyTorch
 	$(BENCH)/bin/python -m bench $(ARGS)
 
 bench-federation: $(FLOWER)/.stamp ## what a round over Flower costs, beside an app that does nothing
