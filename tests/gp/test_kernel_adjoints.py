@@ -84,10 +84,11 @@ def test_values_and_pullbacks_equal_jaxs(make, d, lead):
     found = evaluate(kernel, Geometry(X, Z), stacked=len(lead))
     logs = jax.tree.map(jnp.log, kernel)
 
-    def total(logs, Z):
-        return jnp.sum(jax.tree.map(jnp.exp, logs)(jnp.asarray(X), Z, stacked=len(lead)) * K_bar)
+    def total(logs):
+        kernel = jax.tree.map(jnp.exp, logs)
+        return jnp.sum(kernel(jnp.asarray(X), jnp.asarray(Z), stacked=len(lead)) * K_bar)
 
-    by_logs, by_inputs = twins.compiled(jax.grad(total, (0, 1)))(logs, jnp.asarray(Z))
+    by_logs = twins.compiled(jax.grad(total))(logs)
     twins.assert_close(found.value, kernel(X, Z, stacked=len(lead)), 1e-12)
     slopes = found.pullback(K_bar)
     assert type(slopes) is type(kernel)
@@ -96,8 +97,6 @@ def test_values_and_pullbacks_equal_jaxs(make, d, lead):
         assert not isinstance(own, jax.Array)
         assert np.shape(own) == wanted.shape
         twins.assert_close(own, wanted, 1e-9)
-    own, wanted = found.inputs_pullback(K_bar), np.asarray(by_inputs)
-    twins.assert_close(own, wanted[:, 0] if len(lead) > 1 else wanted, 1e-9)
 
 
 @pytest.mark.parametrize("d", [1, 2])

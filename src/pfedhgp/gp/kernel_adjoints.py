@@ -85,10 +85,6 @@ class _Combination(Evaluation):
             for tangent in part.tangents()
         ]
 
-    def add_to_inputs(self, K_bar: Array, found: Array) -> None:
-        for part, share in zip(self.parts, self.shares(), strict=True):
-            part.add_to_inputs(K_bar * share, found)
-
 
 class _Sum(_Combination):
     """Σ_s w_s k_s with ∂k/∂log ratio_t = w_t (k_t − k)"""

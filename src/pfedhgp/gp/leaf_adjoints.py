@@ -86,12 +86,6 @@ class Evaluation(ABC):
         slopes = self.slopes(K_bar.reshape(self.K.shape))
         return jax.tree.unflatten(jax.tree.structure(self.kernel), slopes)
 
-    def inputs_pullback(self, K_bar: Array) -> Array:
-        """∂⟨K̄, k(X, Z)⟩/∂Z, (*clients, m, d): of the second inputs alone, also if both are the same."""
-        found = np.zeros(self.geometry.Z.shape)
-        self.add_to_inputs(K_bar.reshape(self.K.shape), found)
-        return found
-
     def directions(self) -> list[tuple[int, Array]]:
         """(latent r, ∂k_r(X, Z)/∂log p) for each parameter p of a stack of latents.
 
@@ -108,16 +102,6 @@ class Evaluation(ABC):
     @abstractmethod
     def tangents(self) -> Slopes:
         """∂k/∂log p for each array p, (*p.shape, n·m)."""
-
-    @abstractmethod
-    def add_to_inputs(self, K_bar: Array, found: Array) -> None:
-        """Adds ∂⟨K̄, k⟩/∂Z to `found`."""
-
-    def _gather(self, weights: Array) -> Array:
-        """Σ over latents and rows of X: what each z of (*clients, m) receives from (*b, n·m)."""
-        n, m = self.geometry.shape
-        matrices = weights.reshape(*weights.shape[:-1], n, m)
-        return matrices.sum(axis=(-3, -2) if self.axes else -2)
 
 
 # ------------------------------------------------------------------------------------- base kernels
@@ -231,11 +215,6 @@ class OfDistance(Leaf):
         each = (self.factor * self.inverse)[..., None] * squares * self.F[..., None, :]
         return [self.like("lengthscale", each, -2)]
 
-    def add_to_inputs(self, K_bar: Array, found: Array) -> None:
-        H, weights = K_bar * self.F, self.factor * self.inverse
-        for i, j in enumerate(self.columns):
-            found[..., j] += self._gather(self.of_column(weights, i) * H * self.gap(j))
-
 
 class OfDistanceAndAlpha(OfDistance):
     """k = (1 + u)^(−α) with u = r²/2α; F = k/(1 + u), ∂k/∂log α = α k (u/(1 + u) − log(1 + u))"""
@@ -329,9 +308,3 @@ class OfWaves(Leaf):
             self.like("lengthscale", scale * by_length, -2),
             self.like("period", scale * turns * by_period, -2),
         ]
-
-    def add_to_inputs(self, K_bar: Array, found: Array) -> None:
-        H = 4.0 * K_bar * self.K
-        weights = self.inverse * self.turns
-        for i, j in enumerate(self.columns):
-            found[..., j] += self._gather(self.of_column(weights, i) * H * self.doubles[i])

@@ -19,7 +19,7 @@ from pfedhgp.inference.structured.bound import GlobalEvidence, Statistics
 from pfedhgp.inference.structured.client_step import LOUDER, MANY_ROWS, Broadcast, Info, StepOptions
 from pfedhgp.inference.structured.host import averaging
 from pfedhgp.inference.structured.host.cells import Cells, cells_of
-from pfedhgp.inference.structured.host.features import Features, Places, features_of
+from pfedhgp.inference.structured.host.features import Places, features_of
 from pfedhgp.inference.structured.host.objective import Objective
 from pfedhgp.inference.structured.host.parameters import Parameters, Prior
 from pfedhgp.inference.structured.host.search import Density, in_turns, maximise, quickest
@@ -50,14 +50,11 @@ class HostBatch:
     shared: GlobalBlock
     places: Places
     """of the global layer, one a client"""
-    features: Features
+    factor: Float[Array, "R M M"]
+    """L of the global layer"""
     clients: ClientBlock
     objective: Objective
     start: Parameters
-
-    @property
-    def factor(self) -> Float[Array, "R M M"]:
-        return self.features.factor[0]
 
     def of_some(self, which: Array) -> HostBatch:
         """The same for some of the clients."""
@@ -116,7 +113,7 @@ def batch_of(
         prior=Prior(structure, Parameters.of(anchors), float(shared.phi), floor),
         form=start,
     )
-    return HostBatch(options, shared, places, found, clients, objective, start)
+    return HostBatch(options, shared, places, found.factor[0], clients, objective, start)
 
 
 def repeated(kernels: Kernel, count: int) -> Kernel:
