@@ -23,8 +23,8 @@ from pfedhgp.inference.starts.candidates import Start
 from pfedhgp.inference.structured.settings import Structured
 from pfedhgp.model.spec import Spec, with_periods
 
-COMPILING = {"gpu": 120.0, "mean-field": 20.0, "cycles": 20.0, "state-space": 15.0, "other": 10.0}
-"""Seconds before the first round for four small clients of one size (GPU: 1,000 clients on an H200)."""
+COMPILING = {"gpu": 20.0, "mean-field": 20.0, "cycles": 20.0, "state-space": 15.0, "other": 10.0}
+"""Seconds before the first round for four small clients of one size (GPU: one output, on an H200)."""
 COMPILING_AVERAGES = 7.0
 EACH, PAIR, TRIPLE, FEATURE = 3e-5, 4.5e-8, 6e-11, 5e-8
 """Seconds of one client's bound and gradient: at least; for s² and s³ of its smaller matrix, that of cells or
