@@ -190,18 +190,27 @@ def _integrate_on_host(precision: Any, linear: Any, *, moments: bool) -> tuple[A
     if not linear.shape[-1]:
         return value[()], Moments(mean, work)
     for at in np.ndindex(value.shape):
-        S, m = work[at], mean[at]
-        U, failed = lapack.dpotrf(S.T, lower=0, clean=0, overwrite_a=1)
-        if failed:
-            value[at], m[...], S[...] = np.nan, np.nan, np.nan
-            continue
-        blas.dtrsv(U, m, trans=1, overwrite_x=1)
-        value[at] = 0.5 * (m @ m) - np.log(U.diagonal()).sum()
-        if moments:
-            blas.dtrsv(U, m, overwrite_x=1)
-            lapack.dpotri(U, lower=0, overwrite_c=1)
-            _mirror_lower(S)
+        quadratic, logs = _solve_in_place(work[at], mean[at], inverse=moments)
+        value[at] = 0.5 * quadratic - logs
     return value[()], Moments(mean, work)
+
+
+def _solve_in_place(S: np.ndarray, x: np.ndarray, *, inverse: bool = True) -> tuple[float, float]:
+    """xᵀS⁻¹x and ½ log|S|; leaves S⁻¹ in S and S⁻¹x in x. NaN in all if S is not positive definite.
+
+    Without `inverse`, what is left in both is of no use.
+    """
+    U, failed = lapack.dpotrf(S.T, lower=0, clean=0, overwrite_a=1)
+    if failed:
+        x[...], S[...] = np.nan, np.nan
+        return np.nan, np.nan
+    blas.dtrsv(U, x, trans=1, overwrite_x=1)
+    found = float(x @ x), float(np.log(U.diagonal()).sum())
+    if inverse:
+        blas.dtrsv(U, x, overwrite_x=1)
+        lapack.dpotri(U, lower=0, overwrite_c=1)
+        _mirror_lower(S)
+    return found
 
 
 class LogNormal(NamedTuple):
@@ -217,16 +226,8 @@ def log_normal(C: Float[np.ndarray, "*b k k"], r: Float[np.ndarray, "*b k"]) -> 
     inverse, solved = _copied(C), _copied(r)
     value = np.full(r.shape[:-1], -0.5 * r.shape[-1] * LOG_2PI)
     for at in np.ndindex(value.shape):
-        S, x = inverse[at], solved[at]
-        U, failed = lapack.dpotrf(S.T, lower=0, clean=0, overwrite_a=1)
-        if failed:
-            value[at], x[...], S[...] = np.nan, np.nan, np.nan
-            continue
-        blas.dtrsv(U, x, trans=1, overwrite_x=1)
-        value[at] -= 0.5 * (x @ x) + np.log(U.diagonal()).sum()
-        blas.dtrsv(U, x, overwrite_x=1)
-        lapack.dpotri(U, lower=0, overwrite_c=1)
-        _mirror_lower(S)
+        quadratic, logs = _solve_in_place(inverse[at], solved[at])
+        value[at] -= 0.5 * quadratic + logs
     return LogNormal(value, solved, inverse)
 
 
