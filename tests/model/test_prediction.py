@@ -12,9 +12,11 @@ import pytest
 from scipy.stats import norm
 
 import reference as ref
+from pfedhgp.base import batching
 from pfedhgp.base.numerics import numerics
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import InputError, NumericsError
+from pfedhgp.model import at_inputs
 from pfedhgp.model import predictor as predictor_module
 from pfedhgp.model.prediction import Prediction, outside, predict
 from pfedhgp.model.predictor import Predictor, psd_factor
@@ -313,10 +315,15 @@ def test_a_failing_factorisation_is_named():
         predict(model, "client 0", points(1))
 
 
-def test_nothing_recompiles_for_another_number_of_rows():
+def test_nothing_recompiles_for_another_number_of_rows(monkeypatch):
+    """On a device that compiles: on a CPU predictions run in NumPy (test_host_prediction.py)."""
+    for module in (batching, at_inputs):
+        monkeypatch.setattr(module, "on_host", lambda: False)
+    monkeypatch.setattr(batching, "SMALL", 0)
     model = make(seed=1, inducing=(4, 7)).model
     predict(model, "client 0", points(1, n=20))
     before = predictor_module.moments.compilations()
+    assert before > 0
     for n in (17, 18, 31, 32):
         for client in model.clients:
             predict(model, client, points(1, n=n))
