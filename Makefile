@@ -48,7 +48,7 @@ bench-federation: $(FLOWER)/.stamp ## what a round over Flower costs, beside an 
 
 # The modules that users call. The package itself comes first, without the parts that may change.
 MODULES := gp.kernels gp.metrics model.prediction estimator.evaluation estimator.diagnosis_training \
-  diagnosis.decision diagnosis.layer_choice base.progress report errors
+  diagnosis.decision diagnosis.candidates base.progress report errors
 PUBLIC := pfedhgp '!pfedhgp[.]' $(addprefix pfedhgp.,$(MODULES)) '!pfedhgp[.]report[.]'
 
 docs: $(DOCS)/.stamp ## the API reference as HTML, in build/docs; a warning is an error

@@ -20,7 +20,8 @@ from pfedhgp.inference.structured.bound import GlobalEvidence, cavity_bound, des
 from pfedhgp.inference.structured.client_step import StepOptions
 from pfedhgp.inference.structured.host import search as host_search
 from pfedhgp.inference.structured.host import step as host
-from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, Structure
+from pfedhgp.inference.structured.traits import Expected, traits_of
+from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, Structure, to_free
 
 Gradient = dict[str, Any]
 
@@ -67,7 +68,7 @@ def search_on_host(problem: Problem, *, evaluations: int) -> Callable[[], np.nda
 
     def run() -> np.ndarray:
         at, _ = host_search.maximise(
-            batch.objective, batch.start, kernels_free=True, evaluations=evaluations
+            batch.objective, batch.start, batch.pairs, host_search.Effort(evaluations)
         )
         return batch.objective.cavity(at)
 
@@ -93,11 +94,16 @@ def _host_batch(problem: Problem, *, clients: int) -> host.HostBatch:
     )
     options = StepOptions(Structure(), False, 1024, 0, True)
     rows = Rows(problem.X[:clients], problem.Y[:clients], problem.mask[:clients])
-    cells = host.serves(options, rows, blocks, shared.kernels)
+    cells = host.host_cells(options, rows, blocks, shared.kernels)
     assert cells is not None
     others = GlobalEvidence(problem.J_rest[:clients], problem.h_rest[:clients])
-    jitter = np.full(clients, JITTER)
-    return host.batch_of(options, cells, rows, shared, JITTER, blocks, blocks, others, jitter, None)
+    jitter, sizes = np.full(clients, JITTER), problem.learned.values()
+    pairs = lbfgs.Pairs.none(clients, sum(v[0].size for v in sizes))
+    free = to_free(blocks)
+    traits = traits_of(options.structure, free.kernels, free.loadings, free.noise)
+    expected = Expected(traits, np.full(traits.shape, 0.25))
+    own = host.HostClients(options, rows, cells, blocks, expected, jitter, None, pairs)
+    return host.batch_of(own, shared, JITTER, others)
 
 
 def compiled(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from functools import partial
 
@@ -34,6 +35,14 @@ def test_a_case_has_its_steps_and_misses_its_goals():
     whole = sum(found["steps"][s]["seconds"] for s in steps[:3])
     assert found["steps"]["import to prediction"]["seconds"] == pytest.approx(whole)
     assert 0.0 < found["RMSE"] < 2.0
+
+
+def test_a_command_is_timed_with_its_processes():
+    work = "import time; end = time.process_time() + 0.2\nwhile time.process_time() < end: pass"
+    nested = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {work!r}], check=True)"
+    found = whole_fits.timed_command([sys.executable, "-c", nested])
+    assert found["processor"] >= 0.2
+    assert found["seconds"] >= 0.2
 
 
 def test_scikit_learn_fits_the_same_clients():

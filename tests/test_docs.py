@@ -346,6 +346,7 @@ def test_what_is_not_run_is_known():
         "python3 -m pip install .",
         "pfedhgp reproduce tonnage --data simulated --seed 200 --out PRESS",
         "pfedhgp reproduce tonnage --data hydraulic:valve --none --out VALVE",
+        "pfedhgp reproduce tonnage --data runs:3x6 --models pfedhgp,lda --out RUNS",
         "pfedhgp reproduce synthetic --runs 30 --out STUDY",
         "pfedhgp reproduce stability --out SPLIT",
         "pfedhgp reproduce airquality --data PRSA_Data_20130301-20150228.zip --year 2013 --out results-2013",

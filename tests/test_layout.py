@@ -116,6 +116,27 @@ def test_functions_have_few_parameters():
     assert wide == {}
 
 
+WHOLE_PACKAGES = {
+    "cli/test_bad_input.py": "what every command refuses",
+    "federation/flower/test_commands.py": "what the federation's commands refuse",
+    "federation/flower/test_faults.py": "faults in the middle of a run",
+    "federation/flower/test_server_and_sites.py": "whole runs",
+}
+"""Tests of several modules together, which are not called after one."""
+
+
+def test_tests_are_called_after_a_module_and_lie_in_the_same_folder():
+    """At the root of tests/ are those of the repository itself: docs, layout, saved files, the bench."""
+    lost = []
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        place = path.relative_to(ROOT / "tests")
+        modules = (ROOT / "src" / "pfedhgp" / place.parent).glob("*.py")
+        named = any(place.stem.startswith(f"test_{module.stem}") for module in modules)
+        if len(place.parts) > 1 and not named and place.as_posix() not in WHOLE_PACKAGES:
+            lost.append(place.as_posix())
+    assert lost == []
+
+
 def test_no_test_imports_a_test():
     """What several tests need is in tests/support."""
     found = [

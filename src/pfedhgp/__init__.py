@@ -15,25 +15,28 @@ from pfedhgp.version import __version__
 if TYPE_CHECKING:
     from pfedhgp.estimator import FederatedGP
     from pfedhgp.gp.kernels import RBF, Matern12, Matern32, Matern52, Periodic, RationalQuadratic
+    from pfedhgp.inference.markov.settings import Markov
     from pfedhgp.inference.meanfield.training import MeanField
     from pfedhgp.inference.structured.settings import Structured
 
-__all__ = [
-    "RBF",
+__all__ = [  # noqa: RUF022 (in the order of the reference)
     "FederatedGP",
+    "Structured",
+    "Markov",
+    "MeanField",
+    "RBF",
     "Matern12",
     "Matern32",
     "Matern52",
-    "MeanField",
     "Periodic",
     "RationalQuadratic",
-    "Structured",
     "__version__",
 ]
 
 # A public name and the module that defines it; keep in step with the imports above.
 _MODULE_OF = {
     "FederatedGP": "pfedhgp.estimator",
+    "Markov": "pfedhgp.inference.markov.settings",
     "Matern12": "pfedhgp.gp.kernels",
     "Matern32": "pfedhgp.gp.kernels",
     "Matern52": "pfedhgp.gp.kernels",

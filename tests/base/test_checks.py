@@ -1,4 +1,4 @@
-"""What a refusal shows of a value, and how names are shortened; `estimator/test_arguments` has the checks."""
+"""What a refusal shows of a value, and how names are shortened. Checks: test_federated_gp_arguments.py."""
 
 from __future__ import annotations
 

@@ -59,6 +59,7 @@ OTHER = {
     "layers": ["global", "local"],
     "latents": 3,
     "local_latents": 2,
+    "client_loadings": True,
     "noise": "full",
     "local": "state-space",
     "inducing": 7,

@@ -105,7 +105,16 @@ def test_held_out_cycles_give_thresholds_and_reasons_are_written(run, model_and_
     page = tmp_path / "report.html"
     assert run("report", folder, "--out", page).code == 0
     assert f"Cycle {kept['calls'][0]['cycle']}" in page.read_text()
-    assert set(reasons.columns) == {"cycle", "class", "against", "channel", "start", "end", "nats"}
+    assert set(reasons.columns) == {
+        "cycle",
+        "class",
+        "against",
+        "channel",
+        "start",
+        "end",
+        "nats",
+        "runs wild",
+    }
     for c in range(1, 8):
         row = table.row(c, named=True)
         densities = [row[name] for name in table.columns if name.startswith("log density")]

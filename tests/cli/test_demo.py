@@ -24,6 +24,13 @@ from support.grouped import zones_of
 from support.parts import require_part
 from support.reported import Svg, case_of, estimator_of
 
+SMALL = demo.Size(
+    rounds=2,
+    inducing=12,
+    local_inducing=6,
+    block_days=1.0,
+    town=town.Town(days=8, stations=3, newcomer_days=4.0, outage_days=1.0),
+)
 SCORES = {"rmse": 3.0, "crps": 2.0, "nll": 2.5, "coverage": 0.93, "width": 14.0, "ece": 0.02}
 
 
@@ -35,8 +42,9 @@ def ran(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PFEDHGP_CACHE", "")  # the test process keeps its own JAX settings
         patch.setenv("COLUMNS", "100")
+        patch.setattr(demo, "SIZE", SMALL)
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = main(["demo", "--tiny", "--out", str(folder)])
+            code = main(["demo", "--out", str(folder)])
     assert code == 0, err.getvalue()
     return folder, out.getvalue(), err.getvalue()
 
@@ -91,7 +99,7 @@ def test_the_folder_is_a_run_that_loads(ran):
     folder, _, _ = ran
     assert sorted(os.listdir(folder)) == ["RUN", "report.html", "stations.csv"]
     model = FederatedGP.load(folder / "RUN")
-    assert model.model_.settings["demo"] == {"seed": 0, "tiny": True}
+    assert model.model_.settings["demo"] == {"seed": 0}
     assert len(model.clients_) == 3
     metrics = json.loads((folder / "RUN" / "metrics.json").read_text())
     assert set(metrics["baselines"]) == {"per-station GP", "pooled GP"}
@@ -177,7 +185,10 @@ def test_the_readings_are_a_table_that_can_be_fitted_to_and_reported(ran, run, t
 
 
 @pytest.mark.slow
-def test_its_own_folder_may_be_used_again_while_the_readings_are_its_own(ran, tmp_path):
+def test_its_own_folder_may_be_used_again_while_the_readings_are_its_own(
+    ran, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(demo, "SIZE", SMALL)
     demo.check_folder(ran[0], overwrite=False)
     mine = tmp_path / "mine"
     shutil.copytree(ran[0], mine)
@@ -190,7 +201,7 @@ def test_its_own_folder_may_be_used_again_while_the_readings_are_its_own(ran, tm
 def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path, capsys):
     (tmp_path / "notes.txt").write_text("mine")
     for extra in ([], ["--overwrite"]):
-        assert main(["demo", "--tiny", "--out", str(tmp_path), *extra]) == 2
+        assert main(["demo", "--out", str(tmp_path), *extra]) == 2
         err = capsys.readouterr().err
         assert err.startswith("pfedhgp: error: ")
         assert err.count("\n") == 1
@@ -202,7 +213,7 @@ def test_another_model_is_replaced_only_when_told_so(tmp_path, capsys):
     target = tmp_path / "run"
     estimator_of(case_of()).save(target / "RUN")
     before = (target / "RUN" / "spec.json").read_bytes()
-    assert main(["demo", "--tiny", "--out", str(target)]) == 2
+    assert main(["demo", "--out", str(target)]) == 2
     assert "is not a complete demo" in capsys.readouterr().err
     assert (target / "RUN" / "spec.json").read_bytes() == before
     demo.check_folder(target, overwrite=True)  # does not raise
@@ -216,13 +227,11 @@ def test_a_file_in_the_way_is_refused(tmp_path, capsys):
     assert target.read_text() == "mine"
 
 
-def test_help_lists_the_demo_without_its_hidden_option(capsys):
+def test_help_lists_the_demo(capsys):
     assert main(["--help"]) == 0
     assert re.search(r"\bdemo\b", capsys.readouterr().out)
     assert main(["demo", "--help"]) == 0
-    out = capsys.readouterr().out
-    assert "--overwrite" in out
-    assert "--tiny" not in out
+    assert "--overwrite" in capsys.readouterr().out
 
 
 def test_zones_in_words_follow_what_was_found():

@@ -135,3 +135,50 @@ def test_the_hint_is_one_line_to_stderr_and_quiet_leaves_it_out(
     lines = [line for line in found.err.splitlines() if "--diagnose" in line]
     assert len(lines) == (0 if quiet else 1)
     assert found.out == ""
+
+
+def test_arrays_with_blocks_are_diagnosed_classified_and_reported(run, tmp_path):
+    """An .npz with `block`: fit, classify with `why`, and a report of what held-out runs showed."""
+    rng, grid = np.random.default_rng(0), np.linspace(0.0, 1.0, 10)
+
+    def strokes(seed: int, runs: int = 5) -> dict[str, np.ndarray]:
+        rng = np.random.default_rng(seed)
+        state = np.repeat(["normal", "worn"], runs * 4)
+        level = np.repeat(rng.normal(size=(2 * runs, 1, 1)), 4, axis=0)
+        dent = (state == "worn")[:, None, None] * np.exp(-0.5 * ((grid - 0.5) / 0.1) ** 2)
+        cycles = dent + 0.3 * level + 0.05 * rng.normal(size=(8 * runs, 2, 10))
+        return {
+            "cycles": cycles,
+            "grid": grid,
+            "channels": np.array(["p", "q"]),
+            "label": state,
+            "block": np.repeat(np.arange(2 * runs), 4),
+        }
+
+    np.savez(tmp_path / "known.npz", **strokes(0))
+    new = strokes(1)
+    new["cycles"][0, 1] += 40.0 * rng.normal(size=10)  # the second channel of one cycle runs wild
+    np.savez(tmp_path / "new.npz", **new)
+    folder = tmp_path / "RUN"
+    columns = ("--client", "label", "--input", "grid", "--output", "p", "--output", "q")
+    how = ("--cycle", "cycle", "--block", "block", "--diagnose", "--rounds", "1")
+    done = run("fit", tmp_path / "known.npz", *columns, *how, "--out", folder)
+    assert done.code == 0, done.err
+    page = (folder / "report.html").read_text("utf-8")
+    assert "40 cycles in 10 runs of 2 classes" in page.replace("\n", " ")
+    asked = ("--label", "label", "--why", tmp_path / "why.csv", "--out", tmp_path / "out.csv")
+    done = run("classify", folder, tmp_path / "new.npz", *asked)
+    assert done.code == 0, done.err
+    found = pl.read_csv(tmp_path / "out.csv")
+    right = np.mean(found["most probable"].to_numpy() == new["label"])
+    assert right >= 0.95
+    reasons = pl.read_csv(tmp_path / "why.csv")
+    wild = reasons.filter(pl.col("runs wild").is_not_null())
+    assert "0" in wild["cycle"].cast(pl.String).to_list()
+    assert wild.filter(pl.col("cycle") == 0)["runs wild"].unique().to_list() == ["q"]
+
+
+def test_an_array_file_without_cycles_is_one_line(run, tmp_path):
+    np.savez(tmp_path / "odd.npz", x=np.zeros(3))
+    done = run("fit", tmp_path / "odd.npz", *COLUMNS, "--out", tmp_path / "RUN")
+    assert "no array 'cycles'; it has x" in done.complaint

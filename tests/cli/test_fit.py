@@ -508,8 +508,11 @@ def test_files_are_read_once_kernels_parsed_once_and_settings_checked_once(
 ):
     from pathlib import Path
 
+    from pfedhgp.cli import fit_from_files
     from pfedhgp.estimator import federated_gp
     from pfedhgp.gp import kernel_text
+    from pfedhgp.settings import config
+    from pfedhgp.settings.setting import Setting
 
     calls = []
 
@@ -517,7 +520,7 @@ def test_files_are_read_once_kernels_parsed_once_and_settings_checked_once(
         real = getattr(where, name)
 
         def counted(*given, **more):
-            calls.append((name, given[0]))
+            calls.append((name, getattr(given[0], "name", given[0])))
             return real(*given, **more)
 
         monkeypatch.setattr(where, name, counted)
@@ -528,11 +531,35 @@ def test_files_are_read_once_kernels_parsed_once_and_settings_checked_once(
     (tmp_path / "d.csv").write_text(TABLE)
     counting(Path, "read_bytes")
     counting(kernel_text, "parse")
-    counting(federated_gp, "checked")
+    for name in ("checked_text", "checked"):
+        counting(Setting, name)
+    for where in (config, fit_from_files):
+        counting(where, "check_together")
     monkeypatch.setattr(federated_gp, "group_clients", stop)
     words = ("--client", "site", "--input", "x", "--output", "y", "--kernel", "rbf + matern12")
     done = run("fit", tmp_path / "d.csv", *words, "--out", tmp_path / "RUN", "--quiet")
     assert "far enough" in done.complaint
-    assert calls.count(("read_bytes", tmp_path / "d.csv")) == 1
-    assert [text for name, text in calls if name == "parse"] == ["rbf + matern12"]
-    assert sum(name == "checked" for name, _ in calls) == 1
+    found = {}
+    for name, of in calls:
+        found.setdefault(name, []).append(of)
+    assert found["read_bytes"].count("d.csv") == 1
+    assert found["parse"] == ["rbf + matern12"]
+    given = ["files", "client", "inputs", "outputs", "kernel", "out"]
+    assert sorted(found["checked_text"]) == sorted(given)  # what is not given is a default
+    assert "checked" not in found  # not again as values
+    assert len(found["check_together"]) == 1
+
+
+def test_a_client_whose_only_value_is_held_out_is_left_out_with_a_warning(run, tmp_path):
+    rows = [f"{site},{x},{x}" for site in "ab" for x in range(20)]
+    rows += [f"c,{x},{x if x == 19 else ''}" for x in range(20)]
+    (tmp_path / "d.csv").write_text("site,x,y\n" + "\n".join(rows) + "\n")
+    words = ("--client", "site", "--input", "x", "--output", "y", "--holdout", "last:0.2")
+    out = tmp_path / "RUN"
+    done = run("fit", tmp_path / "d.csv", *words, "--rounds", 1, "--out", out, "--json")
+    assert done.code == 0
+    told = json.loads(done.out)["warnings"]
+    assert [text for text in told if "left out" in text] == [
+        "left out, because no output was observed: client c"
+    ]
+    assert sorted(FederatedGP.load(out).clients_) == ["a", "b"]

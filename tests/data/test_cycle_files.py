@@ -88,7 +88,7 @@ def test_bad_files_are_named(tmp_path):
         with pytest.raises(InputError, match=name):
             read_cycles(tmp_path / name)
     np.savez(tmp_path / "other.npz", rows=CYCLES)
-    with pytest.raises(InputError, match="no array `cycles`; it has rows"):
+    with pytest.raises(InputError, match="no array 'cycles'; it has rows"):
         read_cycles(tmp_path / "other.npz")
     np.savez(tmp_path / "short.npz", cycles=CYCLES, label=np.array(["ok"]))
     with pytest.raises(InputError, match="`label` has 1 entries for 3 cycles"):

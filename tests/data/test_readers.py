@@ -16,10 +16,10 @@ from pfedhgp.data.columns import Columns, InputColumn
 from pfedhgp.data.readers import (
     client_of,
     client_rows,
+    find_columns,
     observations_of,
     read_observations,
     read_tables,
-    settle_columns,
     wanted_names,
 )
 from pfedhgp.errors import InputError, ModelFileError, PFedHGPWarning
@@ -34,7 +34,7 @@ def read_clients(paths, columns, **more):
 
 def _settled(path, inputs=("time",), **more):
     tables = read_tables([path], wanted=["site", *inputs, "y"])
-    return tables, settle_columns(tables, client="site", inputs=inputs, outputs=["y"], **more)
+    return tables, find_columns(tables, client="site", inputs=inputs, outputs=["y"], **more)
 
 
 def _check_plain(clients) -> None:
@@ -267,7 +267,7 @@ def test_time_zones_are_not_mixed_over_files(tmp_path):
     (tmp_path / "a.csv").write_text("time,y\n2024-03-01T10:00,1\n")
     (tmp_path / "b.csv").write_text("time,y\n2024-03-01T10:00+08:00,1\n")
     tables = read_tables([tmp_path], wanted=["time", "y"])
-    columns = settle_columns(tables, client=None, inputs=["time"], outputs=["y"])
+    columns = find_columns(tables, client=None, inputs=["time"], outputs=["y"])
     with pytest.raises(InputError, match=r"b\.csv has a time zone in column 'time' and .*a\.csv"):
         observations_of(tables, columns)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pfedhgp.diagnosis import decision
+from pfedhgp.diagnosis import thresholds
 from pfedhgp.diagnosis.class_gaussian import ClassGaussian
-from pfedhgp.diagnosis.decision import NONE, Calibration, calibrate, diagnose, margin, scores, why
+from pfedhgp.diagnosis.decision import NONE, Calibration, calibrate, diagnose, scores, why
 from pfedhgp.diagnosis.evidence import Evidence, evidence_under
 from pfedhgp.errors import InputError
 
@@ -102,20 +102,11 @@ def test_a_cycle_between_two_classes_is_of_neither_however_wild_the_rest_is():
     )
     between = evidence_under(CLASSES, gaussians, drawn(200, 0.5), novelty=True)
     assert diagnose(between, calibration=known).none.mean() > 0.95
-    assert margin(between, known, share=0.05) > 1.0
     fresh = evidence_under(CLASSES, gaussians, drawn(1000, 1.0), novelty=True)
     assert diagnose(fresh, calibration=known).none.mean() < 0.03
     blunt = Evidence(CLASSES, between.log_density, between.distance, between.cells)
     limit = calibrate(evidence_under(CLASSES, gaussians, held), truth, false_alarms=0.02)
     assert diagnose(blunt, calibration=limit).none.mean() < 0.05
-
-
-def test_the_margin_is_the_distance_in_units_of_the_threshold():
-    limits = Calibration(thresholds=(1.0,))  # N = 8: 8 + √16 · 1 = 12
-    found = evidence_of([[0.0, 0.0]] * 3, [[24.0, 36.0], [48.0, 36.0], [90.0, 12.0]], cells=8)
-    assert margin(found, limits, share=0.0) == pytest.approx(1.0)
-    assert margin(found, limits, share=0.5) == pytest.approx(2.0)
-    assert margin(found, limits, share=1.0) == pytest.approx(3.0)
 
 
 def test_overconfident_evidence_is_tempered():
@@ -255,9 +246,9 @@ def test_a_smooth_stranger_is_seen_within_the_span_and_not_in_the_whole_cycle():
 def test_a_threshold_beyond_the_largest_value_follows_the_tail():
     """300 draws of a known distribution, and a share of one in a thousand: near the true quantile."""
     rng = np.random.default_rng(3)
-    found = [decision.quantile(rng.exponential(size=300), 0.001) for _ in range(200)]
+    found = [thresholds.quantile(rng.exponential(size=300), 0.001) for _ in range(200)]
     assert np.mean(found) == pytest.approx(-np.log(0.001), rel=0.1)
-    assert decision.quantile(np.arange(99.0), 0.05) == 94.0  # within the values: the value itself
+    assert thresholds.quantile(np.arange(99.0), 0.05) == 94.0  # within the values: the value itself
 
 
 def test_a_tail_that_is_short_by_chance_is_drawn_out_as_the_other_views_are():
@@ -266,12 +257,12 @@ def test_a_tail_that_is_short_by_chance_is_drawn_out_as_the_other_views_are():
     alone, together = [], []
     for _ in range(60):
         own = rng.exponential(size=(140, 6))
-        usual = decision.median_tail(own)
-        alone.append(min(decision.quantile(view, 0.0005) for view in own.T))
-        together.append(min(decision.quantile(view, 0.0005, usual) for view in own.T))
+        usual = thresholds.median_tail(own)
+        alone.append(min(thresholds.quantile(view, 0.0005) for view in own.T))
+        together.append(min(thresholds.quantile(view, 0.0005, usual) for view in own.T))
     assert np.mean(np.exp(-np.asarray(alone))) > 2.5 * np.mean(np.exp(-np.asarray(together)))
     wild = np.stack([rng.exponential(size=140)] * 4 + [50.0 * rng.exponential(size=140)], axis=1)
-    usual = decision.median_tail(wild)  # one wild view is not the rule
+    usual = thresholds.median_tail(wild)  # one wild view is not the rule
     assert usual < 3.0
-    found = decision.quantile(wild[:, 4], 0.0005, usual)
-    assert found == decision.quantile(wild[:, 4], 0.0005)
+    found = thresholds.quantile(wild[:, 4], 0.0005, usual)
+    assert found == thresholds.quantile(wild[:, 4], 0.0005)

@@ -5,29 +5,22 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pfedhgp.errors import InputError, PFedHGPWarning
-from pfedhgp.estimator.diagnosis_training import TOO_FEW, train_diagnosis
+from pfedhgp import FederatedGP
+from pfedhgp.errors import InputError
+from pfedhgp.estimator.diagnosis_training import train_diagnosis
 from support.press import GRID, SETTINGS, press
 
+QUICK = {name: SETTINGS[name] for name in ("inducing", "local_inducing", "rounds", "averaging")}
 
-@pytest.mark.slow
-def test_two_cycles_take_the_free_layer_and_channels_keep_their_names():
-    """Two and three cycles a class: nothing is chosen, and that is warned of and kept."""
-    settings = {name: SETTINGS[name] for name in ("inducing", "local_inducing", "rounds")}
-    with pytest.warns(PFedHGPWarning, match="'press 0' has fewer than 4 complete cycles"):
-        model = train_diagnosis(
-            press((2, 3)),
-            inputs="sample",
-            outputs=["PS1", "PS2"],
-            cycle_basis=6,
-            folds=2,
-            thresholds=False,
-            averaging=False,
-            **settings,
-        )
+
+def test_channels_keep_their_names_and_missing_ones_count_as_gaps():
+    """Three and four cycles a class, each a run of its own."""
+    model = train_diagnosis(
+        press((3, 4)), inputs="sample", outputs=["PS1", "PS2"], folds=2, **QUICK
+    )
     kept = model.model_.settings["diagnosis"]
-    assert (kept["form"], kept["sharing"], kept["choice"]) == ("free", "shared", TOO_FEW)
-    assert kept["candidates"] == {}
+    assert kept["classes"] == ["press 0", "press 1"]
+    assert kept["runs"] == kept["cycles"] == 7
     new = press((1, 1), seed=5)["press 1"][1]
     alone = model.classify(new[:, :1], grid=GRID, channels=["PS1"])
     gap = model.classify(np.where([[[True], [False]]], new, np.nan), grid=GRID)
@@ -57,12 +50,12 @@ CYCLES = np.zeros((4, 2, 12))
     ("data", "settings", "words"),
     [
         (press((4, 4)), {"candidates": ()}, "`candidates` is empty"),
-        (press((4, 4)), {"candidates": ["free"]}, r"such as Candidate\('free'\), got 'free'"),
+        (press((4, 4)), {"candidates": ["free"]}, r"such as Candidate\('cell', 0.1\), got 'free'"),
         (press((4, 4)), {"candidates": "free"}, "must be a list of `Candidate`, got 'free'"),
-        (press((4, 4)), {"cycles": "white"}, "give `candidates` instead of `cycles`"),
-        (press((4, 4)), {"cycle_sharing": "client"}, "instead of `cycle_sharing`"),
+        (press((4, 4)), {"folds": 1}, "`folds` must be at least 2, got 1"),
+        (press((4, 4)), {"cycle_basis": 1.5}, "`cycle_basis` must be a whole number"),
         (press((4, 4)), {"false_alarms": 1.5}, "`false_alarms` must be between 0 and 1, got 1.5"),
-        (press((4, 4)), {"blocks": ["press 0"]}, "`blocks` must be {class: blocks}, got list"),
+        (press((4, 4)), {"block": ["press 0"]}, "`block` must be {class: the run of"),
         (list(press((4, 4)).values()), {}, r"must be {class: \(grid, cycles\)}, got list"),
         ({"a": GRID, "b": GRID}, {}, r"class 'a' must be a pair \(grid, cycles\)"),
         (changed("press 1", holes(0, 1, 2, 3)), {}, "'press 1' has no values: .* to cycle 3"),
@@ -84,4 +77,90 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_fitted(data, setti
         raise AssertionError("a model was made")
 
     with pytest.raises(InputError, match=words):
-        train_diagnosis(data, folds=2, make=make, **settings)
+        train_diagnosis(data, make=make, **settings)
+
+
+def runs_of_press(seed: int = 0, *, runs: int = 4, effect: float = 1.0):
+    """({class: (grid, cycles)}, {class: runs}): runs that differ far more than their cycles."""
+    rng = np.random.default_rng(seed)
+    data, block = {}, {}
+    for k, name in enumerate(("normal", "worn")):
+        bump = k * np.exp(-0.5 * ((GRID[:, 0] - 0.5) / 0.1) ** 2)
+        level = effect * np.repeat(rng.normal(size=(runs, 1, 1)), 5, axis=0)
+        cycles = bump + level + 0.1 * rng.normal(size=(5 * runs, 2, 12))
+        data[name] = (GRID[:, 0], cycles)
+        block[name] = [f"{name} {b}" for b in np.repeat(np.arange(runs), 5)]
+    return data, block
+
+
+def as_table(data, block):
+    """The same as a long table."""
+    import polars as pl
+
+    parts = [
+        pl.DataFrame(
+            {
+                "state": name,
+                "stroke": c,
+                "shift": block[name][c],
+                "x": grid,
+                "p": cycle[0],
+                "q": cycle[1],
+            }
+        )
+        for name, (grid, cycles) in data.items()
+        for c, cycle in enumerate(cycles)
+    ]
+    return pl.concat(parts)
+
+
+def test_fit_with_blocks_is_ready_to_classify_from_arrays_and_from_a_table():
+    data, block = runs_of_press()
+    new, _ = runs_of_press(1)
+    cycles = np.concatenate([Y for _, Y in new.values()])
+    settings = {**QUICK, "domain": [(0.0, 1.0)]}
+    arrays = FederatedGP(**settings).fit(data, outputs=["p", "q"], block=block)
+    columns = {"client": "state", "inputs": "x", "outputs": ["p", "q"], "cycle": "stroke"}
+    table = FederatedGP(**settings).fit(as_table(data, block), **columns, block="shift")
+    one, two = (m.classify(cycles, grid=GRID) for m in (arrays, table))
+    np.testing.assert_allclose(one.log_density, two.log_density, atol=1e-8)
+    assert np.mean(one.best == np.repeat([0, 1], 20)) >= 0.95
+    assert one.none.mean() < 0.3  # eight runs, and a rate of 1% a run
+    assert arrays.model_.settings["diagnosis"]["runs"] == 8
+
+
+@pytest.mark.parametrize(
+    ("block", "more", "words"),
+    [
+        ("shift", {}, "`block` needs `cycle`"),
+        (["a"], {"cycle": "stroke"}, "`block` must name a column of the table"),
+        ("nose", {"cycle": "stroke"}, "no column 'nose'"),
+    ],
+)
+def test_blocks_of_a_table_are_a_column(block, more, words):
+    table = as_table(*runs_of_press())
+    with pytest.raises(InputError, match=words):
+        FederatedGP().fit(
+            table, client="state", inputs="x", outputs=["p", "q"], block=block, **more
+        )
+
+
+def test_the_order_of_cycles_runs_and_classes_does_not_matter(tmp_path):
+    data, block = runs_of_press()
+    new = runs_of_press(1)[0]["worn"][1]
+    rng = np.random.default_rng(0)
+    mixed, owners = {}, {}
+    for name in reversed(list(data)):
+        order = rng.permutation(len(block[name]))
+        mixed[name] = (data[name][0], data[name][1][order])
+        owners[name] = [block[name][c] for c in order]
+    one = train_diagnosis(data, block=block, **QUICK)
+    two = train_diagnosis(mixed, block=owners, **QUICK)
+    found = [m.classify(new, grid=GRID) for m in (one, two)]
+    assert found[0].labels == found[1].labels
+    np.testing.assert_allclose(
+        found[0].log_density, found[1].log_density[:, ::-1], rtol=1e-6, atol=1e-8
+    )
+    one.save(tmp_path / "RUN")
+    again = FederatedGP.load(tmp_path / "RUN").classify(new, grid=GRID)
+    np.testing.assert_array_equal(again.log_density, found[0].log_density)

@@ -104,7 +104,7 @@ def test_pandas_polars_and_arrays_give_the_same_model(scalar):
 
 def same_answer(one: FederatedGP, other: FederatedGP) -> None:
     """Searches drift apart from the last bit on, so what they reached is compared: the bound, and
-    predictions on the scale of their uncertainty. (Equal steps from equal values: test_padding.py.)
+    predictions on the scale of their uncertainty. (Equal steps from equal values: test_clients_padding.py.)
     """
     assert one.bound_ == pytest.approx(other.bound_, rel=0.02)
     grid = np.linspace(0, 10, 9)

@@ -13,7 +13,7 @@ from pfedhgp.base.numerics import numerics, on_device
 from pfedhgp.errors import InputError, ModelFileError
 from pfedhgp.federation import checkpoint as checkpoints
 from pfedhgp.federation import inprocess
-from pfedhgp.federation.clients import group_clients
+from pfedhgp.federation.grouping import group_clients
 from pfedhgp.federation.planning import make_plan
 from pfedhgp.federation.server import Server
 from pfedhgp.gp import kernels
@@ -178,6 +178,9 @@ def test_a_write_that_fails_leaves_the_last_checkpoint(tmp_path, monkeypatch):
 def test_no_attribute_of_a_party_is_forgotten(name):
     """Fails when a party learns to remember something that its state does not hold."""
     budgets = {"inducing": 4, "local_inducing": 4} if name == "mean-field" else {"inducing": 6}
+    if name == "markov":
+        budgets |= {"kernel": "matern12", "local_kernel": "matern12", "local": "state-space"}
+        budgets |= {"layers": ("global", "local"), "client_loadings": True, "noise": "level"}
     model = FederatedGP(inference=name, rounds=2, **budgets)
     rows = _rows(SITES[1])
     plan = make_plan(checked(model), rows[0].X.shape[1], rows[0].Y.shape[1])
@@ -187,17 +190,18 @@ def test_no_attribute_of_a_party_is_forgotten(name):
         inprocess.run(server, groups, callbacks=[_stopping(2)])
     # What is made anew from settings and rows, and what the next exchange sets before it is used.
     settings = {"settings", "spec", "options", "like", "rows", "cells", "start", "floor", "drawn"}
-    used_up = {"total", "gradient", "info", "reference"}
-    party_server, party_clients = server.current.party, groups[0].parties[0]
+    used_up = {"total", "sums", "gradient", "info", "reference"}
+    party_server, party_clients = server.current.leader.party, groups[0].parties[0]
     kept_server = {"now" if name == "mean-field" else "round"}
-    kept_clients = {"states"} if name == "mean-field" else set()
+    kept_server |= {"totals"} if name == "markov" else set()
+    kept_clients = {"starts"} if name == "markov" else {"states"} if name == "mean-field" else set()
     if name == "mean-field":  # its blocks are starting values, its bounds and nats are never set
         kept_server |= {"bounds"}
         kept_clients |= {"blocks"}
     # And of those around them: `starts` and `heard` bring back what the clients learnt from requests.
-    settings |= {"plan", "clients", "padded_rows", "names"}
+    settings |= {"plan", "clients", "padded_rows", "names", "centre"}
     used_up |= {"asked", "posteriors"}
-    parts_of_the_run = {"run", "current", "counted", "prepared", "party", "number"}
+    parts_of_the_run = {"run", "current", "counted", "prepared", "running", "number"}
     run, known = server.run, server.run.prepared
     parties = (
         (party_server, party_server.state(), kept_server),
@@ -205,12 +209,12 @@ def test_no_attribute_of_a_party_is_forgotten(name):
         (
             groups[0],
             groups[0].state(),
-            {"parties", "starts", "scaling", "scaled", "layers", "_halves", "other_parties"},
+            {"parties", "starts", "scaling", "scaled", "layers", "_halves", "_merged", "others"},
         ),
         *((part, server.state(), parts_of_the_run) for part in (server, run, server.current)),
-        *((part, server.state(), {"sums", "counted"}) for part in (run.counted, known)),
+        *((part, server.state(), {"sums", "counted", "most"}) for part in (run.counted, known)),
     )
-    not_yet = {"before", "best", "local_nats", "cycles", "crowd", "periods"}
+    not_yet = {"before", "best", "local_nats", "cycles", "crowd", "periods", "own", "own_block"}
     for party, state, more in parties:
         for attribute in set(vars(party)) - settings - used_up:
             if attribute in not_yet and getattr(party, attribute) is None:

@@ -9,6 +9,8 @@ import pytest
 
 from pfedhgp import FederatedGP, Structured
 from pfedhgp.base.progress import duration, progress
+from pfedhgp.data.scaling import Scaling
+from pfedhgp.federation import forecast
 from pfedhgp.federation.forecast import cost
 from pfedhgp.gp.kernels import RBF
 from pfedhgp.model.spec import build_spec
@@ -59,10 +61,46 @@ def said(data, **settings) -> str:
     return out.getvalue()
 
 
-def test_a_long_fit_says_how_long_before_it_starts():
+def test_a_long_fit_says_how_long_before_it_starts(monkeypatch):
+    """Large clients are computed side by side; a fit without averages is shorter."""
     assert "this fit may take about " in said(sites(1500, 40))
-    weather = said(sites(35, 292, 2), inducing=100, local_inducing=200)
-    assert weather.splitlines()[-1] == "this fit may take about 7 min"
+    monkeypatch.setattr(forecast, "cores", lambda: 2)
+    large = {"inducing": 100, "local_inducing": 200}
+    weather = said(sites(35, 292, 2), **large)
+    assert weather.splitlines()[-1] == "this fit may take about 2 min"
+
+    def seconds(cores: int, **settings) -> float:
+        monkeypatch.setattr(forecast, "cores", lambda: cores)
+        heard = Listening("start")
+        with pytest.raises(Stop):
+            FederatedGP(callbacks=[heard], **large, **settings).fit(sites(4, 292, 2))
+        return dict(heard.heard)["fitting"]
+
+    assert seconds(1) == pytest.approx(2.0 * seconds(2))
+    plain = seconds(2, inference=Structured(averaging=None))
+    assert 0.5 * seconds(2) < plain < 0.9 * seconds(2)
+
+
+def test_the_forecast_scales_and_merges_rows_once(monkeypatch):
+    counts = []
+    real = Scaling.rows
+    monkeypatch.setattr(Scaling, "rows", lambda *args: counts.append(1) or real(*args))
+    with pytest.raises(Stop):
+        FederatedGP(callbacks=[Listening("round")]).fit(sites(3, 12))
+    assert len(counts) == 3
+
+
+def test_full_noise_with_many_patterns_of_missing_cells_compiles():
+    """What the host's own check says, before any row is scaled."""
+    rng = np.random.default_rng(0)
+    x = np.linspace(0.0, 1.0, 40)[:, None]
+    Y = np.sin(6.0 * x) + 0.1 * rng.normal(size=(40, 5))
+    Y[np.arange(20), np.arange(20) % 5] = np.nan
+    Y[np.arange(10), (np.arange(10) + 1) % 5] = np.nan
+    heard = Listening("start")
+    with pytest.raises(Stop):
+        FederatedGP(noise="full", callbacks=[heard]).fit({"a": (x, Y), "b": (x, Y)})
+    assert heard.heard[0] == ("compiling", 10.0)
 
 
 def test_a_small_fit_says_neither_that_it_is_long_nor_that_it_compiles():

@@ -19,14 +19,24 @@ from pfedhgp.federation.message_checks import (
 )
 from pfedhgp.federation.opening import inference_of
 from pfedhgp.federation.schema import DELIVER
-from pfedhgp.gp.kernels import RBF, Periodic
+from pfedhgp.gp.kernels import RBF, Matern12, Periodic
 from pfedhgp.inference import messages
+from pfedhgp.inference.markov.settings import Markov
 from pfedhgp.inference.meanfield.training import MeanField
 from pfedhgp.inference.structured.settings import Structured
 from pfedhgp.model.cycle_layer import CycleChoice
 from support.recorded_runs import clients, cycles, plan, recorded
 
 DOMAIN = (np.zeros(1), np.full(1, 5.0))
+SERIES = {
+    "kernel": Matern12(),
+    "local_kernel": Matern12(),
+    "local": "state-space",
+    "layers": ("global", "local"),
+    "latents": 2,
+    "client_loadings": True,
+    "noise": "level",
+}
 QUICK = {"rounds": 1, "averaging": None, "evaluations": 2, "first_evaluations": 2}
 
 CASES = {
@@ -39,6 +49,16 @@ CASES = {
         Structured(rounds=2, averaging=None, frozen_rounds=0, learn_inducing=True),
         clients(2, outputs=2),
         {"domain": DOMAIN},
+    ),
+    "client loadings": lambda: (
+        Structured(rounds=2, averaging=None, frozen_rounds=0),
+        clients(2, outputs=2),
+        {"domain": DOMAIN, "spec": {"client_loadings": True, "latents": 2}},
+    ),
+    "markov": lambda: (
+        Markov(rounds=3),
+        clients(2, outputs=2),
+        {"domain": DOMAIN, "spec": SERIES, "inducing": 12},
     ),
     "bins": lambda: (Structured(**QUICK), clients(2, outputs=2, rows=80), {}),
     "period": lambda: (Structured(**QUICK), clients(2), {"kernel": RBF() + Periodic()}),
@@ -64,7 +84,7 @@ CASES = {
         {"cycles": CycleChoice("stationary", "shared", 5)},
     ),
 }
-FAST = ("structured",)
+FAST = ("structured", "markov")
 SENT = {
     "bins": {("extent", "down"): {"bins"}, ("extent", "up"): {"bin_sum", "own_pairs"}},
     "period": {("extent", "up"): {"waves"}, ("start", "down"): {"periods"}},
@@ -120,8 +140,8 @@ def _check_rounds(chosen, down):
     answered = message_checks.finish_is_answered(chosen)
     finish = asked[-1].arrays
     given = message_checks.of_request(chosen, DELIVER, finish)
-    population = {name: np.zeros(sent.shape) for name, sent in given.items() if name not in finish}
-    assert len(population) == 5
+    population = {name: np.ones(sent.shape) for name, sent in given.items() if name not in finish}
+    assert len(population) == (6 if chosen.inference.name == "structured" else 5)
     last = replace(asked[-1], arrays={**finish, **population}, block="")
     given = replace(_envelope(len(asked) + answered, last), kind=DELIVER)
     check_request(given, chosen, past)
@@ -143,7 +163,7 @@ def test_the_cap_on_a_request_is_four_times_the_largest_of_its_kind():
     assert largest_request(chosen, "census") == 4 * HEADER
     assert largest_request(chosen, "extent") == 4 * (HEADER + extent)
     block = 8 * (1 + 8 + 1 + 1) + 4 * HEADER  # lengthscale, inputs, loading, phi
-    totals = 8 * (64 + 8 + 1 + 4) + 7 * HEADER  # J, h, noise and four flags
+    totals = 8 * (64 + 8 + 3 * 7 + 4) + 8 * HEADER  # J, h, seven numbers a trait and four flags
     either = block + totals + 8 + HEADER  # and which start was chosen
     most = largest_request(chosen, "round")
     assert most - largest_request(chosen, "start") == 4 * either, "a late site is told the start"
@@ -171,7 +191,7 @@ def test_more_inducing_inputs_than_the_plan_allows_are_refused():
         ({"h": np.full(8, np.inf)}, "not-finite", "`h`"),
         ({"evaluations": np.asarray(-1.0)}, "out-of-range", "`evaluations` must be: whole, ≥ 0"),
         ({"derivatives": np.asarray(2.0)}, "out-of-range", "`derivatives` must be: 0 or 1"),
-        ({"noise": np.zeros(1)}, "out-of-range", "`noise` must be: > 0"),
+        ({"traits_at": np.zeros((2, 3))}, "out-of-range", "`traits_at` must be: τ² > 0"),
     ],
 )
 def test_a_refusal_says_what_is_wrong(change, code, why):

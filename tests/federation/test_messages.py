@@ -10,8 +10,8 @@ import pytest
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.tables import whole_cycles_of
 from pfedhgp.errors import MessageError
-from pfedhgp.federation import clients as federation_clients
-from pfedhgp.federation.clients import group_clients
+from pfedhgp.federation import compiling, grouping
+from pfedhgp.federation.grouping import group_clients
 from pfedhgp.federation.messages import Message, hash_arrays
 from pfedhgp.federation.server import Server
 from pfedhgp.inference.meanfield.training import MeanField
@@ -20,7 +20,8 @@ from pfedhgp.model.cycle_layer import CycleChoice
 from support.recorded_runs import clients, plan, recorded
 
 BLOCK = {"kernel", "inputs", "loadings", "phi"}
-ROUND = BLOCK | {"J", "h", "jitter", "kernels_free", "evaluations", "derivatives", "noise"}
+ROUND = BLOCK | {"J", "h", "jitter", "kernels_free", "evaluations", "derivatives"}
+ROUND |= {"traits", "traits_at"}
 DOWN = {
     "census": set(),
     "extent": {"centre", "spread"},
@@ -32,7 +33,7 @@ DOWN = {
 }
 STATISTICS = {
     *("evidence", "U", "y", "shared_residual", "residual"),
-    *("deviation_power", "deviation_square", "local_square", "noise", "clients"),
+    *("deviation_power", "deviation_square", "local_square", "noise", "clients", "traits"),
 }
 DERIVATIVES = {"d_evidence", "d_h", "d_J", "curvature"}
 UP = {
@@ -185,17 +186,21 @@ def test_compiled_clients_are_padded_to_a_ladder_in_few_groups(monkeypatch):
     def sized(n: int) -> ClientRows:
         return ClientRows(f"c{n}", np.linspace(0, 1, n)[:, None], np.zeros((n, 1)))
 
-    def groups(sizes: list[int]) -> list[tuple[int, int]]:
-        chosen = replace(plan(Structured(rounds=1)), inducing=8)
+    def groups(sizes: list[int], **settings) -> list[tuple[int, int]]:
+        chosen = replace(plan(Structured(rounds=1, **settings)), inducing=8)
         found = group_clients(chosen, [sized(n) for n in sizes], batch=True)
         return [(each.padded_rows, len(each.names)) for each in found]
 
-    monkeypatch.setattr(federation_clients, "on_host", lambda: False)
-    assert groups([15, 25, 40, 41, 50, 60]) == [(64, 6)]
+    ragged = [15, 25, 40, 41, 50, 60]
+    assert len(groups(ragged)) > 1, "on a CPU nothing is compiled for these"
+    assert groups(ragged, learn_inducing=True) == [(64, 6)]
+    for module in (grouping, compiling):
+        monkeypatch.setattr(module, "on_host", lambda: False)
+    assert groups(ragged) == [(64, 6)]
     assert groups([1]) == groups([16]) == [(16, 1)]
     assert groups([17]) == groups([32]) == [(32, 1)]
     assert groups(list(range(1, 200))) == [(256, 199)]
     many = [10] * 100 + [5000]
     assert groups(many) == [(8192, 1), (16, 100)]
-    monkeypatch.setattr(federation_clients, "device_memory", lambda: 2.0**24)
+    monkeypatch.setattr(grouping, "device_memory", lambda: 2.0**24)
     assert [count for _, count in groups([50] * 100)] == [34, 33, 33]

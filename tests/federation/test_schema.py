@@ -70,7 +70,7 @@ def test_bins_beyond_their_limits_are_refused_before_anything_is_summed(bins):
 
 
 def test_every_field_has_a_meaning_and_every_symbol_is_explained_and_used():
-    used = {symbol for field in FIELDS for symbol in field.shape if symbol not in " 125"}
+    used = {symbol for field in FIELDS for symbol in field.shape if symbol not in " 1245"}
     assert used == set(SYMBOLS)
     assert set(FIXED) < used
     assert all(field.meaning for field in FIELDS)
@@ -82,7 +82,7 @@ def test_messages_and_exchanges_have_the_same_kinds():
     for kind in KINDS:
         assert Message(kind, 0, "server", {}).kind == kind
     assert set(EXCHANGES) - set(KINDS) == {
-        *("deliver", "hello", "zones: coverage", "zones: few rows"),
+        *("deliver", "hello", "zones: coverage", "zones: few rows", "zones: loadings"),
     }
 
 

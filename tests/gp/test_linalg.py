@@ -331,3 +331,31 @@ def test_nothing_in_numpy_is_nothing():
     np.testing.assert_array_equal(value, [0.0, 0.0])
     assert moments.covariance.shape == (2, 0, 0)
     assert float(linalg.log_partition(np.zeros((0, 0)), np.zeros(0))) == 0.0
+
+
+@pytest.mark.parametrize("size", [1, 5, linalg.LARGE - 1, linalg.LARGE, linalg.LARGE + 73])
+def test_small_and_large_matrices_on_the_host(size):
+    """Large ones go past SciPy's wrappers."""
+    rng = np.random.default_rng(size)
+    A, B, r = (rng.normal(size=(2, size, *last)) for last in ((size,), (7,), ()))
+    K = A @ np.swapaxes(A, 1, 2) + size * np.eye(size)
+    L = linalg.factorise(K)
+    np.testing.assert_allclose(L, np.linalg.cholesky(K), rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(linalg.solve_lower(L, B), np.linalg.solve(L, B), atol=1e-10)
+    turned = np.linalg.solve(np.swapaxes(L, 1, 2), B)
+    np.testing.assert_allclose(linalg.solve_lower(L, B, transpose=True), turned, atol=1e-10)
+    inverse, solved = np.linalg.inv(K), np.linalg.solve(K, r[..., None])[..., 0]
+    np.testing.assert_allclose(linalg.inverse_by_factor(L), inverse, atol=1e-12)
+    found = linalg.log_normal(K, r)
+    np.testing.assert_allclose(found.inverse, inverse, atol=1e-12)
+    np.testing.assert_allclose(found.solved, solved, atol=1e-11)
+    without = linalg.log_normal(K, r, inverse=False)
+    np.testing.assert_array_equal(without.value, found.value)
+    np.testing.assert_array_equal(without.solved, found.solved)
+    bad = linalg.factorise(np.stack([K[0], -K[1]]))
+    assert np.isfinite(bad[0]).all()
+    assert np.isnan(bad[1]).all()
+    value, mean = linalg.log_partition_and_mean(K, r)
+    expected, moments = linalg.integrate(K, r)
+    np.testing.assert_allclose(value, expected, rtol=1e-12)
+    np.testing.assert_allclose(mean, moments.mean, atol=1e-12)

@@ -124,11 +124,30 @@ def test_noise_of_given_variances_and_louder(form):
     np.testing.assert_allclose(four, 4.0 * np.asarray(made.covariance(2)), rtol=1e-6, atol=1e-7)
 
 
-def test_log_gaps_are_of_variances_in_every_form():
-    quiet, loud = jnp.array([0.01, 0.04]), jnp.array([0.02, 0.04])
+def test_levels_are_log_variances_in_every_form():
+    variances = jnp.array([0.01, 0.04])
     for made in (DiagonalNoise(jnp.zeros(2)), FullNoise(jnp.zeros((2, 2)))):
-        gap = made.at(quiet).log_gap(made.at(loud))
-        assert gap == pytest.approx(np.log(2.0) ** 2, rel=1e-9)
+        at = made.at(variances)
+        np.testing.assert_allclose(at.levels(), np.log(variances), rtol=1e-12)
+        moved = at.shifted(jnp.array([0.3, -0.2])).covariance(2)
+        np.testing.assert_allclose(
+            jnp.diagonal(moved), [0.01 * np.exp(0.3), 0.04 * np.exp(-0.2)], rtol=1e-5
+        )
+        assert at.mixing() == 0.0
+    assert FullNoise(jnp.array([[0.0, 9.0], [2.0, 0.0]])).mixing() == 4.0
+
+
+def test_noise_at_its_mean_is_the_mean_of_its_variances():
+    """Against draws of the coordinates: E[σ²] = exp(mean + ½ variance) of log σ²."""
+    spread, rng = np.array([0.5, 0.3]), np.random.default_rng(0)
+    draws = rng.normal(size=(200_000, 2)) * spread
+    logs = DiagonalNoise(np.array([-2.0, 1.0])).at_mean(DiagonalNoise(spread**2))
+    np.testing.assert_allclose(
+        logs.variances(2), np.exp(np.array([-2.0, 1.0]) + draws).mean(axis=0) + 1e-8, rtol=0.01
+    )
+    factor = FullNoise(np.diag([-1.0, 0.5])).at_mean(FullNoise(np.diag(spread**2)))
+    found = np.exp(2.0 * (np.array([-1.0, 0.5]) + draws)).mean(axis=0)
+    np.testing.assert_allclose(np.diagonal(factor.covariance(2)), found + 1e-8, rtol=0.02)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -145,7 +164,8 @@ def test_numpy_gives_what_jax_gives(kind):
         rows = first.rows(mask)
         return (
             *(rows.log_determinant, rows.weigh(a, b), rows.apply(Y)),
-            *(first.covariance(Q), first.at(Y[0] ** 2), first.louder(0.7), first.log_gap(second)),
+            *(first.covariance(Q), first.at(Y[0] ** 2), first.louder(0.7), first.at_mean(second)),
+            *(first.levels(), first.mixing(), first.shifted(first.levels())),
             first.scatter_trace(scatter, (mask[: len(MASK)] > 0).astype(mask.dtype)),
         )
 
@@ -169,13 +189,13 @@ def test_a_leading_axis_of_clients(kind):
     rows = every.rows(mask)
     found = (
         *(rows.log_determinant, rows.weigh(a, b), rows.apply(Y), every.covariance(Q)),
-        *(every.log_gap(every.louder(0.4)), every.scatter_trace(scatter, seen)),
+        *(every.levels(), every.mixing(), every.scatter_trace(scatter, seen)),
     )
     for c, one in enumerate(each):
         rows = one.rows(mask[c])
         expected = (
             *(rows.log_determinant, rows.weigh(a[c], b[c]), rows.apply(Y[c]), one.covariance(Q)),
-            *(one.log_gap(one.louder(0.4)), one.scatter_trace(scatter[c], seen[c])),
+            *(one.levels(), one.mixing(), one.scatter_trace(scatter[c], seen[c])),
         )
         for many, single in zip(found, expected, strict=True):
             twins.assert_close(many[c], single, 1e-12)

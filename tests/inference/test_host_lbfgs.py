@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pfedhgp.inference import host_lbfgs, lbfgs
+from pfedhgp.inference.lbfgs import Pairs
 from support import twins
 from support.objectives import logistic, quadratic, rosenbrock
 
@@ -153,6 +154,52 @@ def test_the_compiled_search_settles_with_it(name):
         )
 
 
+def test_both_searches_leave_off_at_a_share_of_their_gain():
+    objective, starts = PROBLEMS["logistic"]
+    long, _ = host(objective, starts, 150, settled=1e-5)
+    found, _ = host(objective, starts, 150, settled=1e-5, share=1e-2)
+    expected = compiled(objective, starts, 150, settled=1e-5, share=1e-2)
+    np.testing.assert_array_equal(found.evaluations, expected.evaluations)
+    assert found.evaluations.sum() < long.evaluations.sum()
+    gained, all_of_it = found.first_value - found.value, long.first_value - long.value
+    assert np.all(gained > 0.9 * all_of_it)
+
+
+@pytest.mark.parametrize("name", ["rosenbrock, 8", "quadratic", "logistic"])
+def test_both_searches_go_on_with_the_pairs_of_earlier_ones(name):
+    objective, starts = PROBLEMS[name]
+    before, _ = host(objective, starts, 9, pairs=Pairs.none(*starts.shape))
+    found, _ = host(objective, before.x, 6, pairs=before.pairs)
+
+    def one(x, pairs):
+        movable = np.ones(starts.shape[1])
+        return lbfgs.minimize(objective, x, evaluations=6, movable=movable, pairs=pairs)
+
+    expected = twins.compiled(jax.vmap(one))(before.x, before.pairs)
+    whole, _ = host(objective, starts, 14, pairs=Pairs.none(*starts.shape))
+    for field in ("x", "value", "S", "Y"):
+        size = np.abs(getattr(expected, field)).max()
+        np.testing.assert_allclose(
+            getattr(found, field), getattr(expected, field), rtol=1e-6, atol=1e-8 * size
+        )
+    # The first evaluation is that of the point where the last search ended, unless its step was refused.
+    same = (before.accepted == 9) & (whole.accepted == 14)
+    np.testing.assert_allclose(found.x[same], whole.x[same], rtol=1e-6, atol=1e-8)
+
+
+def test_a_search_that_knows_the_curvature_is_short():
+    objective, starts = PROBLEMS["quadratic"]
+    first, _ = host(objective, starts, 400, settled=1e-7, pairs=Pairs.none(*starts.shape))
+
+    def moved(x):
+        return objective(x - 0.1)
+
+    cold, _ = host(moved, first.x, 400, settled=1e-7)
+    warm, _ = host(moved, first.x, 400, settled=1e-7, pairs=first.pairs)
+    np.testing.assert_allclose(warm.value, cold.value, atol=1e-6)
+    assert warm.evaluations.sum() < 0.5 * cold.evaluations.sum()
+
+
 def test_a_compiled_search_at_its_optimum_ends_when_steps_run_dry():
     """|x| with a slope that says there is a way down."""
 
@@ -177,3 +224,21 @@ def test_a_search_at_its_optimum_ends_when_steps_run_dry():
     )
     np.testing.assert_array_equal(found.x, 0.0)
     assert found.evaluations.max() < 30
+
+
+def test_a_held_coordinate_stays_although_an_earlier_search_moved_it():
+    """Curvature of an earlier search is not taken along directions that are held now."""
+    rng = np.random.default_rng(3)
+    half = rng.normal(size=(4, 4))
+    A = half @ half.T + np.eye(4)
+
+    def loss(x, which):
+        return 0.5 * np.einsum("ci,ij,cj->c", x, A, x), x @ A
+
+    start = rng.normal(size=(2, 4))
+    free = host_lbfgs.minimize(loss, start, evaluations=6, movable=np.ones(4))
+    held = np.array([0.0, 1.0, 1.0, 1.0])
+    found = host_lbfgs.minimize(loss, start, evaluations=30, movable=held, pairs=free.pairs)
+    np.testing.assert_array_equal(found.x[:, 0], start[:, 0])
+    best = -np.linalg.solve(A[1:, 1:], A[1:, :1] @ start[:, :1].T).T
+    np.testing.assert_allclose(found.x[:, 1:], best, atol=1e-5)

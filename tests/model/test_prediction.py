@@ -18,8 +18,9 @@ from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import InputError, NumericsError
 from pfedhgp.model import at_inputs
 from pfedhgp.model import predictor as predictor_module
-from pfedhgp.model.prediction import Prediction, outside, predict
+from pfedhgp.model.prediction import Prediction, far_outside, predict
 from pfedhgp.model.predictor import Predictor, psd_factor
+from support.compiled import times_compiled
 from support.posteriors import Case, make
 
 CASES = {
@@ -316,18 +317,18 @@ def test_a_failing_factorisation_is_named():
 
 
 def test_nothing_recompiles_for_another_number_of_rows(monkeypatch):
-    """On a device that compiles: on a CPU predictions run in NumPy (test_host_prediction.py)."""
+    """On a device that compiles: on a CPU predictions run in NumPy (test_predictor_on_host.py)."""
     for module in (batching, at_inputs):
         monkeypatch.setattr(module, "on_host", lambda: False)
     monkeypatch.setattr(batching, "SMALL", 0)
     model = make(seed=1, inducing=(4, 7)).model
     predict(model, "client 0", points(1, n=20))
-    before = predictor_module.moments.compilations()
+    before = times_compiled(predictor_module.moments)
     assert before > 0
     for n in (17, 18, 31, 32):
         for client in model.clients:
             predict(model, client, points(1, n=n))
-    assert predictor_module.moments.compilations() == before
+    assert times_compiled(predictor_module.moments) == before
 
 
 def test_float64_whatever_the_host_program_says():
@@ -377,12 +378,9 @@ def test_reads_well():
     assert repr(p.layers["local"]) == "Layer('local', shape=(6, 2))"
 
 
-def test_outside_counts_tenths_of_the_extent():
+def test_far_outside_is_a_tenth_of_the_extent_beyond_it():
     X = np.array([[0.5, 0.5], [-0.09, 1.09], [-0.11, 0.5], [0.5, 1.2], [1.0, 0.0]])
-    np.testing.assert_array_equal(outside(X), [False, False, True, True, False])
-    np.testing.assert_array_equal(outside(X, margin=0.2), [False] * 5)
-    raw = np.array([[25.0], [35.0]])
-    np.testing.assert_array_equal(outside(raw, [10.0], [30.0]), [False, True])
+    np.testing.assert_array_equal(far_outside(X), [False, False, True, True, False])
 
 
 def test_psd_factor_of_a_singular_matrix():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import numpy as np
@@ -11,7 +11,8 @@ from pfedhgp.gp import kernels
 from pfedhgp.gp.noise import DiagonalNoise, FullNoise
 from pfedhgp.inference.structured.bound import GlobalEvidence
 from pfedhgp.inference.structured.client_step import Broadcast, StepOptions
-from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, Structure
+from pfedhgp.inference.structured.traits import Expected, traits_of
+from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, Structure, to_free
 
 JITTER = 1e-8
 
@@ -24,7 +25,7 @@ class Batch:
     broadcast: Broadcast
     others: GlobalEvidence
     blocks: ClientBlock
-    anchors: ClientBlock
+    expected: Expected
     rows: Rows
     jitter: np.ndarray
     floor: np.ndarray
@@ -75,6 +76,9 @@ def batch(
     shared = GlobalBlock(kernel(rng, (R,), inputs), Z, rng.normal(size=(Q, R)), np.asarray(0.4))
     if structure.tied:
         shared = GlobalBlock(shared.kernels, Z, np.full((1, R), 1.3), np.asarray(0.4))
+    if structure.client_loadings:
+        half = rng.normal(size=(Q * R, Q * R))
+        shared = replace(shared, loadings_covariance=half @ half.T + np.eye(Q * R))
 
     def blocks() -> ClientBlock:
         active = np.ones((c, local_size))
@@ -91,6 +95,7 @@ def batch(
             rng.normal(size=(c, Q, R)) * 0.5,
             rng.normal(size=(c, Q, local)) * 0.7,
             form,
+            rng.normal(size=(c, Q, R)) if structure.client_loadings else None,
         )
 
     mask = np.ones((c, rows, Q))
@@ -119,11 +124,18 @@ def batch(
         broadcast,
         others,
         blocks(),
-        blocks(),
+        expected_of(structure, blocks(), np.random.default_rng([seed, 1])),
         Rows(X, Y, mask, scatter, None, seen),
         np.array([1e-8, 1e-6, 1e-8, 1e-8])[:c],
         np.full((c, inputs), 0.3),
     )
+
+
+def expected_of(structure: Structure, blocks: ClientBlock, rng: np.random.Generator) -> Expected:
+    """A prior around the traits of other blocks."""
+    free = to_free(blocks)
+    mean = traits_of(structure, free.kernels, free.loadings, free.noise)
+    return Expected(mean, rng.uniform(0.2, 2.0, mean.shape))
 
 
 def on_jax(tree):

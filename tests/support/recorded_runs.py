@@ -7,7 +7,7 @@ import numpy as np
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.tables import whole_cycles_of
 from pfedhgp.federation import inprocess
-from pfedhgp.federation.clients import group_clients
+from pfedhgp.federation.grouping import group_clients
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
@@ -41,17 +41,19 @@ def cycles(count: int, *, outputs: int = 1, missing: bool = False) -> list[Clien
     return made
 
 
-def plan(inference, *, outputs: int = 1, kernel: Kernel | None = None, **kwargs) -> Plan:
-    spec = build_spec(
-        inputs=1,
-        outputs=outputs,
-        kernel=RBF() if kernel is None else kernel,
-        local_kernel=RBF(),
-        layers=("global", "deviation", "local"),
-        latents=None,
-        local_latents=None,
-        noise="auto",
-    )
+def plan(
+    inference, *, outputs: int = 1, kernel: Kernel | None = None, spec: dict | None = None, **kwargs
+) -> Plan:
+    """`spec` changes what the model is."""
+    usual = {
+        "kernel": RBF() if kernel is None else kernel,
+        "local_kernel": RBF(),
+        "layers": ("global", "deviation", "local"),
+        "latents": None,
+        "local_latents": None,
+        "noise": "auto",
+    }
+    spec = build_spec(inputs=1, outputs=outputs, **(usual | (spec or {})))
     return Plan(spec, inference, **{"inducing": 8, "local_inducing": 6, **kwargs})
 
 

@@ -33,3 +33,52 @@ def terms_along(y, mean, cov) -> np.ndarray:
 def dense(one: ClassGaussian) -> np.ndarray:
     """Σ of a class, (nQ, nQ)."""
     return one.half @ one.half.T + np.kron(np.eye(len(one.mean)), one.noise)
+
+
+# ------------------------------------------------------------------------------- class, run, cycle
+
+
+def run_layers(F, labels, runs):
+    """(f, S, W, share of W in a new cycle) by loops over classes and runs, from the cycles themselves."""
+    f, scatter_b, scatter_w, nu_b, nu_w, inverse, B = [], 0.0, 0.0, 0, 0, 0.0, 0
+    for k in sorted(set(labels.tolist())):
+        means = []
+        for run in sorted({r for r, own in zip(runs, labels, strict=True) if own == k}):
+            mine = np.stack(
+                [y for y, r, own in zip(F, runs, labels, strict=True) if r == run and own == k]
+            )
+            means.append(mine.mean(axis=0))
+            scatter_w = scatter_w + sum(np.outer(y - means[-1], y - means[-1]) for y in mine)
+            nu_w += len(mine) - 1
+            inverse += 1.0 / len(mine)
+        f.append(np.mean(means, axis=0))
+        scatter_b = scatter_b + sum(np.outer(m - f[-1], m - f[-1]) for m in means)
+        nu_b, B = nu_b + len(means) - 1, B + len(means)
+    return np.stack(f), scatter_b / nu_b, scatter_w / max(nu_w, 1), 1.0 - inverse / B
+
+
+def restricted_likelihood(F, labels, runs, Psi_b, Psi_e) -> float:
+    """log p of all contrasts that do not know the class means, with the covariance of all cycles at once."""
+    C, D = F.shape
+    same = (np.asarray(runs)[:, None] == np.asarray(runs)) & (labels[:, None] == labels)
+    V = np.kron(same, Psi_b) + np.kron(np.eye(C), Psi_e)
+    X = np.kron((labels[:, None] == np.unique(labels)).astype(float), np.eye(D))
+    null = np.linalg.svd(X, full_matrices=True)[0][:, X.shape[1] :]
+    inner = null.T @ V @ null
+    z = null.T @ F.reshape(-1)
+    value = z @ np.linalg.solve(inner, z) + np.linalg.slogdet(inner)[1]
+    return float(-0.5 * (value + len(z) * np.log(2 * np.pi)))
+
+
+def robust_distance(y, mean, sigma, slices) -> float:
+    """dᵀΣ⁻¹d with the channel that gains most at a scale of its own, channel by channel."""
+    d = y - mean
+    whole = float(d @ np.linalg.solve(sigma, d))
+    best = whole
+    for part in slices:
+        rest = np.setdiff1d(np.arange(len(d)), np.arange(part.start, part.stop))
+        others = float(d[rest] @ np.linalg.solve(sigma[np.ix_(rest, rest)], d[rest]))
+        n, u = part.stop - part.start, whole - others
+        if u > n:
+            best = min(best, others + n * (1.0 + np.log(u / n)))
+    return best

@@ -11,7 +11,8 @@ import numpy as np
 from pfedhgp.base.numerics import numerics
 from pfedhgp.federation import inprocess
 from pfedhgp.federation.agreement import Agreement
-from pfedhgp.federation.clients import ClientGroup, group_clients
+from pfedhgp.federation.clients import ClientGroup
+from pfedhgp.federation.grouping import group_clients
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
 from pfedhgp.model import files

@@ -92,11 +92,6 @@ class Batchable:
             compiler_options=dict(self.options),
         )
 
-    def compilations(self) -> int:
-        """How often the function was compiled outside `run_batched`."""
-        other = self.__dict__.get("small", self.alone)
-        return sum(int(each._cache_size()) for each in {self.alone, other})
-
     def _mapped(self, fixed: tuple, layout: tuple, common: list, mapped: list) -> Any:
         """The function over the leading axis of `mapped`; `common` leaves are the same for all."""
         treedef, is_common = layout

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 LAYERS = ("global", "deviation", "local")
-NOISES = ("scalar", "output", "full")
+NOISES = ("scalar", "output", "full", "level")
 LOCALS = ("inducing", "state-space")
 FORMS = ("white", "stationary", "free")
 """Forms of the cycle layer."""
 SHARED_WHITE = "white-shared"
 """White noise that is estimated from all clients' cycles before training, as another form would be."""
 SHARINGS = ("shared", "client", "mixed")
-INFERENCES = ("structured", "mean-field")
+INFERENCES = ("structured", "mean-field", "markov")
 DEVICES = ("cpu", "gpu")
+AUTO = "auto"
 KERNELS = ("rbf", "matern12", "matern32", "matern52", "periodic", "rational_quadratic")

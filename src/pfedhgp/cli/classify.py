@@ -159,13 +159,18 @@ def _store_for_report(
         model=str(spec["sha256"]),
         explain=explain,
         scores=scored,
-        layer=spec["settings"].get("diagnosis"),
+        layer=_older_layer(spec["settings"].get("diagnosis")),
     )
     try:
         classified.write(run, content)
     except OSError as error:
         text = f"the report will not show these cycles: cannot write to {run} ({error.strerror})"
         warn(text)
+
+
+def _older_layer(trained: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The cycle layer that an older version chose for a diagnosis."""
+    return trained if trained and "form" in trained else None
 
 
 def _explainer(model: FederatedGP, batches: Sequence[Batch]) -> Explain:
@@ -182,13 +187,14 @@ def _explainer(model: FederatedGP, batches: Sequence[Batch]) -> Explain:
 
 
 def _evidence(model: FederatedGP, batches: Sequence[Batch], *, novelty: bool) -> Evidence:
-    from pfedhgp.diagnosis.evidence import concatenated, evidence
+    from pfedhgp.diagnosis.evidence import concatenated
+    from pfedhgp.diagnosis.of_model import evidence_of
     from pfedhgp.estimator.inputs import cycles_on
 
     parts = []
     for batch in batches:
         X, Y = cycles_on(model.model_, batch.cycles, batch.grid, batch.channels, names=batch.names)
-        parts.append(evidence(model.model_, X, Y, novelty=novelty))
+        parts.append(evidence_of(model.model_, X, Y, novelty=novelty))
     return concatenated(parts)
 
 
@@ -248,13 +254,19 @@ def table_of(found: Diagnosis, names: Sequence[str]) -> pl.DataFrame:
 
 
 def _reasons(found: Diagnosis, names: Sequence[str], explain: Explain) -> pl.DataFrame:
-    """For each cycle the best class against the second best, in nats, by channel and stretch."""
+    """For each cycle the best class against the second best, in nats, by channel and stretch.
+
+    With the channel that runs wild, if one does.
+    """
     import numpy as np
     import polars as pl
 
     rows = []
     for place, order in enumerate(np.argsort(-found.log_density, axis=1)):
         one, two = (found.classes[k] for k in order[:2])
-        for each in explain(place, one, two).stretches():
-            rows.append({"cycle": names[place], "class": one, "against": two, **each})
-    return pl.DataFrame(rows)
+        reason = explain(place, one, two)
+        wild = next(iter(reason.wild), None)
+        for each in reason.stretches():
+            about = {"cycle": names[place], "class": one, "against": two, **each}
+            rows.append({**about, "runs wild": wild})
+    return pl.DataFrame(rows, schema_overrides={"runs wild": pl.String}, infer_schema_length=None)

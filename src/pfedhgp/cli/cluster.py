@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pfedhgp.zones.result import KeptZones, Zones
 
 FOLDER, LOG = "zones", "messages.jsonl"
+OF_FIT = {"client_loadings": "--client-loadings"}
 MUCH = 0.7
 """R² above which `lines` warns."""
 
@@ -38,8 +39,15 @@ def cluster(
     method: Annotated[
         str | None,
         typer.Option(
-            help="agglomerative (Ward), average or spectral. Default: agglomerative, or spectral with "
-            "--distance operator."
+            help="agglomerative (Ward), average or spectral. Default: average by loadings, agglomerative by "
+            "sketches, spectral with --distance operator."
+        ),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="loadings (how clients mix the shared functions) or sketch (of their own functions). "
+            "Default: loadings if the model was fitted with --client-loadings."
         ),
     ] = None,
     distance: Annotated[
@@ -76,8 +84,9 @@ def cluster(
 ) -> None:
     """Find groups of clients that behave alike, without pooling rows.
 
-    Each client sends a random sketch of its own fitted function. The result says how well that sketch
-    reproduces the client's rows (with --data) or its fitted function.
+    Each client sends its loadings on the shared functions, if it has its own, or else a random sketch of its
+    own fitted function. The result says how well what was sent reproduces the client's rows (with --data) or
+    its fitted function.
 
     Without --out the groups are also added to RUN/report.html, if there is one.
     """
@@ -106,11 +115,13 @@ def cluster(
         rows = None if given is None else fitted_rows(given, columns, model.model_)
         say("comparing the clients' functions", quiet=quiet)
         sent = read_log(run / FOLDER / LOG)
-        with naming({"groups", "method", "distance", "choose", "size", "seed", "data"}):
+        arguments = {"groups", "method", "by", "distance", "choose", "size", "seed", "data"}
+        with naming({**{name: f"--{name}" for name in arguments}, **OF_FIT}):
             how = ClusterSettings(
                 groups=groups,
                 method=method,
                 distance=distance,
+                by=by,
                 choose=choose,
                 size=size,
                 seed=seed,
@@ -137,30 +148,29 @@ def cluster(
 
 def lines(zones: Zones) -> list[str]:
     """The result as text for the terminal."""
+    from pfedhgp.zones.result import DRAWN
+
     said = [f"group {i + 1}: {', '.join(names)}" for i, names in enumerate(zones.members())]
     if zones.r2:
-        values = list(zones.r2.values())
-        more = zones.numbers - zones.size - 2
-        count = "1 number" if more == 1 else f"{more} numbers"
-        near = f", {count} about where clients with few rows have theirs" if more > 0 else ""
-        said.append(
-            f"each client sent a sketch of {zones.size} numbers{near}, its variance and its coverage; an "
-            "attacker who knows everything except the targets can reconstruct a client's "
-            f"{zones.r2_of} from {'this and earlier sketches' if zones.earlier else 'that'} with R² "
-            f"{sum(values) / len(values):.2f} on average, {max(values):.2f} at most"
-        )
-        if max(values) > MUCH:
-            said.append(
-                "that is a lot: a smaller sketch (--size) reveals less, down to what the global layer says"
-            )
+        said += _revealed(zones)
     if zones.scores:
         said.append(f"the number of groups, {zones.groups}, was chosen from the distances")
-    if zones.stability:
+    if DRAWN in zones.stability:
+        said.append(
+            "stability: draws from the loadings' posteriors agree with these groups by "
+            f"{zones.stability[DRAWN]:.2f} (ARI)"
+        )
+    elif zones.stability:
         said.append(
             f"stability: halves of the sketches agree with these groups by {zones.stability['halves']:.2f} "
             f"(ARI), bootstraps by {zones.stability['bootstraps']:.2f}"
         )
-    if zones.sparse:
+    if zones.sparse and zones.distance == "loadings":
+        said.append(
+            "clients with few rows, each compared with what its rows would show of a group: "
+            + ", ".join(zones.sparse)
+        )
+    elif zones.sparse:
         few = ", ".join(zones.sparse)
         said.append(
             f"clients with few rows, compared only near them; all clients know where: {few}"
@@ -168,6 +178,34 @@ def lines(zones: Zones) -> list[str]:
     if zones.distance == "operator":
         said.append(
             "operators depend only on input times and kernels, not on what a client's function looks like"
+        )
+    return said
+
+
+def _revealed(zones: Zones) -> list[str]:
+    """What clients sent, and how much it reveals."""
+    values = list(zones.r2.values())
+    both = f"R² {sum(values) / len(values):.2f} on average, {max(values):.2f} at most"
+    if zones.distance == "loadings":
+        alone = list(zones.r2_shared.values())
+        earlier = " and earlier sketches" if zones.earlier else ""
+        return [
+            f"each client sent {'its loading' if zones.size == 1 else f'its {zones.size} loadings'} and how "
+            "sure they are; an attacker who knows everything except the outputs can reconstruct a client's "
+            f"{zones.r2_of} from them{earlier} with {both} (without them, from the global layer alone: "
+            f"{sum(alone) / max(len(alone), 1):.2f} and {max(alone, default=0.0):.2f})"
+        ]
+    more = zones.numbers - zones.size - 2
+    count = "1 number" if more == 1 else f"{more} numbers"
+    near = f", {count} about where clients with few rows have theirs" if more > 0 else ""
+    said = [
+        f"each client sent a sketch of {zones.size} numbers{near}, its variance and its coverage; an "
+        "attacker who knows everything except the outputs can reconstruct a client's "
+        f"{zones.r2_of} from {'this and earlier sketches' if zones.earlier else 'that'} with {both}"
+    ]
+    if max(values) > MUCH:
+        said.append(
+            "that is a lot: a smaller sketch (--size) reveals less, down to what the global layer says"
         )
     return said
 

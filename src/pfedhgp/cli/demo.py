@@ -9,7 +9,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,7 +38,6 @@ FRACTION = 0.2
 DEFAULT = Path("pfedhgp-demo")
 MODEL, REPORT, TABLE = "RUN", "report.html", "stations.csv"
 """The files in a demo's folder."""
-BLOCK_DAYS = 4.0
 GRID, SKETCH = 200, 24
 """Grid points on which stations are compared, about one per reading, and numbers that each sends."""
 NEXT = (
@@ -50,11 +49,16 @@ NEXT = (
 
 @dataclass(frozen=True)
 class Size:
-    """The size of the demo: rounds, and inducing inputs of the shared and the local layers."""
+    """The size of the demo: rounds, inducing inputs, days of a held-out stretch, and the town."""
 
     rounds: int = 8
     inducing: int = 48
     local_inducing: int = 32
+    block_days: float = 4.0
+    town: town.Town = field(default_factory=town.Town)
+
+
+SIZE = Size()
 
 
 def demo(
@@ -68,25 +72,23 @@ def demo(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the made-up town.")] = 0,
     as_json: AsJson = False,
     quiet: Quiet = False,
-    tiny: Annotated[bool, typer.Option("--tiny", hidden=True)] = False,
 ) -> None:
     """Fit twelve made-up air-quality stations, compare with simple baselines, find zones, write a report.
 
-    Takes one to two minutes, most of it compilation.
+    Takes about 20 seconds on two cores.
 
     The folder gets report.html, stations.csv (the readings) and RUN (the model, without readings).
     """
     started = time.monotonic()
     check_folder(out, overwrite=overwrite)
-    compile_fast()
     use_compilation_cache()  # before JAX is imported, or XLA talks
     from pfedhgp import report
     from pfedhgp.cli.cluster import FOLDER, write
 
-    size = Size(rounds=2, inducing=12, local_inducing=6) if tiny else Size()
-    rows = made_up(seed=seed, tiny=tiny)
-    block_days = 1.0 if tiny else BLOCK_DAYS
-    split = town.hold_out_blocks(rows, fraction=FRACTION, seed=seed, block_days=block_days)
+    size = SIZE
+    rows = town.simulate(seed=seed, town=size.town)
+    blocks: Any = {"fraction": FRACTION, "seed": seed, "block_days": size.block_days}
+    split = town.hold_out_blocks(rows, **blocks)
     say(about(rows, split), quiet=quiet)
     with warnings_as_lines(), writing_to(out):
         fitted, scores, seconds = {}, {}, {}
@@ -100,13 +102,13 @@ def demo(
             scores[name] = scores_of(fitted[name], test, [OUTPUT])
         model = fitted[FEDERATED]
         metrics = {
-            "holdout": dict(kind="blocks", fraction=FRACTION, seed=seed, block_days=block_days),
+            "holdout": {"kind": "blocks", **blocks},
             "data": ledger_of(rows, split),
             **scores[FEDERATED],
             "baselines": {name: scores[name]["overall"] for name in (ALONE, POOLED)},
             "seconds": seconds[FEDERATED],
         }
-        keep(model, metrics, seed=seed, tiny=tiny)
+        keep(model, metrics, seed=seed)
         say("finding zones", quiet=quiet)
         raise_pending_signal()
         zones = zones_of(model, split)
@@ -145,21 +147,6 @@ def program() -> str:
     return shlex.quote(sys.argv[0]) if by_path else f"{shlex.quote(sys.executable)} -m pfedhgp"
 
 
-def compile_fast() -> None:
-    """Compiles quickly rather than well, because each piece of code runs only a few times here.
-
-    JAX reads this when it is imported; a program that has already imported it keeps its settings.
-    """
-    if "jax" not in sys.modules:
-        os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-
-
-def made_up(*, seed: int, tiny: bool) -> list[ClientRows]:
-    """The town's rows."""
-    small = town.Town(days=8, stations=3, newcomer_days=4.0, outage_days=1.0)
-    return town.simulate(seed=seed, town=small if tiny else None)
-
-
 def table_of(rows: Sequence[ClientRows]) -> bytes:
     return town.as_csv(rows, client=CLIENT, time=INPUT, output=OUTPUT)
 
@@ -184,7 +171,7 @@ def check_folder(out: Path, *, overwrite: bool) -> None:
         raise InputError(f"{out} is a file: choose a folder with --out")
     there = {p.name for p in out.iterdir()} if out.is_dir() else set()
     there = {name for name in there if not name.startswith(".pfedhgp-")}
-    if not out.is_dir():  # nothing is written for minutes: check now that it can be
+    if not out.is_dir():  # nothing is written for a while: check now that it can be
         try:
             out.mkdir()
             out.rmdir()
@@ -199,7 +186,7 @@ def check_folder(out: Path, *, overwrite: bool) -> None:
         return
     try:
         kept = RunFolder.open(out / MODEL).spec["settings"]["demo"]
-        before = table_of(made_up(seed=int(kept["seed"]), tiny=bool(kept["tiny"])))
+        before = table_of(town.simulate(seed=int(kept["seed"]), town=SIZE.town))
     except (InputError, KeyError, TypeError, ValueError):
         raise InputError(
             f"{out} exists and is not a complete demo: choose another folder with --out, or give --overwrite"
@@ -253,7 +240,7 @@ def train(
         return model.fit(data, inputs=[INPUT], outputs=[OUTPUT])
 
 
-def keep(model: FederatedGP, metrics: Mapping[str, Any], *, seed: int, tiny: bool) -> None:
+def keep(model: FederatedGP, metrics: Mapping[str, Any], *, seed: int) -> None:
     """Adds scores, columns and the mark of a demo to the model, for `save`."""
     columns = {
         "client": CLIENT,
@@ -261,7 +248,7 @@ def keep(model: FederatedGP, metrics: Mapping[str, Any], *, seed: int, tiny: boo
         "outputs": [OUTPUT],
         "cycle": None,
     }
-    settings = {**model.model_.settings, "columns": columns, "demo": {"seed": seed, "tiny": tiny}}
+    settings = {**model.model_.settings, "columns": columns, "demo": {"seed": seed}}
     model.model_ = replace(model.model_, settings=settings, metrics=metrics)
 
 

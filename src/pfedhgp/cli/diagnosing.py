@@ -26,7 +26,7 @@ def check(config: Config) -> None:
         raise InputError("--diagnose needs --cycle: the column that numbers the cycles")
     if config.cycles != Config.cycles or config.cycle_sharing != Config.cycle_sharing:
         raise InputError(
-            "--diagnose chooses the cycle layer: leave --cycles and --cycle-sharing out"
+            "--diagnose has layers of runs and cycles of its own: leave --cycles and --cycle-sharing out"
         )
 
 
@@ -43,24 +43,21 @@ def hint(config: Config, *, clients: int, federated: bool) -> str | None:
 
 def train(config: Config, data: Ingested, make: Callable[..., FederatedGP]) -> FederatedGP:
     """The model of `train_diagnosis`, whose clients are the classes; `make` gives each model to fit."""
-    from pfedhgp.estimator.diagnosis_training import default_basis, train_diagnosis
+    from pfedhgp.estimator.diagnosis_training import train_diagnosis
 
     grid = np.unique(np.concatenate([client.X for client in data.training]), axis=0)
     classes, blocks = {}, {}
     for client in data.training:
         cycles, owners = cycles_of(client, grid, data.blocks)
         classes[client.name], blocks[client.name] = (grid, cycles), owners
-    basis: Any = config.cycle_basis
-    if basis == "auto":
-        basis = default_basis(len(grid), len(data.columns.outputs))
     given: dict[str, Any] = {} if data.domain is None else {"domain": data.domain}
     return train_diagnosis(
         classes,
-        blocks=None if data.blocks is None else blocks,
+        block=None if data.blocks is None else blocks,
         inputs=list(data.columns.input_names),
         outputs=list(data.columns.outputs),
         false_alarms=config.false_alarms,
-        cycle_basis=basis,
+        cycle_basis=config.cycle_basis,
         seed=config.seed,
         make=make,
         **given,
@@ -71,6 +68,8 @@ def cycles_of(
     client: Observations, grid: np.ndarray, blocks: np.ndarray | None
 ) -> tuple[np.ndarray, list[str]]:
     """A client's rows as cycles (C, Q, n) on the grid of all, missing where it has no row; their blocks."""
+    from pfedhgp.estimator.classes import runs_of_cycles
+
     assert client.cycle is not None
     assert client.order is not None
     # Cycles are in the order of their rows: stretches are of time.
@@ -83,9 +82,4 @@ def cycles_of(
         raise InputError(f"client {client.name!r}: cycle {name!r} has no value")
     if blocks is None:
         return found, []
-    own = blocks[client.order]
-    for c in range(len(found)):
-        if len(set(own[which == c])) > 1:
-            name = str(client.cycle[first[c]])
-            raise InputError(f"client {client.name!r}: cycle {name!r} is in two blocks")
-    return found, [str(own[row]) for row in first]
+    return found, runs_of_cycles(client.name, client.cycle, blocks[client.order], "client")

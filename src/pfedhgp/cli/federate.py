@@ -146,7 +146,8 @@ def _write_rows(path: Path, client: Observations, data: Ingested) -> None:
 def _assembled(job: FitJob, run: Path, members: list[Any]) -> FederatedGP:
     """What the sites and the server found, as one model: for a trial, everything is on one machine."""
     from pfedhgp.base.checks import short
-    from pfedhgp.cli.fit_from_files import estimator, words_of
+    from pfedhgp.cli.fit_from_files import settings_of, words_of
+    from pfedhgp.estimator import FederatedGP
     from pfedhgp.federation.flower.site import MODEL
     from pfedhgp.model import files
 
@@ -163,7 +164,7 @@ def _assembled(job: FitJob, run: Path, members: list[Any]) -> FederatedGP:
         jitter |= dict(own.client_jitter)
         layers |= dict(own.client_layers)
     settings = {**found.settings, **words_of(job)}
-    model = estimator(job)
+    model = FederatedGP(**vars(settings_of(job)))
     model.model_ = replace(
         found, clients=clients, client_jitter=jitter, client_layers=layers, settings=settings
     )

@@ -23,6 +23,7 @@ from pfedhgp.settings.setting import Setting
 
 if TYPE_CHECKING:
     from pfedhgp.cli.fit_from_files import Train
+    from pfedhgp.cli.stopped_run import RunRecord
 
 RUN = "Run"
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -105,7 +106,9 @@ def run_command(options: dict[str, Any], train: Train | None = None) -> None:
     from pfedhgp.cli.fit_summary import print_summary
 
     quiet, target = options["quiet"], options["write_config"]
-    config = config_of(options)
+    given = given_settings(options)
+    stopped = _stopped(given) if options["resume"] else None
+    config = Config(**{**({} if stopped is None else vars(stopped.config)), **given})
     if target is not None:
         write_settings(target, config, overwrite=options["overwrite"])
         say(f"settings written to {target}", quiet=quiet)
@@ -115,7 +118,7 @@ def run_command(options: dict[str, Any], train: Train | None = None) -> None:
             config,
             train=train,
             overwrite=options["overwrite"],
-            resume=options["resume"],
+            stopped=stopped,
             quiet=quiet,
         )
     if options["as_json"]:
@@ -124,21 +127,22 @@ def run_command(options: dict[str, Any], train: Train | None = None) -> None:
         print_summary(summary)
 
 
-def config_of(options: dict[str, Any]) -> Config:
-    """All settings: those of a stopped run, over them those of --config, over both those of the options."""
-    from pfedhgp.cli.stopped_run import StoppedRun
-
-    given, file = configs.option_values(options), options["config"]
+def given_settings(options: dict[str, Any]) -> dict[str, Any]:
+    """The settings that were given, checked: those of --config, and over them those of the options."""
     found: dict[str, Any] = {}
-    if file is not None:
+    if (file := options["config"]) is not None:
         found = configs.values(configs.read_config(file), file=file)
         found = configs.anchored(found, file.resolve().parent)
-    if options["resume"]:
-        where = given.get("out") or found.get("out")
-        if where is None:
-            raise InputError("--resume needs --out: the folder of the run that stopped")
-        found = {**vars(StoppedRun.of(Path(where)).read().config), **found}
-    return Config(**{**found, **given})
+    return {**found, **configs.option_values(options)}
+
+
+def _stopped(given: dict[str, Any]) -> RunRecord:
+    """What the run that --resume continues was asked for."""
+    from pfedhgp.cli.stopped_run import StoppedRun
+
+    if given.get("out") is None:
+        raise InputError("--resume needs --out: the folder of the run that stopped")
+    return StoppedRun.of(Path(given["out"])).read()
 
 
 def write_settings(path: Path, config: Config, *, overwrite: bool) -> None:

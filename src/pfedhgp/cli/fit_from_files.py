@@ -21,7 +21,8 @@ from pfedhgp.cli.targets import check_parent, writing_to
 from pfedhgp.cli.terminal import say
 from pfedhgp.data.holdout import Holdout
 from pfedhgp.data.ingest import Ingested, ingest
-from pfedhgp.data.readers import client_rows, read_tables, settle_columns
+from pfedhgp.data.readers import client_rows, find_columns, read_tables
+from pfedhgp.data.tables import GivenData
 from pfedhgp.data.text_tables import delimiter_of
 from pfedhgp.errors import ExtrapolationWarning, InputError
 from pfedhgp.model.run_folder import check_target
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pfedhgp.base.progress import Progress
     from pfedhgp.data.table import Table
     from pfedhgp.estimator import FederatedGP
+    from pfedhgp.settings.table import ModelSettings
 
 
 @dataclass(frozen=True)
@@ -54,54 +56,53 @@ def fit_from_files(
     config: Config,
     *,
     overwrite: bool = False,
-    resume: bool = False,
+    stopped: RunRecord | None = None,
     quiet: bool = False,
     train: Train | None = None,
 ) -> dict[str, Any]:
     """Reads, fits, scores and writes RUN; returns the summary that --json prints.
 
-    `train` fits the model; by default in this process.
+    `stopped` is what the run that goes on was asked for. `train` fits the model; by default in this process.
     """
     began, federated = time.monotonic(), train is not None
     with naming_options():
         kernels = check_settings(config, federated=federated)
-        run = Path(config.out or "")
+        run, resume = Path(config.out or ""), stopped is not None
         _check_run(run, overwrite=overwrite, resume=resume)
-        stopped = StoppedRun.of(run)
-        before = stopped.read() if resume else None
-        if before is not None:
-            before.check_settings(config)
+        if stopped is not None:
+            stopped.check_settings(config)
         tables = _tables(config)
         record = RunRecord(config, {str(table.path.resolve()): table.sha256 for table in tables})
-        if before is not None:
-            before.check_files(record.files)
+        if stopped is not None:
+            stopped.check_files(record.files)
         data = _ingested(config, tables)
         kernels.check(data.columns)
     if config.diagnose and len(data.training) < 2:
         raise InputError("--diagnose tells clients apart: it needs two at least, and there is one")
     use_compilation_cache()
     _check_device(config.device)
+    kept = StoppedRun.of(run)
     if not resume:
         with writing_to(run):
-            stopped.write(record)
+            kept.write(record)
     say(about(data, len(tables)), quiet=quiet)
     more = diagnosing.hint(config, clients=len(data.training), federated=federated)
     if more is not None:
         say(more, quiet=quiet)
-    job = FitJob(config, kernels, data, stopped.folder, resume, quiet)
+    job = FitJob(config, kernels, data, kept.folder, resume, quiet)
     try:
         model, report = _fitted_and_written(job, run, train or train_here, began)
     except (KeyboardInterrupt, Terminated):
-        if not stopped.folder.exists():  # the model has taken its place
+        if not kept.folder.exists():  # the model has taken its place
             say(
                 f"pfedhgp: stopped; {run} holds the model: `pfedhgp report {run}` writes its report"
             )
-        elif stopped.there:
+        elif kept.there:
             command = "federate" if federated else "fit"
             say(f"pfedhgp: stopped; `pfedhgp {command} --resume --out {run}` goes on from here")
         raise
     finally:
-        stopped.tidy()
+        kept.tidy()
     return summary_of(model, run, data, report, time.monotonic() - began)
 
 
@@ -165,7 +166,7 @@ def _tables(config: Config) -> list[Table]:
 
 
 def _ingested(config: Config, tables: Sequence[Table]) -> Ingested:
-    columns = settle_columns(
+    columns = find_columns(
         tables,
         client=config.client,
         inputs=config.inputs,
@@ -193,30 +194,32 @@ def _check_device(device: str) -> None:
 # ----------------------------------------------------------------------------------------- the fit
 
 
-def estimator(job: FitJob, *, callbacks: Sequence[Any] = ()) -> FederatedGP:
-    """The estimator that the settings ask for."""
-    from pfedhgp.estimator import FederatedGP
-
+def settings_of(job: FitJob, *, callbacks: Sequence[Any] = ()) -> ModelSettings:
+    """The settings of the model on the columns that were found. Options were checked when they were read."""
     columns, domain = job.data.columns, job.data.domain
-    settings = model_settings(job.config, columns, kernels=job.kernels, domain=domain)
-    return FederatedGP(**{**vars(settings), "callbacks": callbacks})
+    found = model_settings(job.config, columns, kernels=job.kernels, domain=domain)
+    return replace(found, callbacks=callbacks)
 
 
 def train_here(job: FitJob, show: Progress) -> FederatedGP:
     """Fits in this process."""
+    from pfedhgp.estimator.federated_gp import FederatedGP, fit_checked
+
     config, data = job.config, job.data
     if config.diagnose:
-        _tell(show, "choosing the cycle layer, then trainings with cycles held out in turn")
+        _tell(show, "judging covariances of cycles by held-out runs")
+        common = vars(settings_of(job, callbacks=[SignalCallback()]))
 
         def make(**settings: Any) -> FederatedGP:
-            return estimator(job, callbacks=[SignalCallback()]).set_params(**settings)
+            return FederatedGP(**{**common, **settings})
 
         fitted = diagnosing.train(config, data, make)
     else:
-        fitted = estimator(job, callbacks=[show, SignalCallback()]).fit(
-            client_rows(data.training, data.columns, whole_cycles=config.cycles != "white"),
-            inputs=data.columns.input_names,
-            outputs=data.columns.outputs,
+        columns = data.columns
+        rows = client_rows(data.training, columns, whole_cycles=config.cycles != "white")
+        fitted = fit_checked(
+            settings_of(job, callbacks=[show, SignalCallback()]),
+            GivenData(rows, columns.input_names, columns.outputs),
             checkpoint=job.checkpoint,
             resume=job.resume,
         )

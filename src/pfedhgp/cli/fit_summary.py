@@ -62,6 +62,7 @@ def summary_of(
     model: FederatedGP, run: Path, data: Ingested, report: Path | None, seconds: float
 ) -> dict[str, Any]:
     from pfedhgp.inference.ending import in_words
+    from pfedhgp.inference.starts import contest
 
     metrics = model.model_.metrics
     return {
@@ -77,6 +78,7 @@ def summary_of(
         "exchanges": model.exchanges_,
         "bound": model.bound_,
         "ended": in_words(model.history_),
+        "choice": contest.in_words(model.model_.settings.get("choice", ())),
         "seconds": seconds,
         "holdout": metrics["holdout"],
         "overall": metrics.get("overall"),
@@ -100,6 +102,8 @@ def print_summary(summary: dict[str, Any]) -> None:
         if more and "below round" in summary["ended"]:
             more = ": a higher limit (--rounds) lets it take its last steps back"
         print(f"training {summary['ended']}{more}")
+    if summary.get("choice") is not None:
+        print(f"kernels {summary['choice']}")
     if summary["overall"] is not None:
         for line in score_lines(summary):
             print(line)

@@ -112,7 +112,10 @@ def tonnage(
     out: StudyFolder,
     data: Annotated[
         str,
-        typer.Option(help="FILE (.mat, .npz), simulated, hydraulic:valve or hydraulic:cooler."),
+        typer.Option(
+            help="FILE (.mat, .npz), simulated, runs:SDxRUNS, hydraulic:valve, hydraulic:valve-all "
+            "or hydraulic:cooler."
+        ),
     ] = "simulated",
     runs: Annotated[int, typer.Option(help="Number of splits (and of simulated presses).")] = 5,
     seed: FirstSeed = 0,

@@ -11,12 +11,15 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pfedhgp.errors import InputError
+
+if TYPE_CHECKING:
+    import polars as pl
 
 FloatArray = npt.NDArray[np.float64]
 SUFFIXES = (".npz", ".mat")
@@ -107,10 +110,31 @@ def read_cycles(path: str | Path, *, label: str = "label") -> CycleSet:
     if not file.exists():
         raise InputError(f"{file}: no such file")
     if file.suffix.lower() == ".npz":
-        return _settled(file, _npz(file), label)
+        return _cycle_set(file, _npz(file), label)
     if file.suffix.lower() == ".mat":
-        return _settled(file, _mat(file), label)
+        return _cycle_set(file, _mat(file), label)
     raise InputError(f"{file}: cycles are read from {' and '.join(SUFFIXES)} files")
+
+
+def table_of_cycles(path: str | Path) -> pl.DataFrame:
+    """The cycles of a file as a long table: cycle, grid, the channels, and what the file has for each cycle.
+
+    That is every array with one entry a cycle, such as `label` and `block`.
+    """
+    import polars as pl
+
+    file = Path(path)
+    found = read_cycles(file)
+    C, _, n = found.cycles.shape
+    arrays = _npz(file) if file.suffix.lower() == ".npz" else _mat(file)
+    columns: dict[str, Any] = {"cycle": np.repeat(np.arange(C), n), "grid": np.tile(found.grid, C)}
+    for q, name in enumerate(found.channels):
+        columns[name] = found.cycles[:, q].reshape(-1)
+    for name, values in arrays.items():
+        texts = _texts(values) if np.size(values) == C and name not in columns else ()
+        if len(texts) == C:
+            columns[name] = np.repeat(np.asarray(texts), n)
+    return pl.DataFrame(columns)
 
 
 def _npz(file: Path) -> dict[str, Any]:
@@ -139,9 +163,9 @@ def _mat(file: Path) -> dict[str, Any]:
     return arrays
 
 
-def _settled(file: Path, arrays: Mapping[str, Any], label: str) -> CycleSet:
+def _cycle_set(file: Path, arrays: Mapping[str, Any], label: str) -> CycleSet:
     if "cycles" not in arrays:
-        raise InputError(f"{file}: no array `cycles`; it has {', '.join(sorted(arrays))}")
+        raise InputError(f"{file}: no array 'cycles'; it has {', '.join(sorted(arrays))}")
     try:
         cycles = as_cycles(arrays["cycles"])
     except InputError as error:

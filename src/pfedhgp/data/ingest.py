@@ -15,10 +15,10 @@ from pfedhgp.data.domain import check_domain, pairs_of
 from pfedhgp.data.holdout import Holdout, ledger, split
 from pfedhgp.data.readers import (
     Observations,
+    find_columns,
     find_files,
     observations_of,
     read_tables,
-    settle_columns,
 )
 from pfedhgp.data.rows import with_observations
 from pfedhgp.data.table import Table
@@ -92,6 +92,7 @@ def ingest(
     if holdout is not None:
         training, test = split(clients, holdout)
         _check_split(training, test, columns, holdout)
+        training = with_observations(training)  # all that a client observed may be held out
     return Ingested(
         columns=columns,
         dropped=dropped,
@@ -115,7 +116,7 @@ def datetimes_in(
             warnings.simplefilter("ignore", PFedHGPWarning)
             first = find_files(files)[:1]
             tables = read_tables(first, wanted=inputs, delimiter=delimiter_of(delimiter))
-            columns = settle_columns(
+            columns = find_columns(
                 tables, client=None, inputs=inputs, outputs=[], datetime_format=format
             )
     except InputError:

@@ -1,7 +1,7 @@
 """Files to clients: CSV (gz too), Parquet and Feather; long tables, or one file per client.
 
     tables = read_tables(paths, wanted=names)                 # nothing is parsed yet
-    columns = settle_columns(tables, client=..., inputs=..., outputs=...)
+    columns = find_columns(tables, client=..., inputs=..., outputs=...)
     rows = client_rows(observations_of(tables, columns), columns)
 
 No JAX here: what is wrong with a file is said before anything slow begins.
@@ -23,6 +23,7 @@ import polars as pl
 from pfedhgp.base.checks import listed, short
 from pfedhgp.data import cells
 from pfedhgp.data.columns import Columns, InputColumn
+from pfedhgp.data.cycle_files import SUFFIXES, table_of_cycles
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.table import Table
 from pfedhgp.data.tables import rows_of
@@ -34,7 +35,7 @@ PARQUET = (".parquet", ".pq")
 FEATHER = (".feather", ".arrow", ".ipc")
 NOTES = (".txt", ".txt.gz")
 """What people also write notes in."""
-KNOWN = (*TEXT, *(f"{suffix}.gz" for suffix in TEXT), *PARQUET, *FEATHER)
+KNOWN = (*TEXT, *(f"{suffix}.gz" for suffix in TEXT), *PARQUET, *FEATHER, *SUFFIXES)
 
 
 @dataclass(frozen=True)
@@ -164,6 +165,8 @@ def _parsed(path: Path, data: bytes, wanted: list[str], delimiter: str | None) -
         raise InputError(f"{path}: the file is empty")
     if suffix in (*PARQUET, *FEATHER):
         return _read_binary(path, data, "Parquet" if suffix in PARQUET else "Feather")
+    if suffix in SUFFIXES:  # whole cycles
+        return Table(path, table_of_cycles(path))
     if suffix.endswith(".gz"):
         try:
             data = gzip.decompress(data)
@@ -188,7 +191,7 @@ def _read_binary(path: Path, data: bytes, kind: str) -> Table:
 # ----------------------------------------------------------------------------------------- columns
 
 
-def settle_columns(
+def find_columns(
     tables: Sequence[Table],
     *,
     client: str | None,
@@ -206,16 +209,16 @@ def settle_columns(
         for name in names:
             table.column(name)
     sample = next((table for table in tables if len(table)), tables[0])
-    settled = []
+    found = []
     for name in inputs:
         kind = cells.kind_of(sample, name, datetime_format)
-        settled.append(InputColumn(name, kind, datetime_format if kind == "datetime" else None))
-    if datetime_format is not None and not any(each.kind == "datetime" for each in settled):
+        found.append(InputColumn(name, kind, datetime_format if kind == "datetime" else None))
+    if datetime_format is not None and not any(each.kind == "datetime" for each in found):
         raise InputError(
             f"{sample.path}: no input is a datetime of the format {datetime_format!r}: mend "
             "--datetime-format (it needs a year, a month and a day), or leave it out"
         )
-    return Columns(client, tuple(settled), tuple(outputs), cycle)
+    return Columns(client, tuple(found), tuple(outputs), cycle)
 
 
 def observations_of(tables: Sequence[Table], columns: Columns) -> list[Observations]:

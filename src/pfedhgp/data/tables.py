@@ -42,16 +42,11 @@ def clients_from(
 ) -> GivenData:
     """What a table holds, or a mapping from client to (X, y).
 
-    Rows that were read already (`ClientRows`) go through as they are. With `whole_cycles` (for a cycle layer)
-    clients keep each cycle, not only means over them.
+    With `whole_cycles` (for a cycle layer) clients keep each cycle, not only means over them.
     """
     client, cycle = optional(column)(client, "client"), optional(column)(cycle, "cycle")
     names: Any = optional(columns)
     of_inputs, of_outputs = names(inputs, "inputs"), names(outputs, "outputs")
-    if isinstance(data, list | tuple) and data and all(isinstance(c, ClientRows) for c in data):
-        if client is not None or cycle is not None:
-            raise InputError("`client` and `cycle` name columns of a table; these rows have none")
-        return _labelled(list(data), of_inputs, of_outputs)
     if isinstance(data, Mapping):
         if client is not None:
             raise InputError(
@@ -154,7 +149,9 @@ def _from_mapping(
                 f"client {rows.name!r} has {rows.X.shape[1]} inputs and {rows.Y.shape[1]} outputs, "
                 f"the first client {d} and {Q}"
             )
-    return _labelled(clients, inputs, outputs)
+    return GivenData(
+        clients, _labels(inputs, d, "x", "inputs"), _labels(outputs, Q, "y", "outputs")
+    )
 
 
 def _spoken(key: Any) -> str:
@@ -169,15 +166,6 @@ def _refuse_twins(names: Sequence[str]) -> None:
     for name, count in Counter(names).items():
         if count > 1:
             raise InputError(f"two clients are called {name!r}: rename one of them")
-
-
-def _labelled(
-    clients: list[ClientRows], inputs: tuple[str, ...] | None, outputs: tuple[str, ...] | None
-) -> GivenData:
-    d, Q = clients[0].X.shape[1], clients[0].Y.shape[1]
-    return GivenData(
-        clients, _labels(inputs, d, "x", "inputs"), _labels(outputs, Q, "y", "outputs")
-    )
 
 
 def _labels(names: tuple[str, ...] | None, count: int, letter: str, what: str) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ hide what the other channels show.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from scipy.special import logsumexp
 from pfedhgp.base.numerics import with_numerics
 from pfedhgp.diagnosis.class_gaussian import ClassGaussian
 from pfedhgp.diagnosis.evidence import Evidence
+from pfedhgp.diagnosis.thresholds import thresholds_of
 from pfedhgp.errors import InputError
 
 FloatArray = npt.NDArray[np.float64]
@@ -49,11 +50,11 @@ class Calibration:
     false_alarms: float | None = None
     """share of known cycles that may be called none of these"""
     cycles: int = 0
+    prior: float = 1.0
+    """of one more cycle after n that were right, prior/(n + 2 prior) is dealt out evenly"""
     accuracy: float | None = None
     log_loss: float | None = None
     """of the held-out cycles at this temperature"""
-    margin: float | None = None
-    """if classes were left out to choose the cycle layer: see `margin`"""
 
     def to_json(self) -> dict[str, Any]:
         limits = self.thresholds  # JSON has no infinity: a channel never seen has no threshold
@@ -112,7 +113,7 @@ def diagnose(
         labels=labels,
         best=best,
         log_density=found.log_density,
-        probability=_less_certain(np.exp(log_posterior), calibration.cycles),
+        probability=less_certain(np.exp(log_posterior), calibration.cycles, calibration.prior),
         surprise=surprise,
         none=none,
         calibration=calibration,
@@ -141,66 +142,14 @@ def calibrate(
     losses = [_log_loss(_log_posterior(found.log_density, flat, t), truth) for t in tried]
     at = int(np.argmin(losses))
     own = found.surprise[np.arange(len(truth)), truth]
-    shares = _shares(own, false_alarms)
-    shortest = median_tail(own)
-    limits = tuple(
-        quantile(view, share, shortest) for view, share in zip(own.T, shares, strict=True)
-    )
     return Calibration(
         temperature=tried[at],
-        thresholds=limits,
+        thresholds=thresholds_of(own, false_alarms),
         false_alarms=float(false_alarms),
         cycles=len(truth),
         accuracy=float(np.mean(np.argmax(found.log_density, axis=1) == truth)),
         log_loss=float(losses[at]),
     )
-
-
-def _shares(own: FloatArray, false_alarms: float) -> FloatArray:
-    """The share of `false_alarms` of each kind of surprise (C, V); 0 for one that no cycle has."""
-    weights = np.asarray(np.any(np.isfinite(own), axis=0), np.float64)
-    if weights[0] and weights[1:].any():
-        weights[0] = weights[1:].sum()
-    return np.asarray(false_alarms * weights / weights.sum())
-
-
-def median_tail(own: FloatArray) -> float:
-    """The median over kinds of the mean excess β with which `quantile` extrapolates; 0 without cycles.
-
-    With few held-out cycles each β is uncertain, and one that is too small by chance alarms too often.
-    """
-    sorted_views = [np.sort(view[np.isfinite(view)]) for view in own.T]
-    found = [_excess_of_largest(seen)[1] for seen in sorted_views if len(seen) > 1]
-    return float(np.median(found)) if found else 0.0
-
-
-def _excess_of_largest(seen: FloatArray) -> tuple[int, float, float]:
-    """k, β and u: the k = n/20 largest of n sorted values exceed the one before them, u, by β on average."""
-    n = len(seen)
-    k = min(max(n // 20, 5), n - 1)
-    base = float(seen[n - k - 1])
-    return k, float(np.mean(seen[n - k :] - base)), base
-
-
-def quantile(values: FloatArray, share: float, shortest: float = 0.0) -> float:
-    """The value that one more draw exceeds with probability at most `share`; infinite without values.
-
-    Above the largest of n values the tail is exponential, u + β log(k/(n share)), with β the mean excess of
-    the k = n/20 largest over u, at least `shortest`. If six kinds had their largest value as threshold, they
-    would alarm 6/(n + 1) of the time.
-    """
-    seen = np.sort(values[np.isfinite(values)])
-    n = len(seen)
-    if not n:
-        return float("inf")
-    place = int(np.ceil((1.0 - share) * (n + 1))) - 1
-    if place < n:
-        return float(seen[place])
-    if n < 2:
-        return float(seen[-1])
-    k, mean, base = _excess_of_largest(seen)
-    extrapolated = base + max(mean, shortest) * np.log(k / (n * share))
-    return float(max(seen[-1], extrapolated))
 
 
 def _excess(found: Evidence, thresholds: tuple[float, ...] | None) -> FloatArray:
@@ -213,19 +162,6 @@ def _excess(found: Evidence, thresholds: tuple[float, ...] | None) -> FloatArray
             "the thresholds belong to other channels than these cycles: calibrate again"
         )
     return np.nanmax(surprise - np.asarray(thresholds), axis=2).min(axis=1)
-
-
-def margin(strangers: Evidence, known: Calibration, *, share: float) -> float:
-    """How many times the threshold's distance unknown cycles are away, all but `share` of them.
-
-    Each cycle counts with its best fitting class and with the distance that exceeds its threshold most. If
-    the margin is above 1, all but `share` are flagged.
-    """
-    distance, freedom = strangers.views
-    with np.errstate(invalid="ignore", divide="ignore"):
-        limits = freedom + np.sqrt(2.0 * freedom) * np.asarray(known.thresholds)
-        ratio = np.where(freedom > 0, distance / np.maximum(limits, 1e-300), np.nan)
-    return float(np.quantile(np.nanmax(ratio, axis=2).min(axis=1), share))
 
 
 def numbered(classes: Sequence[str], labels: Sequence[str]) -> npt.NDArray[np.int64]:
@@ -282,6 +218,8 @@ class Why:
     along: FloatArray
     alone: FloatArray
     total: float
+    wild: Mapping[str, float] = field(default_factory=dict)
+    """A channel that runs wild under `chosen`, and the nats by which it would have counted against it."""
 
     def stretches(self, count: int = 12) -> list[dict[str, Any]]:
         """The axis in `count` stretches for each channel: start, end, nats; the strongest first."""
@@ -308,6 +246,7 @@ class Why:
             "chosen": self.chosen,
             "other": self.other,
             "total": self.total,
+            "wild": dict(self.wild),
             "channels": list(self.channels),
             "alone": [float(v) if np.isfinite(v) else None for v in self.alone],
             "places": [float(self.grid[rows, 0].mean()) for rows in cuts],
@@ -365,15 +304,16 @@ def _log_posterior(
     return joint - logsumexp(joint, axis=1, keepdims=True)
 
 
-def _less_certain(probability: FloatArray, cycles: int) -> FloatArray:
-    """Limits probabilities to what n held-out cycles can support: n successes leave 1 in n + 2 (Laplace).
+def less_certain(probability: FloatArray, cycles: int, prior: float = 1.0) -> FloatArray:
+    """Limits probabilities to what n held-out cycles can support: n successes leave 1 in n + 2
+    (Laplace), or with a prior of ½ half of 1 in n + 1 (Krichevsky and Trofimov).
 
     If all of them are classified correctly τ stays at 1, and ℓ differs by thousands of nats. The most
     probable class stays the same.
     """
     if not cycles:
         return probability
-    share = 1.0 / (cycles + 2.0)
+    share = prior / (cycles + 2.0 * prior)
     return (1.0 - share) * probability + share / probability.shape[1]
 
 

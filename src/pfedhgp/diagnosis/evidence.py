@@ -83,6 +83,14 @@ class Evidence:
             np.concatenate([freedom, new.span_each], axis=2),
         )
 
+    def take(self, order: npt.NDArray[np.int64]) -> Evidence:
+        """Some of the cycles, in this order."""
+        new = self.novelty
+        if new is not None:
+            new = Novelty(*(getattr(new, f.name)[order] for f in fields(Novelty)))
+        parts = (self.log_density[order], self.distance[order], self.cells[order])
+        return Evidence(self.classes, *parts, new)
+
 
 def concatenated(parts: Sequence[Evidence]) -> Evidence:
     """The cycles of several batches in one, in order."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from textwrap import indent
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from pfedhgp.base import checks
 from pfedhgp.base.choices import DEVICES
@@ -16,11 +15,18 @@ from pfedhgp.base.kept_memory import kept_memory
 from pfedhgp.base.numerics import has_device, on_device, with_numerics
 from pfedhgp.data.domain import check_domain
 from pfedhgp.data.rows import with_observations
-from pfedhgp.data.tables import clients_from
-from pfedhgp.errors import InputError, NotFittedError, PFedHGPWarning
-from pfedhgp.estimator.inputs import cycles_on, inputs_of, rows_of, warn_of_far
+from pfedhgp.data.tables import GivenData, clients_from
+from pfedhgp.errors import InputError, NotFittedError, warn
+from pfedhgp.estimator.inputs import (
+    cycles_on,
+    inputs_of,
+    rows_by_client,
+    rows_of,
+    warn_of_far,
+)
 from pfedhgp.federation import inprocess, planning
-from pfedhgp.federation.clients import ClientGroup, group_clients
+from pfedhgp.federation.clients import ClientGroup
+from pfedhgp.federation.grouping import group_clients
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
@@ -33,6 +39,7 @@ from pfedhgp.settings.table import MODEL_SETTINGS, ModelSettings
 
 if TYPE_CHECKING:
     from pfedhgp.diagnosis.decision import Calibration, Diagnosis, Why
+    from pfedhgp.zones.clustering import SketchSettings
     from pfedhgp.zones.result import Zones
 
 
@@ -76,7 +83,6 @@ class FederatedGP(ModelSettings):
 
     # fit --------------------------------------------------------------------------------------
 
-    @with_numerics
     def fit(
         self,
         data: Any,
@@ -85,6 +91,7 @@ class FederatedGP(ModelSettings):
         inputs: str | Sequence[str] | None = None,
         outputs: str | Sequence[str] | None = None,
         cycle: str | None = None,
+        block: Any = None,
         checkpoint: str | Path | None = None,
         resume: bool = False,
     ) -> FederatedGP:
@@ -93,6 +100,10 @@ class FederatedGP(ModelSettings):
         NaN in outputs is a missing cell. With `cycle`, rows at equal inputs are replicates; as arrays, cycles
         are y of shape (C, Q, n) with X the grid of n samples. With a cycle layer, `cycle` says which rows
         belong together, and a plain y of shape (n, Q) is one cycle.
+
+        With `block` clients are classes, and the model is trained for `classify` too: the column that names
+        the run of each cycle, or {client: the run of each cycle} (see `train_diagnosis`, which has more
+        options).
 
         After each exchange the state of the run goes to the folder `checkpoint`; with `resume` the run that
         is there goes on, and ends as if it had not stopped.
@@ -103,6 +114,12 @@ class FederatedGP(ModelSettings):
             raise InputError(f"`checkpoint`: {folder} is a file: give a folder")
         if checks.flag(resume, "resume") and folder is None:
             raise InputError("`resume` needs `checkpoint`: the folder of the run that goes on")
+        if block is not None:
+            from pfedhgp.estimator.classes import classes_from
+
+            classes = classes_from(
+                data, block, client=client, inputs=inputs, outputs=outputs, cycle=cycle
+            )
         layered = planning.cycle_choice(settings) is not None
         given = clients_from(
             data,
@@ -114,12 +131,23 @@ class FederatedGP(ModelSettings):
         )
         if layered and any(client.cycles is None for client in given.clients):
             raise InputError("a cycle layer needs cycles: say which column numbers them (`cycle`)")
-        rows = with_observations(given.clients, stacklevel=4)
+        given = replace(given, clients=with_observations(given.clients, stacklevel=3))
         if settings.domain is not None:
-            check_domain(settings.domain, rows, given.inputs)
-        plan = self.make_plan(settings, len(given.inputs), len(given.outputs))
+            check_domain(settings.domain, given.clients, given.inputs)
+        self._fit_checked(settings, given, folder, resume=resume)
+        if block is not None:
+            from pfedhgp.estimator.diagnosis_training import diagnosed
+
+            self.model_ = diagnosed(self._fitted(), classes, settings.seed)
+        return self
+
+    @with_numerics
+    def _fit_checked(
+        self, settings: ModelSettings, data: GivenData, folder: Path | None, *, resume: bool
+    ) -> FederatedGP:
+        plan = self.make_plan(settings, len(data.inputs), len(data.outputs))
         with on_device(settings.device), kept_memory():
-            server, groups = Server(plan), group_clients(plan, rows, batch=settings.batch)
+            server, groups = Server(plan), group_clients(plan, data.clients, batch=settings.batch)
             messages = self._train(server, groups, folder, resume=resume)
         assert server.best is not None
         self.plan_ = plan
@@ -127,9 +155,9 @@ class FederatedGP(ModelSettings):
             plan,
             server,
             groups,
-            rows,
-            input_names=given.inputs,
-            output_names=given.outputs,
+            data.clients,
+            input_names=data.inputs,
+            output_names=data.outputs,
             settings=planning.kept_settings(settings, server),
             messages=messages,
         )
@@ -189,11 +217,7 @@ class FederatedGP(ModelSettings):
         array = inputs_of(model, X)
         warn_of_far(model, array, "predictions there rest on the prior")
         if name not in model.clients:
-            warnings.warn(
-                f"no client {name!r} in the data: this is the population's prediction",
-                PFedHGPWarning,
-                stacklevel=2,
-            )
+            warn(f"no client {name!r} in the data: this is the population's prediction")
         return prediction.predict(model, name, array, device=device)
 
     def classify(
@@ -213,11 +237,11 @@ class FederatedGP(ModelSettings):
         thresholds of "none of these" are those that `train_diagnosis` left in the model, or `calibration`.
         """
         from pfedhgp.diagnosis import decision
-        from pfedhgp.diagnosis.evidence import evidence
+        from pfedhgp.diagnosis.of_model import evidence_of
 
         X, Y = cycles_on(self._fitted(), cycles, grid, channels)
         known = calibration or self.calibration_
-        found = evidence(self._fitted(), X, Y, classes, novelty=known.thresholds is not None)
+        found = evidence_of(self._fitted(), X, Y, classes, novelty=known.thresholds is not None)
         return decision.diagnose(found, priors=priors, calibration=known)
 
     def why(
@@ -230,15 +254,11 @@ class FederatedGP(ModelSettings):
         channels: Sequence[str] | None = None,
     ) -> Why:
         """What of one cycle (Q, n) speaks for `chosen` rather than `other`, by channel and along the axis."""
-        from pfedhgp.diagnosis import decision
-        from pfedhgp.diagnosis.evidence import check_classes
-        from pfedhgp.diagnosis.gaussians_of_model import class_gaussian_of
+        from pfedhgp.diagnosis.of_model import why_of
 
         model = self._fitted()
-        one, two = check_classes(model, (chosen, other))
         X, Y = cycles_on(model, [cycle], grid, channels)
-        gaussians = (class_gaussian_of(model, one, X), class_gaussian_of(model, two, X))
-        return decision.why(gaussians, (one, two), grid=X, channels=model.output_names, cycle=Y[0])
+        return why_of(model, (str(chosen), str(other)), X=X, cycle=Y[0])
 
     @property
     def calibration_(self) -> Calibration:
@@ -261,7 +281,9 @@ class FederatedGP(ModelSettings):
         model, settings = self._fitted(), checked(self)
         name = checks.client_name(client, {})
         if name in model.clients:
-            raise InputError(f"there is a client {name!r} already")
+            raise InputError(
+                f"there is a client {name!r} already: choose another name, or fit again"
+            )
         rows = rows_of(model, name, X, y)
         warn_of_far(model, rows.X, "no global inducing input is near them", stacklevel=4)
         with on_device(settings.device), kept_memory():
@@ -285,59 +307,47 @@ class FederatedGP(ModelSettings):
         groups: int | None = None,
         *,
         method: str | None = None,
+        by: str | None = None,
         distance: str = "function",
         choose: str = "eigengap",
-        size: int | None = None,
-        grid: Any = 800,
-        seed: int = 0,
         draws: int = 20,
         data: Any = None,
         client: str | None = None,
+        **sketch: Unpack[SketchSettings],
     ) -> Zones:
-        """Groups clients whose own functions (deviation + local) are alike; no rows are pooled.
+        """Groups clients that behave alike; no rows are pooled.
 
-        Each client sends a random sketch of its function on a public grid; `messages_` then lists it.
+        Each client sends its own loadings, or a random sketch of its own function (deviation + local).
 
         Args:
             groups: Number of groups; None chooses it by `choose`, "eigengap" or "silhouette".
-            method: "agglomerative" (Ward's), "average" (linkage) or "spectral". Default: "agglomerative", or
-                "spectral" with distance="operator", as in the paper.
+            method: "average" (default by loadings), "agglomerative" (Ward's; default by sketches) or
+                "spectral" (default with distance="operator").
+            by: "loadings" or "sketch". Default: "loadings" if clients have their own (`client_loadings`).
             distance: "function" (expected squared distance between posteriors) or "operator" (the paper's,
                 which depends only on input times and kernels, and needs `data` and equal `local_inducing`).
-            size: Numbers in a sketch, by default 0.3 of the grid's. A larger sketch is more exact, and
-                reveals more.
-            grid: Points of the public grid, or their number.
-            seed: Public seed of the sketch. A second seed reveals more about the rows, and gives a warning.
-            draws: Number of halves and of bootstraps for `stability`; nothing more is sent for them.
-            data: The rows of the fit, and no others, as `fit` takes them. Then R² says how well everything
-                sent for zones reproduces them; without `data` it is about the fitted functions.
+            draws: Number of halves and of bootstraps (or posterior draws) for `stability`; none are sent.
+            data: The rows of the fit. Then R² says how well what was sent reproduces them, not the fits.
             client: The client column of `data`, if it is a table.
+            sketch: `size` (numbers in a sketch, by default 0.3 of the grid's; more reveal more), `grid` (its
+                points, or how many: 800) and `seed` (public; a second one reveals more, and gives a warning).
         """
         from pfedhgp.zones import clustering
 
         model = self._fitted()
-        rows = None
-        if data is not None:
-            found = clients_from(
-                data,
-                client=client,
-                inputs=None if client is None else list(model.input_names),
-                outputs=None if client is None else list(model.output_names),
-            )
-            rows = {each.name: (each.X, each.Y) for each in found.clients}
+        rows = None if data is None else rows_by_client(model, data, client)
         how = clustering.ClusterSettings(
             groups=groups,
             method=method,
             distance=distance,
+            by=by,
             choose=choose,
-            size=size,
-            grid=grid,
-            seed=seed,
             draws=draws,
+            **sketch,
         )
-        result = clustering.discover(model, how, rows=rows)
-        self.model_ = replace(model, messages=[*model.messages, *result.messages])
-        return result
+        found = clustering.discover(model, how, rows=rows)
+        self.model_ = replace(model, messages=[*model.messages, *found.messages])
+        return found
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Writes a RUN folder; nothing in it can be executed, and it holds no rows."""
@@ -359,11 +369,7 @@ class FederatedGP(ModelSettings):
         given = planning.settings_of_model(model)
         if given.get("device") == "gpu" and not has_device("gpu"):
             given["device"] = "cpu"
-            warnings.warn(
-                "the model was fitted on a gpu, and JAX finds none here: predictions use the CPU",
-                PFedHGPWarning,
-                stacklevel=2,
-            )
+            warn("the model was fitted on a gpu, and JAX finds none here: predictions use the CPU")
         found = cls(**given)
         found.model_ = model
         found.exchanges_ = int(model.settings.get("exchanges", 0))
@@ -375,6 +381,14 @@ class FederatedGP(ModelSettings):
         if not hasattr(self, "model_"):
             raise NotFittedError("this FederatedGP is not fitted yet: call `fit` or `load` first")
         return self.model_
+
+
+def fit_checked(
+    settings: ModelSettings, data: GivenData, *, checkpoint: Path, resume: bool
+) -> FederatedGP:
+    """A fitted model, from settings and rows that a command has checked as it read them."""
+    model = FederatedGP(**vars(settings))
+    return model._fit_checked(settings, data, checkpoint, resume=resume)
 
 
 FederatedGP.__doc__ = (FederatedGP.__doc__ or "").replace(

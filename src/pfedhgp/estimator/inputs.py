@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,10 +9,23 @@ import numpy as np
 
 from pfedhgp.data.cycle_files import as_cycles, on_outputs
 from pfedhgp.data.rows import LARGEST, ClientRows
-from pfedhgp.data.tables import cycles_of, dimensions, numeric, whole_cycles_of
-from pfedhgp.errors import ExtrapolationWarning, InputError
+from pfedhgp.data.tables import clients_from, cycles_of, dimensions, numeric, whole_cycles_of
+from pfedhgp.errors import ExtrapolationWarning, InputError, warn
 from pfedhgp.model.fitted import FittedModel
-from pfedhgp.model.prediction import outside
+from pfedhgp.model.prediction import far_outside
+
+
+def rows_by_client(
+    model: FittedModel, data: Any, client: str | None
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """{client: (X, Y)}, from data as `fit` takes them."""
+    found = clients_from(
+        data,
+        client=client,
+        inputs=None if client is None else list(model.input_names),
+        outputs=None if client is None else list(model.output_names),
+    )
+    return {each.name: (each.X, each.Y) for each in found.clients}
 
 
 def inputs_of(model: FittedModel, X: Any) -> np.ndarray:
@@ -54,7 +66,7 @@ def cycles_on(
     X = inputs_of(model, grid)
     Y = on_outputs(as_cycles(cycles, len(X)), channels, model.output_names)
     seen = np.asarray(np.isfinite(Y).any(axis=1))  # (C, n)
-    inside = ~outside(model.scaling.inputs(X))
+    inside = ~far_outside(model.scaling.inputs(X))
     astray = np.flatnonzero(seen.any(axis=1) & ~(seen & inside).any(axis=1))
     if len(astray):
         c = int(astray[0])
@@ -95,10 +107,7 @@ def _read(name: str, X: np.ndarray, y: Any, *, layered: bool) -> ClientRows:
 
 def warn_of_far(model: FittedModel, X: np.ndarray, then: str, *, stacklevel: int = 3) -> None:
     """Says how many rows are far outside the data, and what follows."""
-    far = outside(model.scaling.inputs(X))
+    far = far_outside(model.scaling.inputs(X))
     if far.any():
-        warnings.warn(
-            f"{int(far.sum())} of {len(far)} rows are far outside the data: {then}",
-            ExtrapolationWarning,
-            stacklevel=stacklevel,
-        )
+        text = f"{int(far.sum())} of {len(far)} rows are far outside the data: {then}"
+        warn(text, ExtrapolationWarning, stacklevel=stacklevel)

@@ -177,6 +177,16 @@ def warn_of_unused(config: Config, file: Path) -> None:
         warn(text + ", ".join(found))
 
 
+def same(kept: str, sent: str) -> bool:
+    """Whether two texts agree; settings that an earlier version did not know have their defaults."""
+    if kept == sent:
+        return True
+    try:
+        return Agreement.from_json(kept).to_json() == sent
+    except InputError:
+        return False
+
+
 def difference(here: str, there: str) -> str:
     """The first setting in which two agreements differ, by its name, here and at the server."""
     both = [json.loads(text) for text in (here, there)]

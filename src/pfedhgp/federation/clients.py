@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from pfedhgp.base.batching import on_host
-from pfedhgp.base.numerics import device_memory
 from pfedhgp.base.trees import stack_trees
 from pfedhgp.data.rows import ClientRows, in_order
 from pfedhgp.data.scaling import Scaling
@@ -27,25 +25,17 @@ from pfedhgp.inference.merged_rows import merge_rows
 from pfedhgp.inference.protocols import ClientParty
 from pfedhgp.inference.rows import cycle_rows, equal_shapes, noise_of, white_rows
 from pfedhgp.inference.starts import census, shared_scale
-from pfedhgp.inference.starts.candidates import Start, client_block
+from pfedhgp.inference.starts.candidates import Start, client_block, with_own_loadings
+from pfedhgp.inference.starts.forms import by_form
 from pfedhgp.inference.starts.periodogram import by_input
 from pfedhgp.model.blocks import Rows
 from pfedhgp.model.cycle_layer import CycleLayer
-from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior
+from pfedhgp.model.global_posterior import from_arrays
+from pfedhgp.model.posterior import ClientPosterior
 from pfedhgp.model.spec import Spec, open_periods, with_periods
 
 FORGOTTEN = ("census", "extent", "start", "round", "finish")
 """Requests that a resumed run does not answer again; `starts` keeps what matters of them."""
-LONG = 20_000
-"""A client with more rows is a group of its own."""
-TOGETHER = 2**25
-"""The most numbers (rows × outputs × global weights) that a group holds: 256 MiB of them."""
-USUAL_INPUTS, COPIES = 64, 24
-"""On a device with memory of its own: inducing inputs a layer where their number is open, and how many arrays
-of rows × weights and weights × weights a client's step has at once."""
-LEAST_ROWS, PADDING = 16, 2**18
-"""The first size of the ladder to which rows are padded, and the most rows that joining a longer size may
-add: compiling another program takes longer than computing on so many."""
 
 
 class ClientGroup:
@@ -60,12 +50,15 @@ class ClientGroup:
         self.scaling: Scaling | None = None
         self.scaled: tuple[ClientRows, ...] = ()
         """The clients' rows in scaled units; with state-space local layers, in order of time."""
+        self._merged: tuple[ClientRows, ...] = ()
         self.rows: Rows | None = None
         """The same as the parties take them."""
         self.spec: Spec = plan.spec
         self.parties: dict[int, ClientParty] = {}
-        self.other_parties: list[ClientParty] = []
-        """Those at the other starts of the last start request, until the server has chosen one."""
+        self.others: dict[int, ClientParty] = {}
+        """Those at the other starts that are still compared, by their number in the start request."""
+        self.number = 0
+        """Number of the start whose parties are in `parties`."""
         self.starts: dict[int, dict[str, np.ndarray]] = {}
         self.heard: dict[str, dict[str, np.ndarray]] = {}
         self.attempt = 0
@@ -118,7 +111,9 @@ class ClientGroup:
     def _by_lag(self, unit: np.ndarray, Y: np.ndarray) -> dict[str, np.ndarray]:
         """Sums that say how fast outputs vary; sums of waves only if a kernel leaves its period open."""
         sums = census.variogram(unit, Y, self.plan.seed)
-        return sums | {"waves": by_input(unit, Y)} if open_periods(self.plan.spec) else sums
+        if any(open_periods(spec) for spec in self.plan.candidates):
+            sums |= {"waves": by_input(unit, Y)}
+        return sums | {"forms": by_form(unit, Y)} if self.plan.specs else sums
 
     def _on_cycles(self, request: Message) -> list[dict[str, np.ndarray]]:
         a = request.arrays
@@ -144,17 +139,12 @@ class ClientGroup:
     def _on_start(self, request: Message) -> list[dict[str, np.ndarray]]:
         self.prepare(request.arrays)
         self._warn_of_strays(request.arrays)
-        replies = self._train(request)
-        for k, other in enumerate(self.other_parties, 1):
-            found = other.answer(_start_number(k, request.arrays), "start", self.names)
-            replies = [a | below(f"other {k}", b) for a, b in zip(replies, found, strict=True)]
-        return replies
+        return self._train(request)
 
     def prepare(self, a: Mapping[str, np.ndarray]) -> None:
         """Makes the parties at the starting values that a start request gives."""
         self._scale(a)
-        if "periods" in a:
-            self.spec = with_periods(self.plan.spec, np.asarray(a["periods"]))
+        self.spec = self.spec_of(a)
         if self.plan.cycles is not None and not self.layers:
             shared, form = exchange.layer_from_arrays(a), self.plan.spec.noise
             self.layers = {
@@ -162,19 +152,25 @@ class ClientGroup:
                 for name in self.names
             }
         if self.rows is None:
-            start = Start.from_array(a["scales"])
-            rows = [self._rows_of(client, start) for client in self.scaled]
+            few = self.training_rows(a)
+            rows = [self._rows_of(*pair) for pair in zip(self.scaled, few, strict=True)]
             self.rows = stack_trees(equal_shapes(rows))
         self.attempt = int(a["attempt"])
         count = sum(name.startswith("other ") and name.endswith(".scales") for name in a)
-        self.parties[self.attempt] = self._party(a, say=self.attempt == 0)
-        others = (_start_number(k, a) for k in range(1, count + 1))
-        self.other_parties = [self._party(other, say=False) for other in others]
+        self.number = 0
+        self.parties[self.attempt] = self._party(_start_number(0, a), say=self.attempt == 0)
+        self.others = {k: self._party(_start_number(k, a), say=False) for k in range(1, count + 1)}
         self.starts[self.attempt] = {name: np.asarray(array) for name, array in a.items()}
+
+    def spec_of(self, a: Mapping[str, np.ndarray]) -> Spec:
+        """The model that a request is about; its open periods are those of the last start request."""
+        spec = self.plan.candidates[int(a.get("candidate", 0))]
+        periods = a.get("periods", self.starts.get(self.attempt, {}).get("periods"))
+        return spec if periods is None else with_periods(spec, np.asarray(periods))
 
     def _party(self, a: Mapping[str, np.ndarray], *, say: bool) -> ClientParty:
         """The clients at one start; only the first start warns (`say`)."""
-        scaling, plan, spec = self._scale(a), self.plan, self.spec
+        scaling, plan, spec = self._scale(a), self.plan, self.spec_of(a)
         assert self.rows is not None
         start = Start.from_array(a["scales"])
         seed = None if self.attempt == 0 else plan.seed + self.attempt
@@ -184,6 +180,8 @@ class ClientGroup:
             own_seed = None if seed is None else seed * 1_000_003 + index
             own = local_budget.allow_for_residual(plan, kernels, start, Z, client.X)
             block = client_block(spec, own, client.Y, Z, kernels, own_seed)
+            if spec.client_loadings:
+                block = with_own_loadings(block, client.name, a, plan.seed + self.attempt)
             if client.name in self.layers:
                 noise = noise_of(self.layers[client.name], spec.noise)
                 block = replace(block, noise=noise)
@@ -195,11 +193,20 @@ class ClientGroup:
             self.rows,
         )
 
-    def _rows_of(self, client: ClientRows, start: Start) -> Rows:
+    def training_rows(self, a: Mapping[str, np.ndarray]) -> tuple[ClientRows, ...]:
+        """The rows that training sees, scaled and merged once; `a`: a start request. Cycles stay."""
+        scaling = self._scale(a)
+        if self.plan.cycles is not None:
+            return self.scaled
+        if not self._merged:
+            spec, start = self.spec_of(a), Start.from_array(a["scales"])
+            merged = (merge_rows(client, spec, start, scaling.extent) for client in self.scaled)
+            self._merged = tuple(merged)
+        return self._merged
+
+    def _rows_of(self, client: ClientRows, few: ClientRows) -> Rows:
         full = self.plan.spec.noise == "full"
         if client.name not in self.layers:
-            assert self.scaling is not None
-            few = merge_rows(client, self.spec, start, self.scaling.extent)
             length = self.padded_rows if few is client else None
             return white_rows(few, full_noise=full, length=length)
         assert client.cycles is not None
@@ -207,12 +214,19 @@ class ClientGroup:
         return cycle_rows(client.X, client.cycles, layer, separate=full, client=client.name)
 
     def _choose(self, a: Mapping[str, np.ndarray]) -> None:
-        """Keeps the parties at the start that the server has chosen, and forgets the others."""
-        if self.other_parties:
-            number = int(a.get("chosen", 0))
-            self.parties[self.attempt] = [self.parties[self.attempt], *self.other_parties][number]
-            self.starts[self.attempt] = _start_number(number, self.starts[self.attempt])
-        self.other_parties = []
+        """Keeps the parties at the starts that the server goes on with, and forgets the others."""
+        if self.others:
+            known = {self.number: self.parties[self.attempt], **self.others}
+            count = sum(name.endswith(".chosen") for name in a)
+            numbers = [int(a[f"other {k}.chosen"]) for k in range(1, count + 1)]
+            self.number = int(a.get("chosen", 0))
+            if not {self.number, *numbers} <= set(known):
+                raise MessageError("a round was asked for at a start that was dropped before")
+            self.parties[self.attempt] = known[self.number]
+            self.others = {number: known[number] for number in numbers}
+            self.spec = self.spec_of(a)
+            if not numbers:
+                self.starts[self.attempt] = _start_number(self.number, self.starts[self.attempt])
 
     def _warn_of_strays(self, a: Mapping[str, np.ndarray]) -> None:
         """Names clients whose rows stretch the domain, without naming the rows."""
@@ -242,8 +256,9 @@ class ClientGroup:
             arrays |= below(f"start {attempt}", self.starts[attempt])
             arrays |= below(f"trainer {attempt}", own.arrays)
             trainers[str(attempt)] = dict(own.plain)
-        for k, other in enumerate(self.other_parties):
-            arrays |= below(f"other {k}", other.state().arrays)
+        for number, other in self.others.items():
+            arrays |= below(f"other {number - 1}", other.state().arrays)
+        plain |= {"number": self.number, "others": list(self.others)}
         return State(arrays, plain)
 
     def restore(self, state: State) -> None:
@@ -257,10 +272,20 @@ class ClientGroup:
             self.answer(Message(kind, 0, "server", state.part(f"heard {kind}")))
         for name, plain in state.plain["trainers"].items():
             self.prepare(state.part(f"start {name}"))
+            if int(name) == int(state.plain["attempt"]) and self.others:
+                self._keep(state.plain)
             self.parties[int(name)].restore(State(state.part(f"trainer {name}"), plain))
-        for k, other in enumerate(self.other_parties):
-            other.restore(State(state.part(f"other {k}"), {}))
         self.attempt = int(state.plain["attempt"])
+        for number in state.plain.get("others", list(self.others)):
+            self.others[number].restore(State(state.part(f"other {number - 1}"), {}))
+
+    def _keep(self, plain: Mapping[str, Any]) -> None:
+        """The parties that a checkpoint has, of those that a start request made."""
+        number, numbers = int(plain.get("number", 0)), plain.get("others", list(self.others))
+        known = {0: self.parties[self.attempt], **self.others}
+        self.number, self.parties[self.attempt] = number, known[number]
+        self.others = {int(n): known[int(n)] for n in numbers}
+        self.spec = self.spec_of(_start_number(number, self.starts[self.attempt]))
 
     # clients that were away -----------------------------------------------------------------------
 
@@ -274,23 +299,26 @@ class ClientGroup:
 
     def forget_last_reply(self, attempt: int) -> None:
         """What the clients last sent in this attempt is not in the totals that come next."""
-        if attempt in self.parties:
-            self.parties[attempt].forget_last_reply()
+        for party in (self.parties.get(attempt), *self.others.values()):
+            if party is not None:
+                party.forget_last_reply()
 
     def _on_round(self, request: Message) -> list[dict[str, np.ndarray]]:
         if self.attempt not in self.parties:
             raise MessageError("a round was asked for before the start")
         self._choose(request.arrays)
-        local_budget.grow(self.plan, self.parties[self.attempt], self.scaled)
+        for party in (self.parties[self.attempt], *self.others.values()):
+            local_budget.grow(self.plan, party, self.scaled)
         return self._train(request)
 
     def _on_finish(self, request: Message) -> list[dict[str, np.ndarray]]:
         a, scaling = request.arrays, self.scaling
         assert scaling is not None
         party = self.parties[int(a["attempt"])]
+        self.spec = self.spec_of(a)
         local_budget.warn_of_cap(self.plan, self.spec, party, self.names)
         block = block_from_arrays(a, shared_kernels(self.spec, scaling))
-        shared = GlobalPosterior(block, a["mean"], a["covariance"])
+        shared = from_arrays(block, a, float(a["jitter"]))
         found = party.posteriors(shared, float(a["jitter"]))
         for name, posterior in zip(self.names, found, strict=True):
             expect_finite("the posterior", posterior, matrix=WEIGHTS, client=name)
@@ -298,7 +326,12 @@ class ClientGroup:
         return party.final_replies(shared, found)
 
     def _train(self, request: Message) -> list[dict[str, np.ndarray]]:
-        return self.parties[self.attempt].answer(request.arrays, request.kind, self.names)
+        a, kind = request.arrays, request.kind
+        replies = self.parties[self.attempt].answer(a, kind, self.names)
+        for k, other in enumerate(self.others.values(), 1):
+            found = other.answer(_start_number(k, a), kind, self.names)
+            replies = [own | below(f"other {k}", b) for own, b in zip(replies, found, strict=True)]
+        return replies
 
 
 def _start_number(k: int, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -318,66 +351,3 @@ def digest_of(clients: Sequence[ClientRows]) -> str:
             if isinstance(value, np.ndarray):
                 digest.update(np.ascontiguousarray(value).tobytes())
     return digest.hexdigest()
-
-
-def group_clients(
-    plan: Plan, clients: Sequence[ClientRows], *, batch: bool, largest: int = 64
-) -> list[ClientGroup]:
-    """Groups clients by size: the largest of a group has at most about 1.4 times the rows of the smallest.
-
-    Where steps are compiled, all clients of a group are padded to a size of a short ladder, and groups are as
-    few as memory and work allow: a program takes seconds to compile, and another size is another program.
-    """
-    if not batch:
-        return [ClientGroup(plan, [client]) for client in clients]
-    if not on_host():
-        largest = len(clients)
-    groups = []
-    for longest, alike in (_by_size if on_host() else _by_ladder)(clients):
-        most = min(largest, _most_together(plan, longest, alike[0].Y.shape[-1]))
-        for part in np.array_split(np.arange(len(alike)), -(-len(alike) // most)):
-            groups.append(ClientGroup(plan, [alike[i] for i in part], longest))
-    return groups
-
-
-Sized = tuple[int, list[ClientRows]]
-
-
-def _by_size(clients: Sequence[ClientRows]) -> list[Sized]:
-    """Clients of like sizes, with the rows of the longest."""
-    by_size: dict[int, list[ClientRows]] = {}
-    for client in clients:
-        bucket = int(np.ceil(2.0 * np.log2(max(len(client.X), 1))))
-        by_size.setdefault(bucket, []).append(client)
-    return [(max(len(c.X) for c in alike), alike) for alike in by_size.values()]
-
-
-def _by_ladder(clients: Sequence[ClientRows]) -> list[Sized]:
-    """Clients by the sizes 16, 32, 64, …; they join those of a longer one if that adds few rows in all."""
-    by_rung: dict[int, list[ClientRows]] = {}
-    for client in clients:
-        rung = max(LEAST_ROWS, 1 << (len(client.X) - 1).bit_length())
-        by_rung.setdefault(rung, []).append(client)
-    found: list[Sized] = []
-    for rung in sorted(by_rung, reverse=True):
-        alike = by_rung[rung]
-        if found and len(alike) * (found[-1][0] - rung) <= PADDING:
-            found[-1][1].extend(alike)
-        else:
-            found.append((rung, alike))
-    return found
-
-
-def _most_together(plan: Plan, longest: int, outputs: int) -> int:
-    """The most clients of a group: each needs about n Q R M numbers, in several copies."""
-    if longest > LONG:
-        return 1
-    inputs = plan.inducing if isinstance(plan.inducing, int) else 1
-    features = longest * outputs * max(1, plan.spec.latents) * inputs
-    room = device_memory()
-    if room is None:
-        return max(1, TOGETHER // features)
-    usual = plan.inducing if isinstance(plan.inducing, int) else USUAL_INPUTS
-    latents = max(1, plan.spec.latents)
-    weights = 3 * latents * usual  # of the three layers
-    return max(1, int(room / (8 * COPIES * (longest * outputs * weights + weights**2))))

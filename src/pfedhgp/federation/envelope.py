@@ -78,8 +78,8 @@ class Envelope:
     """In a request: the name of the site that it is for."""
     counted: int = 0
     """In a request: the last exchange in which the receiver's reply was counted."""
-    lapsed: bool = False
-    """In a request: whether the receiver's last sums are missing from the totals."""
+    left_out: bool = False
+    """In a request: whether the receiver's last sums are left out of the totals."""
     agreement: str = ""
     """In a request: columns and model, as JSON."""
     summary: str = ""

@@ -1,6 +1,6 @@
 """How long a fit will take, before it begins: seconds of compiling, and seconds of its rounds.
 
-    rounds · evaluations · Σ_clients cost(n, Q, M, M_i)
+    Σ_clients cost(n, Q, M, M_i) · evaluations, over the cores that compute clients side by side
 
 Figures are of two cores in 2026, and right to a factor of two or so.
 """
@@ -12,25 +12,26 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from pfedhgp.base.batching import on_host
+from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.federation import local_budget
 from pfedhgp.federation.clients import ClientGroup
+from pfedhgp.federation.compiling import COMPILING, COMPILING_AVERAGES, compiled_part
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.plan import Plan
-from pfedhgp.gp.kernel_adjoints import has_adjoints
-from pfedhgp.inference.merged_rows import merge_rows
 from pfedhgp.inference.starts.candidates import Start
+from pfedhgp.inference.structured.host.search import cores
 from pfedhgp.inference.structured.settings import Structured
 from pfedhgp.model.spec import Spec, with_periods
 
-COMPILING = {"gpu": 20.0, "mean-field": 20.0, "cycles": 20.0, "state-space": 15.0, "other": 10.0}
-"""Seconds before the first round for four small clients of one size (GPU: one output, on an H200)."""
-COMPILING_AVERAGES = 7.0
 EACH, PAIR, TRIPLE, FEATURE = 3e-5, 4.5e-8, 6e-11, 5e-8
 """Seconds of one client's bound and gradient: at least; for s² and s³ of its smaller matrix, that of cells or
 that of weights; for each row, output and feature if that is the weights'."""
-BESIDE_ROUNDS = 60
-"""Evaluations that starting values and averages take."""
+USUAL_FIRST, USUAL, SUMS, OPENING = 25, 10, 5, 6
+"""Evaluations of a search while kernels are held, and later; what a round's sums take in units of one, and
+what the start takes."""
+LARGE = 3e-3
+"""Clients whose evaluation takes longer are computed on all cores."""
 
 
 class Forecast:
@@ -40,13 +41,16 @@ class Forecast:
         self.plan, self.groups = plan, groups
         self.said: set[str] = set()
 
+    def _clients(self) -> list[ClientRows]:
+        return [client for group in self.groups for client in group.clients]
+
     def before(self, request: Message) -> Iterator[tuple[str, float]]:
         """What a request begins that may take long: ("compiling" or "fitting", seconds)."""
         kind, how = request.kind, self.plan.inference
         if kind in self.said or kind in ("census", "extent"):
             return
         first, self.said = not self.said, self.said | {kind}
-        compiled = compiled_part(self.plan, learn="learn" in request.arrays)
+        compiled = compiled_part(self.plan, self._clients(), learn="learn" in request.arrays)
         if compiled is not None and first:
             yield "compiling", COMPILING[compiled]
         if not isinstance(how, Structured):
@@ -57,32 +61,18 @@ class Forecast:
             yield "fitting", seconds_of_rounds(self.plan, self.groups, request.arrays)
 
 
-def compiled_part(plan: Plan, *, learn: bool = False) -> str | None:
-    """Why a fit is compiled, as a key of `COMPILING`; None: it runs on the host. `learn`: inputs move."""
-    if not on_host():
-        return "gpu"
-    if not isinstance(plan.inference, Structured):
-        return "mean-field"
-    if plan.cycles is not None:
-        return "cycles"
-    if plan.spec.state_space or plan.inference.probes:
-        return "state-space"
-    kernels = (plan.spec.kernel, plan.spec.local_kernel)
-    moves = learn or plan.inference.learn_inducing is True
-    return None if not moves and all(has_adjoints(k) for k in kernels) else "other"
-
-
 def seconds_of_rounds(
     plan: Plan, groups: Sequence[ClientGroup], a: Mapping[str, np.ndarray]
 ) -> float:
-    """Of all trainings and the averages, if clients do not stop their searches early; `a`: the start request.
+    """Of all trainings and the averages, if searches are as long as usual; `a`: the start request.
 
-    An evaluation takes about a third while kernels are held.
+    An evaluation takes about two thirds while kernels are held.
     """
     how = plan.inference
     assert isinstance(how, Structured)
     early = min(how.rounds, how.frozen_rounds)
-    each = early * how.first_evaluations / 3 + (how.rounds - early) * how.evaluations
+    first, later = min(how.first_evaluations, USUAL_FIRST), min(how.evaluations, USUAL)
+    each = early * 0.67 * first + (how.rounds - early) * later + how.rounds * SUMS
     spec = with_periods(plan.spec, np.asarray(a["periods"])) if "periods" in a else plan.spec
     sizes: dict[int, tuple[int, int]] = {}  # groups of equal sizes are alike
     total = 0.0
@@ -91,8 +81,19 @@ def seconds_of_rounds(
         if n not in sizes:
             sizes[n] = _sizes(plan, spec, group, a)
         rows, local = sizes[n]
-        total += len(group.clients) * cost(spec, rows, len(a["inputs"]), local)
-    return total * (each * plan.restarts + BESIDE_ROUNDS)
+        count, one = len(group.clients), cost(spec, rows, len(a["inputs"]), local)
+        own = each * plan.restarts + OPENING + _averages(how, spec, rows)
+        total += own * count * one / (min(cores(), count) if one > LARGE else 1)
+    return total
+
+
+def _averages(how: Structured, spec: Spec, rows: int) -> float:
+    """Evaluations that a client's last search and its average take, P being its parameters."""
+    mixed = spec.latents * (0 if spec.tied or not spec.deviation else 1) + spec.local_latents
+    P = spec.outputs * (mixed + 1) + spec.local_latents * spec.inputs
+    if how.averaging is None or rows * spec.outputs > how.averaging.cells * P:
+        return 0.0
+    return min(how.evaluations, USUAL) + 4 * P + 1 + 0.6 * (2 * P + 4)
 
 
 def cost(spec: Spec, n: int, M: int, M_i: int) -> float:
@@ -109,9 +110,12 @@ def _sizes(
     plan: Plan, spec: Spec, group: ClientGroup, a: Mapping[str, np.ndarray]
 ) -> tuple[int, int]:
     """Rows that training sees, and local inducing inputs at the start, of the group's first client."""
-    scaling, start = Scaling.from_arrays(a), Start.from_array(a["scales"])
-    client = scaling.rows(group.clients[0])
+    few, start, scaling = (
+        group.training_rows(a)[0],
+        Start.from_array(a["scales"]),
+        Scaling.from_arrays(a),
+    )
     kernels = local_budget.local_kernels(spec, scaling, start)
+    client = group.scaled[0]
     Z = local_budget.starting_inputs(plan, spec, kernels, client, start, say=False)
-    few = merge_rows(client, spec, start, scaling.extent)
     return (group.padded_rows if few is client else len(few.X)), len(Z)

@@ -22,12 +22,20 @@ from pfedhgp.errors import MessageError
 from pfedhgp.federation.envelope import Envelope, Refused
 from pfedhgp.federation.messages import hash_arrays
 from pfedhgp.federation.plan import LARGEST_INDUCING, Plan
-from pfedhgp.federation.schema import DELIVER, EXCHANGES, OTHER, OTHER_STARTS, Content
+from pfedhgp.federation.schema import (
+    DELIVER,
+    EXCHANGES,
+    OTHER,
+    OTHER_STARTS,
+    OTHERS_IN_CONTEST,
+    Content,
+)
 from pfedhgp.inference.arrays import tree_to_arrays
 from pfedhgp.inference.messages import Field, Range
 from pfedhgp.inference.starts.census import HISTOGRAM_BINS, LAG_EDGES
 from pfedhgp.inference.starts.periodogram import PERIODS
-from pfedhgp.model.spec import open_periods, starting_kernels, with_periods
+from pfedhgp.inference.structured.traits import count_traits
+from pfedhgp.model.spec import Spec, open_periods, starting_kernels, with_periods
 
 Arrays = Mapping[str, np.ndarray]
 SLACK = 4
@@ -67,14 +75,25 @@ class Case:
             prefix, dot, own = name.partition(".")
             if dot and prefix.startswith(OTHER.partition("{")[0]):
                 found.setdefault(prefix + dot, {})[own] = array
-        known = [OTHER.format(number + 1) for number in range(OTHER_STARTS)]
+        most = _most_others(self.plan)
+        known = [OTHER.format(number + 1) for number in range(most)]
         if set(found) != set(known[: len(found)]):
-            raise MessageError(f"other starts are numbered from 1, and at most {OTHER_STARTS}")
+            raise MessageError(f"other starts are numbered from 1, and at most {most}")
         return {prefix: Case(self.plan, arrays) for prefix, arrays in found.items()}
 
     @property
+    def spec(self) -> Spec:
+        """The model that the request is about."""
+        number = self.request.get("candidate")
+        if number is None or not self.plan.specs:
+            return self.plan.spec
+        if np.shape(number) or float(number) not in range(len(self.plan.specs)):
+            raise MessageError(f"`candidate` must be below {len(self.plan.specs)}")
+        return self.plan.specs[int(number)]
+
+    @property
     def open_periods(self) -> bool:
-        return open_periods(self.plan.spec)
+        return any(open_periods(spec) for spec in self.plan.candidates)
 
     @property
     def decided_to_learn(self) -> bool:
@@ -90,8 +109,8 @@ class Case:
     @cached_property
     def kernels(self) -> dict[str, np.ndarray]:
         """Parameters of the shared kernels, of the right shapes; an open period is a parameter too."""
-        ones = np.ones(self.plan.spec.inputs)
-        spec = with_periods(self.plan.spec, ones)
+        ones = np.ones(self.spec.inputs)
+        spec = with_periods(self.spec, ones)
         kernels = starting_kernels(spec.kernel, scale=0.2, count=spec.latents, extent=ones)
         return tree_to_arrays(kernels)
 
@@ -107,9 +126,11 @@ class Case:
 _SIZES: Mapping[str, Callable[[Case], int]] = {
     "d": lambda case: case.plan.spec.inputs,
     "Q": lambda case: case.plan.spec.outputs,
-    "R": lambda case: case.plan.spec.latents,
+    "R": lambda case: case.spec.latents,
+    "V": lambda case: 1 if case.plan.spec.client_loadings else case["Q"],
     "k": lambda case: sum(leaf.size for leaf in case.kernels.values()),
-    "P": lambda case: case["k"] + (case.plan.spec.structure.tied and case["Q"] * case["R"] + 1),
+    "P": lambda case: case["k"] + (case.spec.structure.tied and case["Q"] * case["R"] + 1),
+    "t": lambda case: count_traits(with_periods(case.spec, np.ones(case["d"]))),
     "M": lambda case: case.length(
         "free.inputs" if "free.inputs" in case.request else "inputs", _largest_inducing(case.plan)
     ),
@@ -117,6 +138,10 @@ _SIZES: Mapping[str, Callable[[Case], int]] = {
     "F": lambda case: case.length("cycle_factor", case["Q"] * case["E"], axis=1),
     "B": lambda case: 2 * int(case.request["bins"]),
 }
+
+
+def _most_others(plan: Plan) -> int:
+    return OTHERS_IN_CONTEST if plan.specs else OTHER_STARTS
 
 
 def _largest_inducing(plan: Plan) -> int:
@@ -169,8 +194,8 @@ def _largest_arrays(plan: Plan, kind: str) -> Expected:
     d, E, M = plan.spec.inputs, _largest_basis(plan), _largest_inducing(plan)
     wide = plan.spec.outputs * E
     shapes = {"inputs": (M, d), "cycle_inputs": (E, d), "cycle_factor": (wide, wide)}
-    shapes |= {OTHER.format(n + 1) + "inputs": (M, d) for n in range(OTHER_STARTS)}
-    optional = dict.fromkeys(("bins", "chosen", "crowd", "learn"), ())
+    shapes |= {OTHER.format(n + 1) + "inputs": (M, d) for n in range(_most_others(plan))}
+    optional = dict.fromkeys(("bins", "chosen", "candidate", "crowd", "learn"), ())
     # Views of one number, which take no memory.
     arrays = {name: np.broadcast_to(0.0, shape) for name, shape in (shapes | optional).items()}
     return of_request(plan, kind, arrays)

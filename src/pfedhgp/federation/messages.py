@@ -15,7 +15,7 @@ import numpy as np
 from pfedhgp.errors import MessageError, NonFiniteMessageError
 from pfedhgp.federation.schema import KINDS
 
-SCHEMA = 2
+SCHEMA = 3
 """Raised when messages of an older version cannot be understood any more."""
 
 

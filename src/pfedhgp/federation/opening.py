@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
 import numpy as np
 
 from pfedhgp.data.scaling import Scaling
@@ -14,7 +15,7 @@ from pfedhgp.federation.phases import Prepared
 from pfedhgp.federation.plan import Plan
 from pfedhgp.gp.kernels import Kernel
 from pfedhgp.inference.protocols import Inference, ServerParty
-from pfedhgp.inference.starts import budget
+from pfedhgp.inference.starts import budget, contest
 from pfedhgp.inference.starts.candidates import Start, global_block
 from pfedhgp.model.blocks import GlobalBlock
 from pfedhgp.model.spec import Spec, starting_kernels
@@ -32,6 +33,19 @@ class Opening:
     start: Start
     block: GlobalBlock
     party: ServerParty
+    prepared: Prepared
+    """With the model that is trained"""
+    number: int = 0
+    """Which of the compared starts it is: clients know it by that"""
+
+    def request(self) -> dict[str, np.ndarray]:
+        return {**self.party.request(), **self.prepared.named}
+
+    def score(self) -> float:
+        """The last bound, less what its shared parameters cost: see `contest`."""
+        parameters = sum(np.size(leaf) for leaf in jax.tree.leaves(self.block.kernels))
+        cells = float(self.prepared.counted.cells.sum())
+        return self.party.bounds[-1] - contest.penalty(parameters, cells)
 
 
 def opened(prepared: Prepared, start: Start, *, seed: int | None, learn: bool) -> Opening:
@@ -41,7 +55,8 @@ def opened(prepared: Prepared, start: Start, *, seed: int | None, learn: bool) -
     start = allow_for_residual(prepared, start, inputs)
     extent = prepared.scaling.extent
     block = global_block(spec, start, prepared.moment, inputs, extent, seed)
-    return Opening(start, block, inference_of(plan, learn, prepared.cells).server(spec, block))
+    party = inference_of(plan, learn, prepared.cells).server(spec, block)
+    return Opening(start, block, party, prepared)
 
 
 def inference_of(plan: Plan, learn: bool, cells: int | None = None) -> Inference:

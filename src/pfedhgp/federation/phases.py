@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -15,8 +15,9 @@ from pfedhgp.inference.cycles.exchange import CycleServer
 from pfedhgp.inference.starts import candidates, census
 from pfedhgp.inference.starts.candidates import Start
 from pfedhgp.inference.starts.census import Scales
+from pfedhgp.model.global_posterior import to_arrays
 from pfedhgp.model.posterior import GlobalPosterior, Population
-from pfedhgp.model.spec import Spec
+from pfedhgp.model.spec import Spec, with_periods
 
 Sums = dict[str, np.ndarray]
 
@@ -90,6 +91,24 @@ class Prepared:
     crowd: np.ndarray | None = None
     """(lower, upper) of nearly all rows, if a few others stretch the domain"""
     cycles: CycleServer | None = None
+    shortlist: tuple[int, ...] = ()
+    """Numbers of the models that are trained side by side, if there is a choice"""
+    candidate: int = 0
+    """Number of the model that `spec` is"""
+    most: int | None = None
+    """The most global inducing inputs while models are trained side by side"""
+
+    def about(self, candidate: int) -> Prepared:
+        """The same for another model of the plan."""
+        spec = self.plan.candidates[candidate]
+        if self.periods is not None:
+            spec = with_periods(spec, self.periods)
+        return replace(self, spec=spec, candidate=candidate)
+
+    @property
+    def named(self) -> dict[str, np.ndarray]:
+        """What messages say of which model they are about, if there is a choice."""
+        return {"candidate": np.asarray(float(self.candidate))} if self.plan.specs else {}
 
     @property
     def moment(self) -> np.ndarray:
@@ -107,7 +126,7 @@ class Prepared:
     def most_inducing(self) -> int:
         """No more than there are rows; with cycles, which lie on one grid, than a client has rows."""
         rows = self.counted.rows if self.cycles is None else self.counted.rows_a_client
-        return min(self.largest_inducing, max(int(rows), 1))
+        return min(self.largest_inducing, max(int(rows), 1), self.most or self.largest_inducing)
 
     @property
     def largest_inducing(self) -> int:
@@ -134,10 +153,10 @@ class Best:
         """The global block and q(v_g), as clients get them in the end."""
         return {
             **block_to_arrays(self.shared.block),
-            "mean": np.asarray(self.shared.mean),
-            "covariance": np.asarray(self.shared.covariance),
+            **to_arrays(self.shared),
             "jitter": np.asarray(self.jitter),
             "attempt": np.asarray(float(self.attempt)),
+            **self.prepared.named,
         }
 
 
@@ -159,6 +178,8 @@ class RunState:
     history: list[dict[str, Any]] = field(default_factory=list)
     starts: dict[int, Start] = field(default_factory=dict)
     """Where each attempt started"""
+    choice: list[dict[str, Any]] = field(default_factory=list)
+    """What became of each model that was trained, if there was a choice: see `contest`"""
     counted: Counted | None = None
     prepared: Prepared | None = None
     best: Best | None = None

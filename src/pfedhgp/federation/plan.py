@@ -36,6 +36,8 @@ class Plan:
     seed: int = 0
     cycles: CycleChoice | None = None
     """A cycle layer; None: cycles are replicates with white residuals."""
+    specs: tuple[Spec, ...] = ()
+    """Models with different kernels, of which training chooses one; `spec` is the first. None: no choice."""
 
     @property
     def learn_inducing(self) -> bool | str:
@@ -44,11 +46,27 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Every choice by its name: two plans are the same if these are."""
-        choices: dict[str, Any] = {f.name: getattr(self.spec, f.name) for f in fields(self.spec)}
-        choices |= {f.name: getattr(self, f.name) for f in fields(self) if f.name != "spec"}
+        choices = _fields_of(self.spec)
+        others = {f.name for f in fields(self)} - {"spec", "specs"}
+        choices |= {f.name: getattr(self, f.name) for f in fields(self) if f.name in others}
         settings: Any = self.inference
         choices["inference"] = {"name": self.inference.name, **asdict(settings)}
-        return {name: _plain(value, name) for name, value in choices.items()}
+        plain = {name: _plain(value, name) for name, value in choices.items()}
+        if self.specs:
+            plain["specs"] = [
+                {name: _plain(value, name) for name, value in _fields_of(spec).items()}
+                for spec in self.specs
+            ]
+        return plain
+
+    @property
+    def candidates(self) -> tuple[Spec, ...]:
+        """The models that training chooses from; the one model if there is no choice."""
+        return self.specs or (self.spec,)
+
+
+def _fields_of(spec: Spec) -> dict[str, Any]:
+    return {f.name: getattr(spec, f.name) for f in fields(spec)}
 
 
 def _plain(value: Any, name: str) -> Any:

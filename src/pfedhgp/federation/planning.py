@@ -8,21 +8,23 @@ from typing import Any
 
 import numpy as np
 
-from pfedhgp.base.choices import SHARED_WHITE
+from pfedhgp.base.choices import AUTO, SHARED_WHITE
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError, warn
 from pfedhgp.federation.clients import ClientGroup
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
-from pfedhgp.gp.kernels import KERNELS, Kernel, Sum, split_scale
+from pfedhgp.gp.kernels import KERNELS, Kernel, Matern12, Periodic, Sum, split_scale
+from pfedhgp.inference.markov.settings import Markov
 from pfedhgp.inference.protocols import Inference
 from pfedhgp.inference.registry import INFERENCES, inference_named
+from pfedhgp.inference.starts.forms import FORMS
 from pfedhgp.inference.structured.averaging import Averaging
 from pfedhgp.inference.structured.settings import Structured
 from pfedhgp.model.codec import plain_json
 from pfedhgp.model.cycle_layer import CycleChoice
 from pfedhgp.model.fitted import FittedModel
-from pfedhgp.model.spec import Spec, build_spec, like_shared
+from pfedhgp.model.spec import Spec, build_spec, like_shared, name_of
 from pfedhgp.settings import kinds
 from pfedhgp.settings.table import MODEL_SETTINGS, ModelSettings
 
@@ -49,23 +51,36 @@ def make_plan(settings: ModelSettings, inputs: int, outputs: int) -> Plan:
     if choice is not None and inference.name != "structured":
         raise InputError("a cycle layer needs inference='structured': mean-field has none")
     exact = settings.local == "state-space"
-    if exact and (inference.name != "structured" or choice is not None):
+    if exact and (inference.name == "mean-field" or choice is not None):
         raise InputError(
-            "local='state-space' needs inference='structured' and cannot be combined with a cycle layer"
+            "local='state-space' needs inference='structured' or 'markov', and no cycle layer"
         )
-    spec = build_spec(
-        inputs=inputs,
-        outputs=outputs,
-        kernel=_kernel(settings.kernel),
-        local_kernel=_local_kernel(settings),
-        layers=tuple(settings.layers),
-        latents=settings.latents,
-        local_latents=settings.local_latents,
-        noise=settings.noise,
-        local=settings.local,
-    )
+    if settings.client_loadings and inference.name == "mean-field":
+        raise InputError("client_loadings needs inference='structured': mean-field has none")
+    specs = [
+        build_spec(
+            inputs=inputs,
+            outputs=outputs,
+            kernel=kernel,
+            local_kernel=local,
+            layers=tuple(settings.layers),
+            latents=settings.latents,
+            local_latents=settings.local_latents,
+            noise=settings.noise,
+            local=settings.local,
+            client_loadings=settings.client_loadings,
+        )
+        for kernel, local in kernels_to_try(settings)
+    ]
+    if len(specs) > 1:
+        _check_choice(inference, choice)
+    spec = specs[0]
     if isinstance(inference, Structured) and inference.probes:
         _check_probes(inference, spec)
+    if isinstance(inference, Markov):
+        _check_markov(spec, settings)
+    elif spec.noise == "level":
+        raise InputError("noise='level' needs inference='markov'")
     _warn_of_unused(settings, inference)
     return Plan(
         spec=spec,
@@ -79,7 +94,43 @@ def make_plan(settings: ModelSettings, inputs: int, outputs: int) -> Plan:
         restarts=settings.restarts,
         seed=settings.seed,
         cycles=choice,
+        specs=tuple(specs) if len(specs) > 1 else (),
     )
+
+
+def kernels_to_try(settings: ModelSettings) -> list[tuple[Kernel, Kernel]]:
+    """The pairs (shared, local) that training chooses from; one pair if both kernels are given."""
+    shared = _listed(settings.kernel, [_kernel(form) for form in FORMS])
+    if settings.kernel == AUTO:
+        shared = [kernel for form in shared for kernel in (form, form + Periodic())]
+    if "global" not in settings.layers:
+        shared = shared[:1]
+    given, exact = settings.local_kernel, settings.local == "state-space"
+    forms = [_kernel(form) for form in (("matern32", "matern52") if exact else FORMS)]
+    if "local" not in settings.layers:
+        forms = forms[:1]
+    if given is None and exact:
+        given = "matern32"
+    if given is None and settings.kernel == AUTO:
+        given = AUTO
+    if given is None:
+        return [(kernel, like_shared(kernel)) for kernel in shared]
+    return [(kernel, local) for kernel in shared for local in _listed(given, forms)]
+
+
+def _listed(given: Any, usual: list[Kernel]) -> list[Kernel]:
+    """The kernels of a setting: the usual ones for "auto"."""
+    if isinstance(given, str) and given == AUTO:
+        return usual
+    return [_kernel(each) for each in (given if isinstance(given, tuple) else (given,))]
+
+
+def _check_choice(inference: Inference, cycles: CycleChoice | None) -> None:
+    """Where training can choose kernels, and where not."""
+    if not isinstance(inference, Structured):
+        raise InputError("`kernel` cannot be chosen with mean-field, which has no bound: name one")
+    if cycles is not None:
+        raise InputError("`kernel` cannot be chosen together with a cycle layer: name one")
 
 
 def _check_probes(inference: Structured, spec: Spec) -> None:
@@ -88,6 +139,24 @@ def _check_probes(inference: Structured, spec: Spec) -> None:
         raise InputError("`probes` needs local='state-space' and layers=('global', 'local')")
     if inference.learn_shared or inference.learn_inducing is not False:
         raise InputError("`probes` needs learn_shared=False, and no learn_inducing")
+
+
+def _check_markov(spec: Spec, settings: ModelSettings) -> None:
+    """What the Markov solver takes: one line names all that it needs."""
+    kernels = (split_scale(spec.kernel)[1], split_scale(spec.local_kernel)[1])
+    fits = spec.client_loadings and spec.state_space and not spec.deviation
+    if not fits or any(type(kernel) is not Matern12 for kernel in kernels):
+        raise InputError(
+            "inference='markov' needs kernel='matern12', local_kernel='matern12', "
+            "local='state-space', layers=('global', 'local') and client_loadings=True"
+        )
+    if settings.inducing == "auto":
+        raise InputError(
+            "inference='markov' needs `inducing`, the number of knots: one for each step of the "
+            "series, such as 730 for half-daily rows of a year"
+        )
+    if spec.noise not in ("output", "level") and spec.outputs > 1:
+        raise InputError("inference='markov' takes noise='output' or 'level'")
 
 
 def settings_of_adoption(settings: ModelSettings) -> Structured:
@@ -106,14 +175,6 @@ def settings_of_adoption(settings: ModelSettings) -> Structured:
 
 def _kernel(given: Kernel | str) -> Kernel:
     return KERNELS[given]() if isinstance(given, str) else given
-
-
-def _local_kernel(settings: ModelSettings) -> Kernel:
-    """The kernel that was given, or one of the shared kernel's form."""
-    given = settings.local_kernel
-    if given is None and settings.local == "state-space":
-        given = "matern32"
-    return like_shared(_kernel(settings.kernel)) if given is None else _kernel(given)
 
 
 def _warn_of_unused(settings: ModelSettings, inference: Inference) -> None:
@@ -146,7 +207,7 @@ def _warn_of_unused(settings: ModelSettings, inference: Inference) -> None:
                 what = f"the variance {float(variance):g} of `{name}`"
                 unused.append(f"{what} (it starts from the data)")
     if unused:
-        warn(f"not used: {', '.join(unused)}", stacklevel=6)
+        warn(f"not used: {', '.join(unused)}", stacklevel=7)
 
 
 def fitted_model(
@@ -172,7 +233,7 @@ def fitted_model(
     found = {name: p for group in groups for name, p in group.posteriors.items()}
     shared_layer = None if best.prepared.cycles is None else best.prepared.cycles.layer
     return FittedModel(
-        structure=plan.spec.structure,
+        structure=best.prepared.spec.structure,
         inference=plan.inference.name,
         kernel=best.prepared.spec.kernel,
         local_kernel=best.prepared.spec.local_kernel,
@@ -210,6 +271,8 @@ def settings_to_json(settings: ModelSettings) -> dict[str, Any]:
         value = getattr(settings, each.name)
         if each.kind is kinds.INFERENCE:
             kept[each.name] = _inference_to_json(value)
+        elif each.kind is kinds.KERNEL and isinstance(value, tuple):
+            kept[each.name] = f"{AUTO}: {', '.join(name_of(_kernel(k)) for k in value)}"
         elif each.kind is not kinds.FUNCTIONS and not isinstance(value, Kernel):
             kept[each.name] = plain_json(value, each.name, strict=True)
     return kept

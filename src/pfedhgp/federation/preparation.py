@@ -18,10 +18,9 @@ from pfedhgp.federation.phases import Counted, Outcome, Phase, Prepared, RunStat
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.training import Starts
 from pfedhgp.inference.cycles.exchange import CycleServer
-from pfedhgp.inference.starts import candidates, census, shared_scale
+from pfedhgp.inference.starts import candidates, census, contest, shared_scale
 from pfedhgp.inference.starts.census import Scales
 from pfedhgp.inference.starts.periodogram import starting_period
-from pfedhgp.model.spec import with_periods
 
 log = logging.getLogger("pfedhgp")
 QUIETEST = 1e-5
@@ -127,13 +126,20 @@ def prepared(
     scaling = scaling_of(plan, counted.sums, *domain)
     ratio = _ratio(scaling, width)
     scales = scales_of(scaling, sums, ratio)
-    spec, periods = plan.spec, None
+    periods, gain = None, 0.0
     if "waves" in sums:  # open periods start where waves explain most
-        found = np.array([starting_period(total) for total in sums["waves"]])
-        periods = found * np.where(width > 0, width, 1.0)
-        spec = with_periods(plan.spec, periods)
+        waves = [starting_period(total) for total in np.moveaxis(sums["waves"], 1, 0)]
+        gain = max(found.gain for found in waves)
+        periods = np.array([found.period for found in waves]) * np.where(width > 0, width, 1.0)
     short = shared_is_short(scales, sums, ratio)
-    return Prepared(plan, counted, spec, scaling, scales, short, periods)
+    kept: tuple[int, ...] = ()
+    if plan.specs:
+        evidence = sums["forms"].T if short else sums["forms"]
+        cells = float(counted.cells.sum())
+        kept = contest.shortlist(plan.specs, evidence, gain, cells=cells, clients=counted.clients)
+    first = kept[0] if kept else 0
+    found = Prepared(plan, counted, plan.spec, scaling, scales, short, periods, shortlist=kept)
+    return found.about(first)
 
 
 def scaling_of(plan: Plan, counted: Sums, lower: np.ndarray, upper: np.ndarray) -> Scaling:

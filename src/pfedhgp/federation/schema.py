@@ -2,7 +2,7 @@
 
 A message is made of fields; some are there only under a condition, and some below a prefix (`first.rows`).
 The arrays that a check expects, their size limits and the page all come from here. No message has a row, or a
-client's weights, inducing inputs or loadings: these never leave a client.
+client's weights or inducing inputs, or the loadings of its own functions: these never leave a client.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pfedhgp.inference import messages as sent
-from pfedhgp.inference.messages import COUNT, FLAG, NOT_NEGATIVE, Field, Range
+from pfedhgp.inference.messages import COUNT, FLAG, NOT_NEGATIVE, SPREAD, Field, Range
 from pfedhgp.inference.starts.shared_scale import LEAST_BINS, MOST_BINS
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ SYMBOLS: Mapping[str, str] = {
     "d": "inputs",
     "Q": "outputs",
     "R": "latents of the shared layer",
+    "V": "Q, or 1 with `client_loadings`: then U and y are J and h",
     "M": "shared inducing inputs",
     "k": "parameters of the shared kernels",
     "P": "coordinates of θ_g: the kernel parameters, and with one output the variances",
@@ -35,12 +36,13 @@ SYMBOLS: Mapping[str, str] = {
     "B": "bins along the input, twice the number that the request names",
     "G": "cells of the grid, times outputs",
     "S": "numbers of a sketch",
+    "t": "traits: logarithms of a client's local kernel parameters, noise and, with one output, size",
 }
 DELIVER, HELLO = "deliver", "hello"
 OTHER = "other {}."
-"""Before the arrays of the other starts that the first exchange of training compares."""
-OTHER_STARTS = 2
-"""The most other starts that a message may have."""
+"""Before the arrays of the other starts that are compared, and of the other models in a contest."""
+OTHER_STARTS, OTHERS_IN_CONTEST = 2, 11
+"""The most other starts that a message may have; if kernels are chosen, three for each of four models."""
 BINS = Range(
     f"whole, {LEAST_BINS} to {MOST_BINS}",
     lambda a: COUNT.holds(a) and np.all((a >= LEAST_BINS) & (a <= MOST_BINS)),
@@ -56,15 +58,22 @@ class When(NamedTuple):
 
 ALWAYS = When("", lambda case: True)
 STRUCTURED = When("inference is structured", lambda case: case.plan.inference.name == "structured")
-MEAN_FIELD = When("inference is mean-field", lambda case: not STRUCTURED.holds(case))
+MARKOV = When("inference is markov", lambda case: case.plan.inference.name == "markov")
+NOT_MARKOV = When("inference is structured or mean-field", lambda case: not MARKOV.holds(case))
+MEAN_FIELD = When(
+    "inference is mean-field", lambda case: not (STRUCTURED.holds(case) or MARKOV.holds(case))
+)
 KNOWN_DOMAIN = When("`domain` is given", lambda case: case.plan.domain is not None)
 UNKNOWN_DOMAIN = When("no `domain` is given", lambda case: case.plan.domain is None)
 OPEN_PERIOD = When("a kernel leaves its period open", lambda case: case.open_periods)
 BINS_ASKED = When("the server asks for bins", lambda case: "bins" in case.request)
+CONTEST = When("kernels are chosen in training", lambda case: bool(case.plan.specs))
 HAS_CYCLES = When("there is a cycle layer", lambda case: case.plan.cycles is not None)
 STRETCHED = When("a few rows stretch the domain", lambda case: "crowd" in case.request)
 DECIDED = When('`learn_inducing="auto"` decided that they move', lambda case: case.decided_to_learn)
 NOT_FIRST = When("another start than the first was best", lambda case: "chosen" in case.request)
+BY_LEVEL = When('`noise="level"`', lambda case: case.plan.spec.noise == "level")
+OWN_LOADINGS = When("`client_loadings`", lambda case: case.plan.spec.client_loadings)
 MOVES = When("the request asks for derivatives", lambda case: bool(case.request["derivatives"]))
 LEARNS = When(
     "shared inducing inputs are learned, after the opening", lambda case: case.learns_inputs
@@ -115,28 +124,59 @@ _SCALING = Part(
     ),
     title="the scaling",
 )
-_LAGS = Part((*sent.LAGS, Part(sent.WAVES, OPEN_PERIOD)), title="sums by distance")
+_LAGS = Part(
+    (*sent.LAGS, Part(sent.WAVES, OPEN_PERIOD), Part(sent.FORMS, CONTEST)),
+    title="sums by distance",
+)
+_CANDIDATE = Part(
+    (Field("candidate", "", "number of the model, in the order of the settings", COUNT),), CONTEST
+)
 _LAYER = Part(sent.LAYER, title="the cycle layer")
 _CYCLE_SUMS = Part(sent.CYCLE_SUMS, title="sums over cycles")
 _COORDINATES = Part(sent.COORDINATES, title="mean-field coordinates")
-_BLOCK = Part(sent.BLOCK, title="the shared block")
+_BLOCK = Part(
+    (
+        *sent.BLOCK,
+        Part(sent.LOADINGS_COVARIANCE, OWN_LOADINGS),
+        Part(sent.NOISE_LEVELS, BY_LEVEL),
+    ),
+    title="the shared block",
+)
 _BROADCAST = Part(
     (
         Part((_BLOCK, *sent.TOTALS), STRUCTURED),
+        Part((_BLOCK, *sent.KNOT_REQUEST), MARKOV),
         Part((_COORDINATES,), MEAN_FIELD, "free."),
         *sent.JITTER,
+        _CANDIDATE,
     ),
     title="the broadcast",
 )
+_CHOSEN = Part((Field("chosen", "", "number of the start that was best", COUNT),), NOT_FIRST)
 _ATTEMPT = Field("attempt", "", "number of the restart, from 0", COUNT)
 _SQUARES = Part((*sent.SQUARES, *sent.CLIENTS), title="mean squares")
 _STATISTICS = Part(
-    (*sent.SUMS, _SQUARES, Part(sent.DERIVATIVES, MOVES), Part(sent.INPUT_GRADIENT, LEARNS)),
+    (
+        *sent.SUMS,
+        _SQUARES,
+        Part(sent.CLIENT_LOADINGS, OWN_LOADINGS),
+        Part(sent.DERIVATIVES, MOVES),
+        Part(sent.INPUT_GRADIENT, LEARNS),
+    ),
     title="structured statistics",
 )
 _FITTED = Part(
-    (_BLOCK, *sent.POSTERIOR, *sent.JITTER, _ATTEMPT), title="the fitted shared function"
+    (
+        _BLOCK,
+        Part(sent.POSTERIOR, NOT_MARKOV),
+        Part(sent.KNOTS, MARKOV),
+        *sent.JITTER,
+        _ATTEMPT,
+        _CANDIDATE,
+    ),
+    title="the fitted shared function",
 )
+_KNOT_SUMS = Part((*sent.KNOT_SUMS, Part(sent.LEVEL_SUMS, BY_LEVEL)), title="sums at the knots")
 _POPULATION = (
     Field("deviation_power", "Q Q", "mean of f_δ f_δᵀ over clients"),
     Field("local_power", "Q Q", "mean of f_l f_lᵀ"),
@@ -145,6 +185,7 @@ _POPULATION = (
         "division", "Q Q", "covariance of the error in the split into shared layer and deviations"
     ),
     Field("clients", "", "number of clients", COUNT),
+    Part((Field("traits", "2 t", "mean and variance of a client's traits", SPREAD),), STRUCTURED),
 )
 _SEED = Field("seed", "", "public seed of the sketch")
 _SKETCH = Field("sketch", "S", "random projection of the deviation + local function")
@@ -173,7 +214,7 @@ _ALL = (
     ),
     Exchange(
         "cycles",
-        "before the start; again if cycles lack cells, until the layer has settled",
+        "before the start; again if cycles lack cells, until the layer has converged",
         "Sums over cycles around their mean: of the first half of the cycles, and of the rest.",
         only=HAS_CYCLES,
         request=(_SCALING, _LAYER),
@@ -201,6 +242,7 @@ _ALL = (
         ),
         reply=(
             Part((_STATISTICS, Part((_STATISTICS,), prefix=OTHER)), STRUCTURED),
+            Part((_KNOT_SUMS,), MARKOV),
             Part((_COORDINATES,), MEAN_FIELD),
         ),
         missed=("cycles",),
@@ -209,11 +251,12 @@ _ALL = (
         "round",
         "once a round",
         "Statistics after the client's step; with mean-field its gradient in each coordinate.",
-        request=(
-            _BROADCAST,
-            Part((Field("chosen", "", "number of the start that was best", COUNT),), NOT_FIRST),
+        request=(_BROADCAST, _CHOSEN, Part((_BROADCAST, _CHOSEN), CONTEST, OTHER)),
+        reply=(
+            Part((_STATISTICS, Part((_STATISTICS,), CONTEST, OTHER)), STRUCTURED),
+            Part((_KNOT_SUMS,), MARKOV),
+            Part((_COORDINATES,), MEAN_FIELD),
         ),
-        reply=(Part((_STATISTICS,), STRUCTURED), Part((_COORDINATES,), MEAN_FIELD)),
         missed=("cycles", "start"),
     ),
     Exchange(
@@ -254,8 +297,20 @@ _ALL = (
         federated=False,
     ),
     Exchange(
+        "zones: loadings",
+        "instead, if clients have loadings of their own",
+        "How each client mixes the shared functions.",
+        reply=(
+            Field("loadings", "Q R", "B_g,i, the client's own loadings on the shared functions"),
+            Field(
+                "information", "", "p: how sure they are, as a precision in units of the functions"
+            ),
+        ),
+        federated=False,
+    ),
+    Exchange(
         "zones: coverage",
-        "then, from each client with few rows",
+        "after a sketch, from each client with few rows",
         "Where its rows lie, which the server hands on to all clients.",
         reply=(_COVERAGE,),
         federated=False,

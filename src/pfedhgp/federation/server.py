@@ -7,7 +7,8 @@ It has two calls, so that any engine can drive it: `request()` says what to broa
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,23 +16,26 @@ import numpy as np
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import InputError, MessageError
 from pfedhgp.federation.messages import Message, hash_arrays
-from pfedhgp.federation.opening import inference_of, shared_kernels
+from pfedhgp.federation.opening import Opening, inference_of, shared_kernels
 from pfedhgp.federation.phases import Best, Counted, Phase, Prepared, RunState
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.preparation import Census, Extent, after_preparation
-from pfedhgp.federation.training import Finish, Rounds, Starts
+from pfedhgp.federation.training import Finish, Rounds, Starts, from_the_start
 from pfedhgp.inference.arrays import State, below, block_arrays, block_of
 from pfedhgp.inference.cycles.exchange import CycleServer, layer_from_arrays
 from pfedhgp.inference.starts import census
 from pfedhgp.inference.starts.candidates import Start
 from pfedhgp.inference.starts.census import Scales
+from pfedhgp.inference.structured.traits import count_traits, traits_of_nobody
 from pfedhgp.model.blocks import GlobalBlock
-from pfedhgp.model.posterior import GlobalPosterior, Population
-from pfedhgp.model.spec import with_periods
+from pfedhgp.model.global_posterior import from_arrays, to_arrays
+from pfedhgp.model.posterior import Population
 
 log = logging.getLogger("pfedhgp")
 COUNTERS = ("round", "exchanges", "attempt", "stop_asked", "present", "compared", "learn")
 """Fields of `RunState` that a checkpoint keeps by their names."""
+LATER: Mapping[str, Any] = {"client_loadings": False}
+"""What plans of older versions do not say, because they could not choose."""
 
 
 class Server:
@@ -71,7 +75,8 @@ class Server:
         assert best is not None
         bound = None if best.bound is None else float(best.bound)
         scales = best.start.as_dict()
-        return {"exchanges": self.exchanges, "bound": bound, "starting_scales": scales}
+        found = {"exchanges": self.exchanges, "bound": bound, "starting_scales": scales}
+        return found | ({"choice": self.run.choice} if self.run.choice else {})
 
     def stop(self) -> None:
         """Training ends with the next round."""
@@ -139,28 +144,40 @@ class Server:
             plain["scales"] = found.scales.as_dict()
             plain["shared_is_short"] = found.shared_is_short
             plain["starts"] = [start.as_dict() for start in run.starts.values()]
+            plain["candidate"], plain["shortlist"] = found.candidate, list(found.shortlist)
+            plain["choice"] = run.choice
             optional = {"periods": found.periods, "crowd": found.crowd}
             arrays |= {name: array for name, array in optional.items() if array is not None}
             if found.cycles is not None:
                 arrays |= below("cycles", found.cycles.request())
                 plain["cycles"] = found.cycles.progress()
         if isinstance(current, Rounds):
-            party = current.party.state()
-            arrays |= block_arrays("started", current.started) | below("trainer", party.arrays)
-            plain["trainer"] = dict(party.plain)
-            plain["chosen"], plain["turn"] = current.chosen, current.number
+            plain["turn"] = current.number
+            for k, each in enumerate(current.running):
+                own = f" {k}" if k else ""
+                party = each.party.state()
+                arrays |= block_arrays(f"started{own}", each.block)
+                arrays |= below(f"trainer{own}", party.arrays)
+                plain[f"trainer{own}"], plain[f"chosen{own}"] = dict(party.plain), each.number
+                plain[f"start{own}"] = each.start.as_dict()
+                plain[f"candidate{own}"] = each.prepared.candidate
         if (best := run.best) is not None:
             kept = {"bound": best.bound, "attempt": best.attempt, "jitter": float(best.jitter)}
+            kept |= {"candidate": best.prepared.candidate} if self.plan.specs else {}
             plain["best"] = kept
             arrays |= block_arrays("best", best.shared.block)
-            moments = {"mean": best.shared.mean, "covariance": best.shared.covariance}
-            arrays |= below("best_moments", moments)
-            arrays |= below("population", {} if best.population is None else vars(best.population))
+            arrays |= below("best_moments", to_arrays(best.shared))
+            arrays |= below("population", {} if best.population is None else known(best.population))
         return State(arrays, plain)
 
     def restore(self, state: State) -> None:
         """Puts `state` back; refuses it if it was made with another plan."""
         self.run, self.current = restored(self.plan, state)
+
+
+def known(population: Population) -> dict[str, np.ndarray]:
+    """The parts of it that the inference knows."""
+    return {n: np.asarray(a) for n, a in vars(population).items() if a is not None}
 
 
 # ------------------------------------------------------------ the state of a checkpoint, read back
@@ -170,7 +187,7 @@ def restored(plan: Plan, state: State) -> tuple[RunState, Phase | None]:
     """The run as `state` has it, and its phase; refuses a state of another plan."""
     plain = state.plain
     for name, value in plan.to_json().items():
-        if plain["plan"].get(name) != value:
+        if plain["plan"].get(name, LATER.get(name)) != value:
             raise InputError(f"`{name}` is not what the run began with: start it again")
     run = RunState(**{name: plain[name] for name in COUNTERS}, history=list(plain["history"]))
     if "clients" not in plain:
@@ -180,8 +197,9 @@ def restored(plan: Plan, state: State) -> tuple[RunState, Phase | None]:
         return run, Extent(plan, run, run.counted)
     run.starts = {i: Start(**values) for i, values in enumerate(plain["starts"])}
     run.prepared = prepared = _prepared(plan, run.counted, state)
+    run.choice = list(plain.get("choice", ()))
     if "best" in plain:
-        run.best = _best(run, prepared, state)
+        run.best = _best(run, prepared.about(plain["best"].get("candidate", 0)), state)
     return run, _phase(run, prepared, state)
 
 
@@ -206,40 +224,62 @@ def _prepared(plan: Plan, counted: Counted, state: State) -> Prepared:
         assert plan.cycles is not None
         layer = layer_from_arrays(state.part("cycles"))
         cycles = CycleServer.resumed(plan.cycles, plan.spec.noise, layer, plain["cycles"])
-    return Prepared(
+    found = Prepared(
         plan,
         counted,
-        spec=plan.spec if periods is None else with_periods(plan.spec, periods),
+        spec=plan.spec,
         scaling=Scaling(**state.part("scaling")),
         scales=Scales(**plain["scales"]),
         shared_is_short=plain["shared_is_short"],
         periods=periods,
         crowd=state.arrays.get("crowd"),
         cycles=cycles,
+        shortlist=tuple(plain.get("shortlist", ())),
     )
+    return found.about(plain.get("candidate", 0))
 
 
 def _rounds(run: RunState, prepared: Prepared, state: State) -> Rounds:
-    plain, spec = state.plain, prepared.spec
-    started = _block(state, "started", prepared)
-    party = inference_of(prepared.plan, run.learn, prepared.cells).server(spec, started)
-    party.restore(State(state.part("trainer"), plain["trainer"]))
-    return Rounds(run, prepared, party, started, plain["chosen"], plain["turn"])
+    plain, running = state.plain, []
+    for own in ("", *(f" {k}" for k in range(1, len(plain)) if f"trainer {k}" in plain)):
+        model = prepared.about(plain.get(f"candidate{own}", 0))
+        block = _block(state, f"started{own}", model)
+        party = inference_of(prepared.plan, run.learn, prepared.cells).server(model.spec, block)
+        party.restore(State(state.part(f"trainer{own}"), plain[f"trainer{own}"]))
+        # Checkpoints of older versions have the start of each training in `starts` alone.
+        kept = plain.get(f"start{own}")
+        start = Start(**kept) if kept else run.starts[run.attempt]
+        running.append(Opening(start, block, party, model, plain[f"chosen{own}"]))
+    if len(running) > 1:
+        most = max(len(each.block.inputs) for each in running)
+        running = [replace(o, prepared=replace(o.prepared, most=most)) for o in running]
+    return Rounds(run, running, plain["turn"])
 
 
 def _best(run: RunState, prepared: Prepared, state: State) -> Best:
     kept = state.plain["best"]
-    moments = (state.array(f"best_moments.{n}") for n in ("mean", "covariance"))
-    known = state.part("population")
+    block, moments = _block(state, "best", prepared), state.part("best_moments")
     return Best(
         bound=kept["bound"],
         attempt=kept["attempt"],
-        shared=GlobalPosterior(_block(state, "best", prepared), *moments),
-        population=Population(**known) if known else None,
+        shared=from_arrays(block, moments, kept["jitter"]),
+        population=_population(run, prepared, state),
         jitter=kept["jitter"],
         start=run.starts[kept["attempt"]],
         prepared=prepared,
     )
+
+
+def _population(run: RunState, prepared: Prepared, state: State) -> Population | None:
+    """The population of a run that has ended; in an older version it had no traits."""
+    kept: dict[str, Any] = state.part("population")
+    if not kept:
+        return None
+    if "traits" in kept or prepared.plan.inference.name != "structured":
+        return Population(**kept)
+    nobody = traits_of_nobody(count_traits(prepared.spec))
+    start = run.starts[state.plain["best"]["attempt"]]
+    return from_the_start(Population(**kept, traits=nobody), prepared, start)
 
 
 def _block(state: State, name: str, prepared: Prepared) -> GlobalBlock:

@@ -13,15 +13,21 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pfedhgp.errors import BudgetWarning, warn
-from pfedhgp.federation.opening import Opening, opened, too_few, warn_of_fewer
+from pfedhgp.federation.opening import (
+    Opening,
+    inducing_inputs,
+    opened,
+    too_few,
+    warn_of_fewer,
+)
 from pfedhgp.federation.phases import Best, Outcome, Phase, Prepared, RunState, Sums
 from pfedhgp.inference import ending
 from pfedhgp.inference.arrays import State, below
 from pfedhgp.inference.own_weights import population_of
 from pfedhgp.inference.protocols import ServerParty
-from pfedhgp.inference.starts import budget, candidates
+from pfedhgp.inference.starts import budget, candidates, contest
 from pfedhgp.inference.starts.candidates import Start
-from pfedhgp.model.blocks import GlobalBlock
+from pfedhgp.inference.structured.traits import starting_traits
 from pfedhgp.model.posterior import Population
 
 log = logging.getLogger("pfedhgp")
@@ -42,7 +48,7 @@ class Starts:
             self.openings = self._opened()
         asked: dict[str, np.ndarray] = {}
         for k, opening in enumerate(self.openings):
-            own = {**opening.party.request(), "scales": opening.start.as_array()}
+            own = {**opening.request(), "scales": opening.start.as_array()}
             asked |= below(f"other {k}", own) if k else own
         return {
             **asked,
@@ -56,16 +62,24 @@ class Starts:
 
     def _opened(self) -> list[Opening]:
         """The starts to compare, but for those whose statistics would be too long to send."""
-        run, plan, spec = self.run, self.prepared.plan, self.prepared.spec
+        run, plan = self.run, self.prepared.plan
         wanted = self._wanted_starts()
+        models = [self.prepared.about(number) for number in self.prepared.shortlist]
+        if len(models) > 1:  # rough kernels take many inducing inputs, and may not be worth them
+            most = 2 * min(len(inducing_inputs(model, wanted[0])) for model in models)
+            models = [replace(model, most=most) for model in models]
         if run.attempt == 0:
             warn_of_fewer(self.prepared)
             if plan.learn_inducing == "auto":
                 run.learn = too_few(self.prepared, wanted[0])
         seed = None if run.attempt == 0 else plan.seed + run.attempt
-        found = [opened(self.prepared, start, seed=seed, learn=run.learn) for start in wanted]
-        most = candidates.LARGEST_MESSAGE // max(spec.latents * spec.outputs, 1)
-        return found[:1] + [each for each in found[1:] if len(each.block.inputs) <= most]
+        found = [
+            opened(model, start, seed=seed, learn=run.learn)
+            for model in models or [self.prepared]
+            for start in wanted
+        ]
+        short = [each for each in found[1:] if _is_short(each)]
+        return [replace(each, number=k) for k, each in enumerate([found[0], *short])]
 
     def _wanted_starts(self) -> list[Start]:
         """Those that the first exchange compares, or another one for a restart."""
@@ -90,64 +104,115 @@ class Starts:
         own = {name: array for name, array in sums.items() if not name.startswith("other ")}
         parts = [own, *(replies.part(f"other {k}") for k in range(1, len(self.openings)))]
         bounds = [o.party.gather(part) for o, part in zip(self.openings, parts, strict=True)]
-        best = candidates.best_of(bounds, float(self.prepared.counted.cells.sum()))
-        if len(bounds) > 1:
-            run.compared = True
-            log.info("starts: bounds %s, number %d is taken", bounds, best)
-        chosen = self.openings[best]
-        run.starts[run.attempt] = chosen.start
-        record = record_of(run, chosen.party, bounds[best], self.kind)
-        chosen.party.advance(more_inputs(self.prepared, chosen.party))
+        chosen: list[Opening] = []
+        for model in dict.fromkeys(o.prepared.candidate for o in self.openings):
+            alike = [o for o in self.openings if o.prepared.candidate == model]
+            best = candidates.best_of(
+                [bounds[o.number] for o in alike], float(self.prepared.counted.cells.sum())
+            )
+            run.compared = run.compared or len(alike) > 1
+            chosen.append(alike[best])
+        numbers = [each.number for each in chosen]
+        log.info("starts: bounds %s, going on with %s", bounds, numbers)
+        record = record_of(run, chosen[0].party, bounds[numbers[0]], self.kind)
+        for each in chosen:
+            each.party.advance(more_inputs(each.prepared, each.party))
         run.round += 1
         first = 2 if self.prepared.plan.inference.start_is_round else 1
-        return Outcome(Rounds(run, self.prepared, chosen.party, chosen.block, best, first), record)
+        return Outcome(Rounds(run, chosen, first), record)
+
+
+def _is_short(opening: Opening) -> bool:
+    """Whether the statistics of a start that is tried beside the first are not too long to send."""
+    spec = opening.prepared.spec
+    most = candidates.LARGEST_MESSAGE // max(spec.latents * spec.outputs, 1)
+    return len(opening.block.inputs) <= most
 
 
 @dataclass
 class Rounds:
-    """Rounds of one training, until it has converged, is at its limit or is asked to stop."""
+    """Rounds of one training, until it has converged, is at its limit or is asked to stop.
+
+    If there is a choice of models, a few are trained side by side in the same exchanges. The first of
+    `running` leads; the others are dropped as soon as they are too far behind (`contest`).
+    """
 
     run: RunState
-    prepared: Prepared
-    party: ServerParty
-    started: GlobalBlock
-    """Where the party started"""
-    chosen: int = 0
-    """Which of the compared starts this is"""
+    running: list[Opening]
     number: int = 1
     """Number of the next round in this training"""
     kind: ClassVar[str] = "round"
 
+    @property
+    def leader(self) -> Opening:
+        return self.running[0]
+
     def request(self) -> dict[str, np.ndarray]:
         """If starts were compared and the first was not the best, clients hear which one was."""
-        which = {"chosen": np.asarray(float(self.chosen))} if self.chosen else {}
-        return {**self.party.request(), **which}
+        number = self.leader.number
+        which = {"chosen": np.asarray(float(number))} if number else {}
+        asked = {**self.leader.request(), **which}
+        for k, other in enumerate(self.running[1:], 1):
+            own = {**other.request(), "chosen": np.asarray(float(other.number))}
+            asked |= below(f"other {k}", own)
+        return asked
 
     def take(self, sums: Sums, senders: Sequence[str]) -> Outcome:
-        run, party, settings = self.run, self.party, self.prepared.plan.inference
-        if set(senders) != set(run.present):
-            party.bounds.clear()  # bounds of different clients do not compare
-        bound = party.gather(sums)
+        run, replies = self.run, State(sums)
+        parts = [{name: array for name, array in sums.items() if not name.startswith("other ")}]
+        parts += [replies.part(f"other {k}") for k in range(1, len(self.running))]
+        for each, part in zip(self.running, parts, strict=True):
+            if set(senders) != set(run.present):
+                each.party.bounds.clear()  # bounds of different clients do not compare
+            bound = each.party.gather(part)
+        plan, settings = self.leader.prepared.plan, self.leader.prepared.plan.inference
+        at_end = self.number >= settings.rounds or run.stop_asked
+        if len(self.running) > 1:
+            self._drop(at_end=at_end)
+        party = self.leader.party
+        bound = party.bounds[-1] if settings.knows_bound else None
         record = record_of(run, party, bound, self.kind)
-        slack = self.prepared.plan.tolerance * len(senders)
-        patient = self.number > settings.patience
+        slack = plan.tolerance * len(senders)
+        patient = self.number > settings.patience and len(self.running) == 1
         converged = bound is not None and patient and ending.has_converged(party.bounds, slack)
         following: Phase = self
-        if converged or self.number >= settings.rounds or run.stop_asked:
+        if converged or at_end:
             record |= self._ended(bound, converged=converged, slack=slack)
-            again = run.attempt < self.prepared.plan.restarts and not run.stop_asked
+            again = run.attempt < plan.restarts and not run.stop_asked
             assert run.best is not None
-            following = Starts(run, self.prepared) if again else Finish(run, run.best)
+            run.prepared = replace(self.leader.prepared, shortlist=())
+            following = Starts(run, run.prepared) if again else Finish(run, run.best)
         else:
-            party.advance(more_inputs(self.prepared, party))
+            for each in self.running:
+                each.party.advance(more_inputs(each.prepared, each.party))
         self.number += 1
         run.round += 1
         return Outcome(following, record)
 
+    def _drop(self, *, at_end: bool) -> None:
+        """Puts the best model first and drops those that are too far behind; at the end, all others."""
+        cells = float(self.leader.prepared.counted.cells.sum())
+        allowed = -1.0 if at_end else contest.margin(self.number, cells)
+        behind = contest.behind([each.score() for each in self.running])
+        order = sorted(range(len(behind)), key=lambda i: behind[i])
+        stays = [i for i in order if i == order[0] or behind[i] < allowed]
+        dropped = [
+            {**contest.label(self.running[i].prepared.spec), "round": self.number}
+            | {"behind": float(behind[i])}
+            for i in order
+            if i not in stays
+        ]
+        self.run.choice += dropped
+        self.running = [self.running[i] for i in stays]
+        if len(stays) == 1:
+            alone = replace(self.leader.prepared, most=None)
+            self.running = [replace(self.leader, prepared=alone)]
+
     def _ended(self, bound: float | None, *, converged: bool, slack: float) -> dict[str, Any]:
         """Ends this training and keeps it if it is the best; returns what its record says of the end."""
-        run, party = self.run, self.party
-        warn_of_cap(self.prepared, party)
+        run, party, prepared = self.run, self.leader.party, self.leader.prepared
+        run.starts[run.attempt] = self.leader.start
+        warn_of_cap(prepared, party)
         shared = party.finish()
         bound = party.bounds[-1] if bound is not None else None
         ended = ending.outcome(
@@ -156,10 +221,13 @@ class Rounds:
         best = run.best
         if best is None or (bound is not None and best.bound is not None and bound > best.bound):
             found, start = party.population(), run.starts[run.attempt]
-            population = None if found is None else over_observing_clients(found, self.prepared)
-            run.best = Best(
-                bound, run.attempt, shared, population, party.jitter, start, self.prepared
-            )
+            population = None if found is None else over_observing_clients(found, prepared)
+            if population is not None:
+                population = from_the_start(population, prepared, start)
+            run.best = Best(bound, run.attempt, shared, population, party.jitter, start, prepared)
+        if prepared.plan.specs and run.attempt == 0:
+            chosen = {**contest.label(prepared.spec), "round": None, "behind": 0.0}
+            run.choice = [chosen, *reversed(run.choice)]
         run.attempt += 1
         return {"bound": bound, "ended": ended}
 
@@ -226,6 +294,15 @@ def warn_of_cap(prepared: Prepared, party: ServerParty) -> None:
             f"lengthscales ({nats:.1f} nats a client are lost): raise `largest_inducing`",
             BudgetWarning,
         )
+
+
+def from_the_start(population: Population, prepared: Prepared, start: Start) -> Population:
+    """The population's traits themselves: the server counts them from the agreed start."""
+    if population.traits is None:
+        return population
+    centre = starting_traits(prepared.spec, start, prepared.scaling.extent)
+    mean, variance = np.asarray(population.traits)
+    return replace(population, traits=np.stack([centre + mean, variance]))
 
 
 def over_observing_clients(population: Population, prepared: Prepared) -> Population:

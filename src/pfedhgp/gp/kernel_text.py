@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pfedhgp.base.choices import KERNELS
+from pfedhgp.base.choices import AUTO, KERNELS
 from pfedhgp.data.columns import InputColumn
 from pfedhgp.errors import InputError
 
@@ -70,6 +70,25 @@ def parse(text: str, option: str = "--kernel") -> Leaf | Combined:
     if parser.sign or parser.word or parser.number:
         raise parser.refuse("something is left over at its end")
     return tree
+
+
+def listed(text: str) -> list[str] | None:
+    """The kernels of "auto: rbf, matern32 + periodic(1 day)", none for "auto"; None for another text.
+
+    >>> listed("auto: rbf, periodic(1 day, 0.5)")
+    ['rbf', 'periodic(1 day, 0.5)']
+    """
+    word, _, rest = text.partition(":")
+    if word.strip().lower() != AUTO:
+        return None
+    found, depth = [""], 0
+    for sign in rest:
+        depth += (sign == "(") - (sign == ")")
+        if sign == "," and depth == 0:
+            found.append("")
+        else:
+            found[-1] += sign
+    return [each.strip() for each in found] if rest.strip() else []
 
 
 def kernel_of(

@@ -20,8 +20,11 @@ from jaxtyping import Float
 from scipy.linalg import blas, lapack
 
 from pfedhgp.base.arrays_of import Array, namespace
+from pfedhgp.gp import lapack as unlocked
 
 LOG_2PI = float(np.log(2.0 * np.pi))
+LARGE = 128
+"""From so many rows on, matrices are computed without Python's lock; below, taking it back costs more."""
 LEAF = 64
 """JAX inverts triangles larger than this by halves; NumPy mirrors them in strips of so many rows."""
 
@@ -46,8 +49,9 @@ def factorise(K: Float[Array, "*b m m"]) -> Float[Array, "*b m m"]:
         return factors
     for at in np.ndindex(K.shape[:-2]):
         L = factors[at]
-        _, failed = lapack.dpotrf(L.T, lower=0, clean=1, overwrite_a=1)
-        if failed:
+        if _factorise_in_place(L):
+            _clear_upper(L)
+        else:
             L[...] = np.nan
     return factors
 
@@ -67,7 +71,10 @@ def solve_lower(
     found = _copied(B)
     if found.size:
         for at in np.ndindex(B.shape[:-2]):
-            blas.dtrsm(1.0, L[at].T, found[at].T, 1, 0, int(transpose), overwrite_b=1)
+            if L.shape[-1] >= LARGE:
+                unlocked.solve(np.ascontiguousarray(L[at]), found[at], transpose=transpose)
+            else:
+                blas.dtrsm(1.0, L[at].T, found[at].T, 1, 0, int(transpose), overwrite_b=1)
     return found
 
 
@@ -152,8 +159,16 @@ def log_partition(
     factor serves the value and the gradient.
     """
     if namespace(precision, linear) is np:
-        return _integrate_on_host(precision, linear, moments=False)[0]
+        return log_partition_and_mean(precision, linear)[0]
     return _log_partition(precision, linear)
+
+
+def log_partition_and_mean(
+    precision: Float[np.ndarray, "*b k k"], linear: Float[np.ndarray, "*b k"]
+) -> tuple[Float[np.ndarray, "*b"], Float[np.ndarray, "*b k"]]:
+    """The same with S η, in NumPy: a third of the work of `integrate`, which inverts."""
+    value, moments = _integrate_on_host(precision, linear, covariance=False)
+    return value, moments.mean
 
 
 @jax.custom_jvp
@@ -174,7 +189,7 @@ def integrate(
 ) -> tuple[Float[Array, "*b"], Moments]:
     """(`log_partition`, `posterior_moments`) from one factorisation (jit drops what is not used)."""
     if namespace(precision, linear) is np:
-        return _integrate_on_host(precision, linear, moments=True)
+        return _integrate_on_host(precision, linear, covariance=True)
     U = jnp.swapaxes(factorise(precision + _eye_like(precision)), -1, -2)
     white = lax.linalg.triangular_solve(U, linear[..., None, :])[..., 0, :]
     logs = jnp.log(jnp.diagonal(U, axis1=-2, axis2=-1))
@@ -183,14 +198,14 @@ def integrate(
     return value, Moments((V @ white[..., None])[..., 0], _square_upper(V))
 
 
-def _integrate_on_host(precision: Any, linear: Any, *, moments: bool) -> tuple[Any, Moments]:
-    """The same by dpotrf and dpotri, in place in one copy; without `moments` only the value."""
+def _integrate_on_host(precision: Any, linear: Any, *, covariance: bool) -> tuple[Any, Moments]:
+    """The same by dpotrf and dpotri, in place in one copy; `covariance`: whether it is wanted."""
     work = _plus_on_diagonal(precision, 1.0)
     mean, value = _copied(linear), np.zeros(linear.shape[:-1])
     if not linear.shape[-1]:
         return value[()], Moments(mean, work)
     for at in np.ndindex(value.shape):
-        quadratic, logs = _solve_in_place(work[at], mean[at], inverse=moments)
+        quadratic, logs = _solve_in_place(work[at], mean[at], inverse=covariance)
         value[at] = 0.5 * quadratic - logs
     return value[()], Moments(mean, work)
 
@@ -198,37 +213,63 @@ def _integrate_on_host(precision: Any, linear: Any, *, moments: bool) -> tuple[A
 def _solve_in_place(S: np.ndarray, x: np.ndarray, *, inverse: bool = True) -> tuple[float, float]:
     """xᵀS⁻¹x and ½ log|S|; leaves S⁻¹ in S and S⁻¹x in x. NaN in all if S is not positive definite.
 
-    Without `inverse`, what is left in both is of no use.
+    Without `inverse`, what is left in S is of no use.
     """
-    U, failed = lapack.dpotrf(S.T, lower=0, clean=0, overwrite_a=1)
-    if failed:
+    if not _factorise_in_place(S):
         x[...], S[...] = np.nan, np.nan
         return np.nan, np.nan
+    U = S.T
     blas.dtrsv(U, x, trans=1, overwrite_x=1)
     found = float(x @ x), float(np.log(U.diagonal()).sum())
+    blas.dtrsv(U, x, overwrite_x=1)
     if inverse:
-        blas.dtrsv(U, x, overwrite_x=1)
-        lapack.dpotri(U, lower=0, overwrite_c=1)
-        _mirror_lower(S)
+        _invert_in_place(S)
+    return found
+
+
+def _factorise_in_place(K: np.ndarray) -> bool:
+    """L in the lower triangle of K; False if K is not positive definite."""
+    if len(K) >= LARGE:
+        return unlocked.factorise(K)
+    return not lapack.dpotrf(K.T, lower=0, clean=0, overwrite_a=1)[1]
+
+
+def _invert_in_place(L: np.ndarray) -> None:
+    """(L Lᵀ)⁻¹ instead of a factor L."""
+    if len(L) >= LARGE:
+        unlocked.invert(L)
+    else:
+        lapack.dpotri(L.T, lower=0, overwrite_c=1)
+    _mirror_lower(L)
+
+
+def inverse_by_factor(L: Float[np.ndarray, "*b m m"]) -> Float[np.ndarray, "*b m m"]:
+    """(L Lᵀ)⁻¹, in NumPy."""
+    found = _copied(L)
+    if found.size:
+        for at in np.ndindex(L.shape[:-2]):
+            _invert_in_place(found[at])
     return found
 
 
 class LogNormal(NamedTuple):
-    """log N(r; 0, C), C⁻¹r and C⁻¹."""
+    """log N(r; 0, C), C⁻¹r and, if it is wanted, C⁻¹."""
 
     value: np.ndarray
     solved: np.ndarray
-    inverse: np.ndarray
+    inverse: np.ndarray | None
 
 
-def log_normal(C: Float[np.ndarray, "*b k k"], r: Float[np.ndarray, "*b k"]) -> LogNormal:
+def log_normal(
+    C: Float[np.ndarray, "*b k k"], r: Float[np.ndarray, "*b k"], *, inverse: bool = True
+) -> LogNormal:
     """log N(r; 0, C) with what its gradient needs, in NumPy; NaN where C is not positive definite."""
-    inverse, solved = _copied(C), _copied(r)
+    work, solved = _copied(C), _copied(r)
     value = np.full(r.shape[:-1], -0.5 * r.shape[-1] * LOG_2PI)
     for at in np.ndindex(value.shape):
-        quadratic, logs = _solve_in_place(inverse[at], solved[at])
+        quadratic, logs = _solve_in_place(work[at], solved[at], inverse=inverse)
         value[at] -= 0.5 * quadratic + logs
-    return LogNormal(value, solved, inverse)
+    return LogNormal(value, solved, work if inverse else None)
 
 
 def _mirror_lower(S: np.ndarray) -> None:
@@ -238,6 +279,15 @@ def _mirror_lower(S: np.ndarray) -> None:
         S[:start, start : start + LEAF] = strip[:, :start].T
         corner = strip[:, start:]
         np.copyto(corner, corner.T, where=_above(len(corner)))
+
+
+def _clear_upper(S: np.ndarray) -> None:
+    """Zeroes above the diagonal, in place."""
+    for start in range(0, len(S), LEAF):
+        rows = S[start : start + LEAF]
+        rows[:, start + LEAF :] = 0.0
+        corner = rows[:, start : start + LEAF]
+        np.copyto(corner, 0.0, where=_above(len(corner)))
 
 
 @functools.cache

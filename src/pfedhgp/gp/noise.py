@@ -87,8 +87,20 @@ class Noise(eqx.Module):
         """Σ times a factor"""
 
     @abstractmethod
-    def log_gap(self, other: Noise) -> Array:
-        """|log σ² − log σ'²|² over what was learned: how far two noises of one form lie apart."""
+    def levels(self) -> Float[Array, "*c K"]:
+        """log σ² of each variance that was learned"""
+
+    @abstractmethod
+    def shifted(self, by: Float[Array, "*c K"]) -> Noise:
+        """With `by` added to the levels"""
+
+    @abstractmethod
+    def at_mean(self, variances: Noise) -> Noise:
+        """With the mean of each σ² where its level is Gaussian, given the coordinates' variances."""
+
+    @abstractmethod
+    def mixing(self) -> Array:
+        """|L|² below its diagonal: how far noises of different outputs go together; 0 if they cannot."""
 
     @abstractmethod
     def scatter_trace(self, scatter: Float[Array, "G Q Q"], seen: Float[Array, "G Q"]) -> Array:
@@ -123,9 +135,17 @@ class DiagonalNoise(Noise):
     def louder(self, log_factor: Array) -> DiagonalNoise:
         return DiagonalNoise(self.log_variance + log_factor, self.floor)
 
-    def log_gap(self, other: Noise) -> Array:
-        assert isinstance(other, DiagonalNoise)
-        return ((self.log_variance - other.log_variance) ** 2).sum(axis=-1)
+    def levels(self) -> Float[Array, "*c K"]:
+        return self.log_variance
+
+    def shifted(self, by: Float[Array, "*c K"]) -> DiagonalNoise:
+        return DiagonalNoise(self.log_variance + by, self.floor)
+
+    def at_mean(self, variances: Noise) -> DiagonalNoise:
+        return self.shifted(0.5 * variances.levels())
+
+    def mixing(self) -> Array:
+        return namespace(self.log_variance).zeros(self.log_variance.shape[:-1])
 
     def rows(self, mask: Mask) -> DiagonalRows:
         variance = self.variances(mask.shape[-1])[..., None, :]
@@ -161,12 +181,17 @@ class FullNoise(Noise):
         diagonal = diagonal_matrix(_diagonal_of(raw) + 0.5 * log_factor)
         return FullNoise(xp.tril(raw, -1) * xp.exp(0.5 * log_factor) + diagonal, self.floor)
 
-    def log_gap(self, other: Noise) -> Array:
-        """The factor's diagonal holds ½ log σ², so its differences count twice; others as they are."""
-        assert isinstance(other, FullNoise)
-        difference = self.log_factor - other.log_factor
-        gap = namespace(difference).tril(difference)
-        return (gap**2).sum(axis=(-2, -1)) + 3.0 * (_diagonal_of(gap) ** 2).sum(axis=-1)
+    def levels(self) -> Float[Array, "*c K"]:
+        return 2.0 * _diagonal_of(self.log_factor)
+
+    def shifted(self, by: Float[Array, "*c K"]) -> FullNoise:
+        return FullNoise(self.log_factor + diagonal_matrix(0.5 * by), self.floor)
+
+    def at_mean(self, variances: Noise) -> FullNoise:
+        return self.shifted(variances.levels())  # twice a coordinate's, and half of four times it
+
+    def mixing(self) -> Array:
+        return (namespace(self.log_factor).tril(self.log_factor, -1) ** 2).sum(axis=(-2, -1))
 
     def rows(self, mask: Mask) -> FullRows:
         count = mask.max(axis=-1)  # a row's observed cells are means of equally many

@@ -23,6 +23,8 @@ from pfedhgp.inference.structured.bound import Statistics
 from pfedhgp.model.blocks import GlobalBlock
 
 Tree = TypeVar("Tree")
+OPTIONAL = ("loadings_covariance", "noise_levels")
+"""What only some global blocks have."""
 
 
 @dataclass(frozen=True)
@@ -51,22 +53,28 @@ class State:
 
 def block_to_arrays(block: GlobalBlock) -> dict[str, np.ndarray]:
     """Kernel parameters as one vector, inducing inputs, loadings and φ."""
-    return {
+    arrays = {
         "kernel": np.asarray(ravel(block.kernels)[0]),
         "inputs": np.asarray(block.inputs),
         "loadings": np.asarray(block.loadings),
         "phi": np.asarray(block.phi),
     }
+    for name in OPTIONAL:
+        if (array := getattr(block, name)) is not None:
+            arrays[name] = np.asarray(array)
+    return arrays
 
 
 def block_from_arrays(arrays: Arrays, like: Kernel) -> GlobalBlock:
     """The inverse, for stacked kernels of the same form as `like`."""
     _, unravel = ravel(like)
+    optional = {name: np.asarray(arrays[name]) for name in OPTIONAL if name in arrays}
     return GlobalBlock(
         kernels=unravel(np.asarray(arrays["kernel"])),
         inputs=np.asarray(arrays["inputs"]),
         loadings=np.asarray(arrays["loadings"]),
         phi=np.asarray(arrays["phi"]),
+        **optional,
     )
 
 
@@ -85,7 +93,8 @@ def statistics_from_arrays(arrays: Arrays, parameters: int) -> Statistics:
     """The inverse, for one client's or summed statistics; derivatives are 0 where left out."""
     found = unpack(STATISTICS, arrays)
     R, Q, _ = found["shared_residual"].shape
-    sizes = {"P": parameters, "R": R, "M": len(found["y"]) // max(R * Q, 1)}
+    each = R if "client_loadings" in found else R * Q
+    sizes = {"P": parameters, "R": R, "M": len(found["y"]) // max(each, 1)}
     zeros = {each.name: np.zeros(each.whole_shape(sizes)) for each in DERIVATIVES}
     whole: dict[str, Any] = zeros | found
     return Statistics(**whole)

@@ -17,9 +17,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pfedhgp.inference.lbfgs import Pairs
+
 Numbers = NDArray[np.float64]
 Indices = NDArray[np.intp]
-Objective = Callable[[Numbers, Indices], tuple[Numbers, Numbers]]
+Loss = Callable[[Numbers, Indices], tuple[Numbers, Numbers]]
 """(points (k, D), which searches they belong to) → (values (k,), gradients (k, D))"""
 
 
@@ -34,24 +36,33 @@ class State(NamedTuple):
     """Points that were accepted, the start among them"""
     evaluations: Indices
     """How often each objective was evaluated"""
+    S: Numbers
+    Y: Numbers
+
+    @property
+    def pairs(self) -> Pairs:
+        """For the next searches."""
+        return Pairs(self.S, self.Y)
 
 
 class _Search:
     """The searches that still run; every array has one row a search."""
 
     def __init__(
-        self, start: Numbers, movable: Numbers, history: int, gain: Numbers | float
+        self, start: Numbers, movable: Numbers, pairs: Pairs, gain: Numbers | float, share: float
     ) -> None:
         c, D = start.shape
         self.x, self.movable = start.copy(), movable > 0.0
         self.value, self.first_value = np.full(c, np.inf), np.full(c, np.inf)
         self.gradient, self.direction = np.zeros((c, D)), np.zeros((c, D))
         self.step, self.gain = np.ones(c), np.array(np.broadcast_to(gain, (c,)))
-        self.S, self.Y = np.zeros((c, history, D)), np.zeros((c, history, D))
-        self.curvature = np.zeros((c, history))
-        self.inverse = np.zeros((c, history, history))
+        self.share = np.full(c, share)
+        self.S, self.Y = (np.array(each, np.float64) for each in pairs)
+        products = self.S @ self.Y.swapaxes(1, 2)
+        self.curvature = np.diagonal(products, axis1=1, axis2=2).copy()
+        self.inverse = _inverse_triangle(products)
         """R⁻¹, zero for pairs that are not there"""
-        self.products = np.zeros((c, history, history))
+        self.products = self.Y @ self.Y.swapaxes(1, 2)
         """YᵀY"""
         self.accepted, self.evaluations = np.zeros(c, np.intp), np.zeros(c, np.intp)
         self.small, self.dry = np.zeros(c, np.intp), np.zeros(c, np.intp)
@@ -81,10 +92,12 @@ class _Search:
     def _accept(
         self, good: NDArray[np.bool_], x: Numbers, value: Numbers, gradient: Numbers
     ) -> None:
-        little = self.value - value < self.gain
-        self.small = np.where(good, np.where(little, self.small + 1, 0), self.small)
-        self.dry[good & ~little] = 0
         self.first_value = np.where(good & (self.accepted == 0), value, self.first_value)
+        gained = self.value - value
+        little, enough = gained < self.gain, gained < self.share * (self.first_value - value)
+        small = np.where(enough, 2, np.where(little, self.small + 1, 0))
+        self.small = np.where(good, small, self.small)
+        self.dry[good & ~little] = 0
         self.accepted += good
         self._remember(good, x - self.x, gradient - self.gradient)
         rows = good[:, None]
@@ -151,23 +164,30 @@ class _Search:
 
 
 def minimize(
-    value_and_gradient: Objective,
+    value_and_gradient: Loss,
     start: Numbers,
     *,
     evaluations: int,
     movable: Numbers,
     history: int = 10,
     settled: Numbers | float | None = None,
+    share: float = 0.0,
+    pairs: Pairs | None = None,
 ) -> State:
     """Minimises c objectives from `start` (c, D) with at most `evaluations` calls for all of them together.
 
     Coordinates whose `movable`, (D,) or (c, D), is 0 stay where they are. A search whose start is not finite
     ends at once. With `settled`, for all or for each, a search also ends when two accepted steps in a row
-    gained less than that, or when its step has run dry twice.
+    gained less than that, when one gained less than `share` of all that was gained, or when its step has run
+    dry twice. `pairs` are those of earlier searches.
     """
     start = np.array(start, np.float64)
     gain = -np.inf if settled is None else settled
-    search = _Search(start, np.broadcast_to(movable, start.shape), history, gain)
+    if pairs is None:
+        empty = np.zeros((len(start), history, start.shape[1]))
+        pairs = Pairs(empty, empty)
+    free = np.broadcast_to(movable, start.shape)
+    search = _Search(start, free, pairs.without_moves_of(free == 0.0), gain, share)
     which = np.arange(len(start))
     found = copy.deepcopy(search.result())
     with np.errstate(all="ignore"):
@@ -206,4 +226,15 @@ def _dot(a: Numbers, b: Numbers) -> Numbers:
 def _times(A: Numbers, x: Numbers) -> Numbers:
     """A x for each search."""
     found: Numbers = (A @ x[..., None])[..., 0]
+    return found
+
+
+def _inverse_triangle(products: Numbers) -> Numbers:
+    """The inverse of the upper triangle; zero for pairs that are not there."""
+    there = np.diagonal(products, axis1=1, axis2=2) > 0.0
+    if not there.any():
+        return np.zeros_like(products)
+    both = there[:, :, None] & there[:, None, :]
+    upper = np.where(both, np.triu(products), np.eye(products.shape[1]))
+    found: Numbers = np.where(both, np.linalg.inv(upper), 0.0)
     return found

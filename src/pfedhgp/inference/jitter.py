@@ -7,7 +7,6 @@ refused at once.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from jaxtyping import Array
 
 from pfedhgp.base.arrays_of import namespace
 from pfedhgp.base.batching import batchable
-from pfedhgp.errors import NonFiniteError, NumericsError, NumericsWarning
+from pfedhgp.errors import NonFiniteError, NumericsError, NumericsWarning, warn
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock
 
 LARGEST_JITTER = 1e-2
@@ -70,11 +69,8 @@ def warn_of_jitter(matrix: str, clients: Sequence[str], jitter: float) -> None:
     shown = ", ".join(repr(name) for name in clients[:3])
     shown += f" and {len(clients) - 3} more" if len(clients) > 3 else ""
     whose = f" of client{'s' if len(clients) > 1 else ''} {shown}" if clients else ""
-    warnings.warn(
-        f"{matrix}{whose} could not be factorised: the relative jitter is now {jitter:.0e}",
-        NumericsWarning,
-        stacklevel=3,
-    )
+    text = f"{matrix}{whose} could not be factorised: the relative jitter is now {jitter:.0e}"
+    warn(text, NumericsWarning, stacklevel=3)
 
 
 def expect_finite(what: str, value: Any, *, matrix: str, client: str | None = None) -> None:

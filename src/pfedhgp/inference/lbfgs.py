@@ -14,9 +14,40 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Bool, Float
+
+from pfedhgp.base.arrays_of import Array, namespace
 
 Vector = Float[Array, " D"]
+HISTORY = 40
+"""The most pairs that a search keeps for the next one."""
+
+
+class Pairs(NamedTuple):
+    """Steps of a search and how gradients changed along them, newest last; zero: not there.
+
+    A later search of nearly the same objective starts with them, and so with its curvature.
+    """
+
+    S: Float[Array, "*c h D"]
+    Y: Float[Array, "*c h D"]
+
+    @staticmethod
+    def none(searches: int, size: int) -> Pairs:
+        """Room for two pairs a coordinate: then nothing that was learned is lost."""
+        empty = np.zeros((searches, min(2 * size, HISTORY), size))
+        return Pairs(empty, empty)
+
+    def of_some(self, which: Array | slice) -> Pairs:
+        """Those of some searches."""
+        return Pairs(self.S[which], self.Y[which])
+
+    def without_moves_of(self, held: Bool[Array, "*c D"]) -> Pairs:
+        """Without steps that moved a coordinate which is held now: they would move it again."""
+        xp = namespace(self.S)
+        moved = xp.any((self.S != 0.0) & held[..., None, :], axis=-1, keepdims=True)
+        return Pairs(*(xp.where(moved, 0.0, each) for each in self))
 
 
 class State(NamedTuple):
@@ -38,6 +69,11 @@ class State(NamedTuple):
     dry: Array
     """Steps in a row that gained little, and how often a step ran dry since one gained more"""
 
+    @property
+    def pairs(self) -> Pairs:
+        """For the next search."""
+        return Pairs(self.S, self.Y)
+
 
 def minimize(
     objective: Callable[[Vector], Array],
@@ -47,16 +83,20 @@ def minimize(
     movable: Vector,
     history: int = 10,
     settled: float | Array | None = None,
+    share: float | Array = 0.0,
+    pairs: Pairs | None = None,
 ) -> State:
     """Minimises `objective` from `start` with `evaluations` calls of it and its gradient.
 
     Coordinates whose `movable` is 0 stay where they are. `evaluations` may be traced, and the objective is
     compiled once: the first iteration is the evaluation at the start. With `settled`, the search also ends
-    when two accepted steps in a row gained less than that each, or when its step has run dry twice.
+    when two accepted steps in a row gained less than that each, when one gained less than `share` of all that
+    was gained, or when its step has run dry twice. `pairs` are those of an earlier search.
     """
     value_and_grad = jax.value_and_grad(objective)
     zero = jnp.zeros_like(start)
     empty, none = jnp.zeros((history, start.shape[0]), start.dtype), jnp.zeros((), jnp.int32)
+    S, Y = (empty, empty) if pairs is None else pairs.without_moves_of(movable == 0.0)
     gain, most = -jnp.inf if settled is None else settled, jnp.asarray(evaluations)
     state = State(
         x=start,
@@ -64,9 +104,9 @@ def minimize(
         gradient=zero,
         direction=zero,
         step=jnp.ones((), start.dtype),
-        S=empty,
-        Y=empty,
-        curvature=jnp.zeros(history, start.dtype),
+        S=S,
+        Y=Y,
+        curvature=jnp.sum(S * Y, axis=1),
         first_value=jnp.asarray(jnp.inf, start.dtype),
         accepted=none,
         evaluations=jnp.zeros_like(most),
@@ -87,7 +127,7 @@ def minimize(
         finite = jnp.isfinite(value) & jnp.all(jnp.isfinite(gradient))
         good = finite & (value <= state.value + 1e-4 * state.step * slope)
         state = state._replace(evaluations=state.evaluations + 1)
-        accepted = _accept(state, x, value, gradient, gain)
+        accepted = _accept(state, x, value, gradient, gain, share)
         refused = _refuse(state, value, slope, finite)
         return jax.tree.map(lambda a, b: jnp.where(good, a, b), accepted, refused)
 
@@ -99,8 +139,17 @@ def _first_step(gradient: Vector) -> Array:
     return jnp.minimum(1.0, 1.0 / jnp.maximum(jnp.linalg.norm(gradient), 1e-12))
 
 
-def _accept(state: State, x: Vector, value: Array, gradient: Vector, gain: float | Array) -> State:
-    little = state.value - value < gain
+def _accept(
+    state: State,
+    x: Vector,
+    value: Array,
+    gradient: Vector,
+    gain: float | Array,
+    share: float | Array,
+) -> State:
+    first = jnp.where(state.accepted == 0, value, state.first_value)
+    gained = state.value - value
+    little, enough = gained < gain, gained < share * (first - value)
     s, y = x - state.x, gradient - state.gradient
     sy = jnp.dot(s, y)
     useful = sy > 1e-10 * jnp.dot(y, y)
@@ -113,7 +162,6 @@ def _accept(state: State, x: Vector, value: Array, gradient: Vector, gain: float
     direction = jnp.where(downhill, direction, -gradient)
     known = downhill & jnp.any(curvature > 0.0)
     step = jnp.where(known, 1.0, _first_step(gradient))
-    first = jnp.where(state.accepted == 0, value, state.first_value)
     return State(
         x,
         value,
@@ -126,7 +174,7 @@ def _accept(state: State, x: Vector, value: Array, gradient: Vector, gain: float
         first,
         state.accepted + 1,
         state.evaluations,
-        jnp.where(little, state.small + 1, 0),
+        jnp.where(enough, 2, jnp.where(little, state.small + 1, 0)),
         jnp.where(little, state.dry, 0),
     )
 

@@ -58,7 +58,7 @@ def merge_rows(client: ClientRows, spec: Spec, start: Start, extent: np.ndarray)
     moved = movement(layers_of(spec, start, extent), client.X.shape[1])
     found, share = None, SHARE
     while share > NO_SHARE:
-        cells = cells_of(client.X, widest(moved, share * start.noise_variance))
+        cells = grid_cells(client.X, widest(moved, share * start.noise_variance))
         left = int(cells.max()) + 1
         if left * WORTH > n or (found is not None and left > MOST):
             break
@@ -104,6 +104,6 @@ def widest(moved: np.ndarray, allowed: float) -> np.ndarray:
     return WIDTHS[np.maximum(fine - 1, 0)]
 
 
-def cells_of(X: np.ndarray, widths: np.ndarray) -> np.ndarray:
+def grid_cells(X: np.ndarray, widths: np.ndarray) -> np.ndarray:
     """The number of each row's cell on the grid of these widths."""
     return numbered(np.floor(X / widths).astype(np.int64))

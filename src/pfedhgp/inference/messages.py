@@ -39,6 +39,8 @@ COUNT = Range("whole, ≥ 0", lambda a: np.all((a >= 0.0) & (a == np.floor(a))))
 FLAG = Range("0 or 1", lambda a: np.all((a == 0.0) | (a == 1.0)))
 ONE = Range("1", lambda a: np.all(a == 1.0))
 POWERS = Range("diagonal ≥ 0", lambda a: np.all(np.diagonal(a) >= 0.0))
+SITES = Range("w and squares ≥ 0", lambda a: np.all(a[::2] >= 0.0))
+SPREAD = Range("τ² > 0", lambda a: np.all(a[1] > 0.0))
 VARIANCES = Range("diagonal > 0", lambda a: np.all(np.diagonal(a) > 0.0))
 
 
@@ -120,7 +122,12 @@ LAGS = (
     Field("lag_sum", "L Q", "½(y − y′)² over pairs of rows, summed by distance", NOT_NEGATIVE),
     Field("lag_pairs", "L Q", "number of these pairs", COUNT),
 )
-WAVES = (Field("waves", "d W", "how much a wave of each period explains, by input", NOT_NEGATIVE),)
+WAVES = (
+    Field(
+        "waves", "2 d W", "log evidence that a plain and a rich wave of each period add, by input"
+    ),
+)
+FORMS = (Field("forms", "4 4", "log evidence of pairs of kernel forms (long and short scale)"),)
 HISTOGRAM = (Field("histogram", "d H", "number of rows in each bin along each input", COUNT),)
 BINS = (
     Field("bin_sum", "Q B", "standardised outputs summed by bin; 0 for a bin of one row"),
@@ -162,6 +169,12 @@ BLOCK = (
     Field("loadings", "Q R", "B_g, the shared loadings"),
     Field("phi", "", "φ, the scale of the deviations", NOT_NEGATIVE),
 )
+LOADINGS_COVARIANCE = (
+    Field(
+        "loadings_covariance", "QR QR", "Σ_B, spread of clients' own loadings around B_g", POWERS
+    ),
+)
+NOISE_LEVELS = (Field("noise_levels", "2", "γ, how the noise depends on the level"),)
 JITTER = (Field("jitter", "", "added to the diagonal of k(Z_g, Z_g)", POSITIVE),)
 POSTERIOR = (
     Field("mean", "RM", "mean of q(v_g)"),
@@ -176,21 +189,26 @@ CLIENTS = (Field("clients", "", "one client; a sum of replies counts them", ONE)
 
 # --------------------------------------------------------------------------------------- structured
 
+TRAITS = (
+    Field("traits", "5 t", "Σw, Σwu, Σw², Σw²u, Σw²u²: what clients say of their traits", SITES),
+    Field("traits_at", "2 t", "μ and τ² of the population, where these sums were taken", SPREAD),
+)
 TOTALS = (
     Field("J", "RM RM", "ΣJ, what all clients know about v_g: precision"),
     Field("h", "RM", "Σh, what all clients know about v_g: linear term"),
     Field("kernels_free", "", "whether clients move their local kernels", FLAG),
     Field("evaluations", "", "most evaluations of a client's search", COUNT),
-    Field("noise", "Q", "noise variance that is usual among clients", POSITIVE),
+    *TRAITS,
     Field("derivatives", "", "whether clients send derivatives in θ_g", FLAG),
 )
 SUMS = (
     Field("evidence", "", "log evidence of the rows without the shared function"),
-    Field("U", "RQM RQM", "EᵀC⁻¹E, from which J follows for any B_g", triangle="symmetric"),
-    Field("y", "RQM", "EᵀC⁻¹y, from which h follows for any B_g"),
+    Field("U", "RVM RVM", "EᵀC⁻¹E, from which J follows for any B_g", triangle="symmetric"),
+    Field("y", "RVM", "EᵀC⁻¹y, from which h follows for any B_g"),
     Field("shared_residual", "R Q Q", "Σ res/σ² of the shared latents: what Z_g leaves out"),
     Field("residual", "", "Σ res/σ² of all layers: what inducing inputs leave out"),
     Field("deviation_power", "Q Q", "B̃B̃ᵀ, from which φ follows", POWERS),
+    Field("traits", "5 t", "w, wu, w², w²u, w²u² of what its rows say of its traits", SITES),
 )
 DERIVATIVES = (
     Field("d_evidence", "P", "∂ evidence/∂θ_g"),
@@ -198,8 +216,42 @@ DERIVATIVES = (
     Field("d_J", "P RM RM", "∂J/∂θ_g", triangle="symmetric"),
     Field("curvature", "P P", "second derivatives in θ_g"),
 )
+CLIENT_LOADINGS = (
+    Field("client_loadings", "Q R", "B_g,i, the client's own loadings on the shared functions"),
+    Field(
+        "client_loadings_square",
+        "QR QR",
+        "their products, with the variance that the rows leave",
+        POWERS,
+    ),
+)
+KNOTS = (
+    Field("knot_J", "M R R", "Σ c cᵀ/σ² over the rows at each knot", POWERS, triangle="symmetric"),
+    Field("knot_h", "M R", "Σ c (y − drift)/σ² over the rows at each knot"),
+)
+KNOT_REQUEST = (
+    *KNOTS,
+    Field("kernels_free", "", "whether clients move their local drifts", FLAG),
+    Field("evaluations", "", "most evaluations of a client's search", COUNT),
+)
 INPUT_GRADIENT = (Field("d_inputs", "M d", "gradient of the client's part of the bound in Z_g"),)
-STATISTICS = (*SUMS, *SQUARES, *CLIENTS, *DERIVATIVES, *INPUT_GRADIENT)
+STATISTICS = (*SUMS, *SQUARES, *CLIENTS, *CLIENT_LOADINGS, *DERIVATIVES, *INPUT_GRADIENT)
+
+# ------------------------------------------------------------------------------------------- Markov
+
+KNOT_SUMS = (
+    Field("evidence", "", "what the rows say without the shared functions"),
+    *KNOTS,
+    Field("local_square", "Q Q", "b², the variance of the local drift", POWERS),
+    Field("noise", "Q Q", "Σ_i, covariance of the noise", VARIANCES),
+    *CLIENT_LOADINGS,
+    *CLIENTS,
+)
+
+LEVEL_SUMS = (
+    Field("level_slope", "2", "slope of the log-likelihood in γ"),
+    Field("level_curvature", "2 2", "its expected curvature", POWERS),
+)
 
 # --------------------------------------------------------------------------------------- mean-field
 

@@ -7,11 +7,12 @@ from typing import Any
 
 from pfedhgp.base import choices
 from pfedhgp.errors import InputError
+from pfedhgp.inference.markov.settings import Markov
 from pfedhgp.inference.meanfield.training import MeanField
 from pfedhgp.inference.protocols import Inference
 from pfedhgp.inference.structured.settings import Structured
 
-INFERENCES = dict(zip(choices.INFERENCES, (Structured, MeanField), strict=True))
+INFERENCES = dict(zip(choices.INFERENCES, (Structured, MeanField, Markov), strict=True))
 
 
 def inference_named(

@@ -149,3 +149,16 @@ def _longer(array: Any, *more: int, mode: Literal["constant", "edge"] = "constan
     if not any(more):
         return array
     return np.pad(array, [(0, count) for count in more], mode=mode)
+
+
+def some_rows(rows: Rows, count: int) -> Rows:
+    """All rows, or `count` to twice as many at equal steps: enough rows to find a noise level."""
+    step = rows.X.shape[0] // count
+    if step < 2 or rows.scatter is not None or rows.cycles is not None:
+        return rows
+    return Rows(rows.X[::step], rows.Y[::step], rows.mask[::step])
+
+
+def first_rows(rows: Rows, count: int) -> Rows:
+    """The first rows of a series, without the scatter of replicates, which is all rows' together."""
+    return Rows(rows.X[:count], rows.Y[:count], rows.mask[:count])

@@ -19,6 +19,7 @@ from pfedhgp.base.checks import one_of
 from pfedhgp.base.numerics import numerics, on_device, with_numerics
 from pfedhgp.model.cycle_layer import CycleLayer
 from pfedhgp.model.fitted import FittedModel
+from pfedhgp.model.noise_level import loudness
 from pfedhgp.model.predictor import (
     LAYERS,
     Predictor,
@@ -67,6 +68,8 @@ class AtInputs:
     undetermined: tuple[Undetermined, ...] = ()
     """Functions that rows do not determine, and layers have in part."""
     device: str | None = None
+    gamma: FloatArray | None = None
+    """Of noise that depends on the level."""
 
     @staticmethod
     @with_numerics
@@ -96,6 +99,7 @@ class AtInputs:
             chunk=chunk,
             layer=layer,
             device=device,
+            gamma=model.shared.block.noise_levels,
             undetermined=undetermined(model, predictor, spread),
         )
 
@@ -211,8 +215,8 @@ class AtInputs:
 
     @property
     def averaged(self) -> bool:
-        """Whether the client's parameters were averaged over."""
-        return self.predictor.tangents is not None
+        """Whether the client's parameters were averaged over; an unseen client's own loadings are."""
+        return self.predictor.tangents is not None or self.predictor.loadings_half is not None
 
     def _tilts(self) -> Iterator[tuple[slice, FloatArray]]:
         """∂f/∂e of the three layers, (rows, 3, Q, P), in the data's units; none without averaging."""
@@ -253,17 +257,31 @@ class AtInputs:
             e = rng.standard_normal(draws.shape) @ psd_factor(power).T
             draws += np.einsum("nm,cmq->cnq", _lenient_factor(K), e, optimize=True)
         if noise:
-            draws += rng.standard_normal(draws.shape) @ psd_factor(self.noise).T
+            e = rng.standard_normal(draws.shape) @ psd_factor(self.noise).T
+            draws += e * np.sqrt(self.loudness)
             for piece, half in self._cycle_halves():
                 if piece.start == 0:
                     w = rng.standard_normal((half.shape[2], count))
                 draws[:, piece] += np.einsum("nqk,kc->cnq", half, w, optimize=True)
         return draws
 
+    @functools.cached_property
+    def loudness(self) -> FloatArray:
+        """(n, Q): by how much the noise's variance is larger at the level that is predicted."""
+        if self.gamma is None:
+            return np.ones((len(self.X), len(self.centre)))
+        level = (self.marginals()[0]["total"] - self.centre) / self.spread
+        return loudness(level, self.gamma)
+
+    def _noise_of_rows(self) -> FloatArray:
+        """(n, Q, Q): Σ at each row."""
+        root = np.sqrt(self.loudness)
+        return self.noise * root[:, :, None] * root[:, None, :]
+
     @_where_it_is
     def noise_variances(self) -> FloatArray:
         """(n, Q): the variance of ε, and of the cycle layer if there is one."""
-        variances = np.tile(np.diagonal(self.noise), (len(self.X), 1))
+        variances = np.diagonal(self.noise) * self.loudness
         for rows, half in self._cycle_halves():
             variances[rows] += np.sum(half**2, axis=2)
         return variances
@@ -275,9 +293,9 @@ class AtInputs:
         if kind == "outputs":
             for piece, half in self._cycle_halves():
                 cov[piece] += half @ np.swapaxes(half, 1, 2)
-            return cov + self.noise
+            return cov + self._noise_of_rows()
         each, blocks = np.arange(rows), cov.reshape(rows, outputs, rows, outputs)
-        blocks[each, :, each, :] += self.noise
+        blocks[each, :, each, :] += self._noise_of_rows()
         for whole in self._whole_cycle():
             cov += whole @ whole.T
         return cov

@@ -3,6 +3,9 @@
 Scalar models and models with loadings are one case. With loadings, each client learns its own
 B̃_i = √φ B_δ,i. Without them (`tied`), a loading is the layer's standard deviation: B_g = [[τ]], and the
 deviation is the same for all, B̃ = √φ τ, which is k_δ = φ k_g.
+
+With client loadings, a client has its own B_g,i too: it mixes the shared functions in its own way, and B_g is
+the mean of its population, B_g,i ~ N(B_g, Σ_B).
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ class Structure:
     tied: bool = False
     state_space: bool = False
     """Local layers are exact: one function an output, integrated out by a Kalman filter, no Z_i."""
+    client_loadings: bool = False
+    """Clients have loadings B_g,i of their own on the shared functions."""
 
 
 class GlobalBlock(eqx.Module):
@@ -36,6 +41,10 @@ class GlobalBlock(eqx.Module):
     inputs: Float[Array, "M d"]
     loadings: Float[Array, "Q R"]
     phi: Float[Array, ""]
+    loadings_covariance: Float[Array, "QR QR"] | None = None
+    """Σ_B of clients' own loadings around B_g, raveled output by output; None: all have B_g"""
+    noise_levels: Float[Array, " 2"] | None = None
+    """γ of noise that depends on the level (see `noise_level`)"""
 
     def basis(self, jitter: Array | float) -> Basis:
         return Basis.build(self.kernels, self.inputs, jitter)
@@ -44,8 +53,8 @@ class GlobalBlock(eqx.Module):
 class ClientBlock(eqx.Module):
     """The client's own: loadings, local kernels and inputs, noise.
 
-    Only three summaries of it leave the client, for φ and for clients never seen: the noise variance, B̃B̃ᵀ,
-    and the mean squares of its functions between outputs.
+    Four summaries of it leave the client, for φ and for other clients: the noise variance, B̃B̃ᵀ, the mean
+    squares of its functions between outputs, and what its rows say of its traits.
     """
 
     kernels: Kernel
@@ -54,6 +63,8 @@ class ClientBlock(eqx.Module):
     deviation: Float[Array, "Q R"]
     loadings: Float[Array, "Q Rl"]
     noise: Noise
+    global_loadings: Float[Array, "Q R"] | None = None
+    """B_g,i; None: those of the global block are everybody's"""
 
     def basis(self, jitter: Array | float) -> Basis:
         return Basis.build(self.kernels, self.inputs, jitter, self.active)
@@ -90,6 +101,11 @@ class Rows(eqx.Module):
     scatter: Float[Array, "G Q Q"] | None = None
     cycles: CycleTerm | None = None
     scatter_seen: Float[Array, "G Q"] | None = None
+
+
+def global_loadings(shared: GlobalBlock, client: ClientBlock) -> Float[Array, "Q R"]:
+    """B_g as the client has it: its own, or everybody's."""
+    return shared.loadings if client.global_loadings is None else client.global_loadings
 
 
 def deviation_loadings(

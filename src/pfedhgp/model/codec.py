@@ -125,3 +125,22 @@ def _parameters(cls: type) -> list[str]:
     """The fields that hold arrays."""
     others = ("dims", "floor", "kernel", "kernels")
     return [f.name for f in dataclasses.fields(cls) if f.name not in others]
+
+
+def numbers(table: Any) -> dict[str, Any]:
+    """A table of lists as arrays."""
+    return {key: np.asarray(value, np.float64) for key, value in table.items()}
+
+
+def number(value: Any) -> float:
+    """A number that is none of JSON's other things."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{value!r} is not a number")
+    return float(value)
+
+
+def string(value: Any, where: str) -> str:
+    """A text."""
+    if not isinstance(value, str):
+        raise ValueError(f"{where}: {value!r} is not a name")
+    return value

@@ -4,6 +4,7 @@
     global.safetensors          what all clients share: Z_g, B_g, φ, kernel parameters, q(v_g), cycle layer
     clients/<hash>.safetensors  one client: Z_i, loadings, kernel parameters, noise, q(w | v_g), cycle layer;
                                 where parameters were averaged, its view of v_g and its tangents
+    diagnosis.safetensors       where it was trained for diagnosis: sums over runs of all classes
     metrics.json                the history of the fit, and scores on held-out rows where there are some
     messages.jsonl              names, shapes and bytes of all that crossed the wire
 
@@ -13,7 +14,7 @@ name; the name itself is in spec.json and messages.jsonl.
 What a client's file reveals: it holds no rows, but it is the client's fitted function with its
 uncertainty. Whoever has it predicts as the client does, and sees from the covariance where its data
 are dense. Where the client has no more rows than inducing inputs, its inducing inputs ARE its
-inputs (Z_i = X_i), and the fitted function there is nearly its targets: guard such a file like the
+inputs (Z_i = X_i), and the fitted function there is nearly its outputs: guard such a file like the
 rows. So is every file with a state-space local layer: it holds the fitted function at the client's
 times. global.safetensors holds the shared function and, in its covariance, where the clients' data
 are dense together. A site needs spec.json, global.safetensors and its own file (`load_client`).
@@ -31,38 +32,49 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from pfedhgp.base.choices import FORMS
 from pfedhgp.base.numerics import with_numerics
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import InputError
 from pfedhgp.gp.kernels import Kernel
-from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Structure
+from pfedhgp.model.blocks import GlobalBlock, Structure
+from pfedhgp.model.client_files import (
+    LAYER,
+    client_arrays,
+    client_posterior,
+    cycle_layer,
+    picked,
+    taken,
+)
 from pfedhgp.model.codec import (
     Arrays,
     kernel_from_json,
     kernel_to_json,
-    noise_from_json,
     noise_to_json,
+    number,
+    numbers,
     plain_json,
+    string,
     to_array,
 )
-from pfedhgp.model.cycle_layer import CycleBasis, CycleLayer, check_layer
+from pfedhgp.model.cycle_layer import check_layer
 from pfedhgp.model.fitted import FittedModel, check_client, check_frame, check_shared
+from pfedhgp.model.global_posterior import KNOTS, MOMENTS, from_arrays, to_arrays
 from pfedhgp.model.posterior import (
-    ClientPosterior,
     GlobalPosterior,
-    LocalStates,
     Population,
-    Tangents,
 )
-from pfedhgp.model.run_folder import SPEC, RunFolder, client_file, naming, parse_json, write_folder
+from pfedhgp.model.run_folder import (
+    DIAGNOSIS,
+    SPEC,
+    RunFolder,
+    client_file,
+    naming,
+    parse_json,
+    write_folder,
+)
 
 GLOBAL, METRICS, MESSAGES = "global.safetensors", "metrics.json", "messages.jsonl"
-BLOCK, OWN = ("inputs", "active", "deviation", "loadings"), ("offset", "G", "covariance")
-LAYER = ("factor", "noise")
-VIEW = ("shared_mean", "shared_covariance")
-STATES = ("times", "counts", "means")
-SLOPES = ("kernels", "deviation", "loadings", "weights")
+OPTIONAL = ("loadings_covariance", "noise_levels")
 PathLike = str | os.PathLike[str]
 
 
@@ -87,7 +99,9 @@ def load(path: PathLike) -> FittedModel:
     folder = RunFolder.open(path)
     with naming(folder.path / SPEC):
         entries = _entries(folder.spec)
-    folder.refuse_strangers([GLOBAL, METRICS, MESSAGES, *(e["file"] for e in entries.values())])
+    known = [GLOBAL, METRICS, MESSAGES, *(e["file"] for e in entries.values())]
+    diagnosed = DIAGNOSIS in folder.spec["files"]
+    folder.refuse_strangers([*known, *([DIAGNOSIS] if diagnosed else [])])
     history = folder.read(METRICS)
     with naming(folder.path / METRICS):
         metrics = parse_json(history)
@@ -95,7 +109,8 @@ def load(path: PathLike) -> FittedModel:
     lines = folder.read(MESSAGES)
     with naming(folder.path / MESSAGES):
         messages = [parse_json(line) for line in lines.splitlines()]
-    return replace(_assemble(folder, entries, records, messages), metrics=metrics)
+    sums = _arrays(folder, DIAGNOSIS) if diagnosed else {}
+    return replace(_assemble(folder, entries, records, messages), metrics=metrics, diagnosis=sums)
 
 
 @with_numerics
@@ -140,8 +155,11 @@ def _files_of(model: FittedModel) -> Iterator[tuple[str, bytes]]:
     """One file at a time, so that no more than one is in memory."""
     yield GLOBAL, safetensors.numpy.save(_shared_arrays(model))
     for name, client in model.clients.items():
-        arrays = _client_arrays(client, model.client_layers.get(name))
+        arrays = client_arrays(client, model.client_layers.get(name))
         yield client_file(name), safetensors.numpy.save(arrays)
+    if model.diagnosis:
+        sums = {key: to_array(array) for key, array in model.diagnosis.items()}
+        yield DIAGNOSIS, safetensors.numpy.save(sums)
     history = plain_json(dict(model.metrics), "metrics", strict=False)
     history["history"] = plain_json(model.history, "history", strict=False)
     yield METRICS, json.dumps(history, indent=1, allow_nan=False).encode("ascii")
@@ -158,41 +176,16 @@ def _line(message: Mapping[str, Any]) -> str:
 
 def _shared_arrays(model: FittedModel) -> Arrays:
     block, shared = model.shared.block, model.shared
-    arrays = _picked(block, ("inputs", "loadings", "phi"))
-    arrays |= _picked(shared, ("mean", "covariance"))
+    arrays = picked(block, ("inputs", "loadings", "phi"))
+    arrays |= picked(block, OPTIONAL)
+    arrays |= {name: to_array(array) for name, array in to_arrays(shared).items()}
     arrays |= kernel_to_json(block.kernels, "kernels")[1]
     for key, kernel in (("kernel", model.kernel), ("local_kernel", model.local_kernel)):
         arrays |= kernel_to_json(kernel, key)[1] if kernel is not None else {}
     if model.cycle_layer is not None:
-        arrays |= _picked(model.cycle_layer, LAYER, "cycles.")
-        arrays |= _picked(model.cycle_layer.basis, ("inputs", "lengthscale"), "cycles.")
+        arrays |= picked(model.cycle_layer, LAYER, "cycles.")
+        arrays |= picked(model.cycle_layer.basis, ("inputs", "lengthscale"), "cycles.")
     return arrays
-
-
-def _picked(record: Any, keys: Sequence[str], prefix: str = "") -> Arrays:
-    return {prefix + key: to_array(getattr(record, key)) for key in keys}
-
-
-def _tangent_arrays(tangents: Tangents, name: str) -> Arrays:
-    arrays = _picked(tangents, SLOPES, f"{name}.")
-    if tangents.reach is None or tangents.middle is None:
-        return arrays
-    reach = {f"{name}.reach": to_array(tangents.reach)}
-    return arrays | reach | _tangent_arrays(tangents.middle, f"{name}.middle")
-
-
-def _client_arrays(client: ClientPosterior, own: CycleLayer | None) -> Arrays:
-    block = client.block
-    arrays = _picked(block, BLOCK) | _picked(client, OWN)
-    arrays |= kernel_to_json(block.kernels, "kernels")[1]
-    if client.tangents is not None:
-        arrays |= _picked(client, VIEW)
-        arrays |= _tangent_arrays(client.tangents, "tangents")
-    if client.states is not None:
-        arrays |= _picked(client.states, STATES, "states.")
-    if own is not None:
-        arrays |= _picked(own, LAYER, "cycles.")
-    return arrays | noise_to_json(block.noise, "noise")[1]
 
 
 def _spec_of(model: FittedModel) -> dict[str, Any]:
@@ -228,7 +221,8 @@ def _spec_of(model: FittedModel) -> dict[str, Any]:
 
 
 def _lists(record: Scaling | Population) -> dict[str, Any]:
-    return {f.name: to_array(getattr(record, f.name)).tolist() for f in fields(record)}
+    named = {f.name: getattr(record, f.name) for f in fields(record)}
+    return {name: to_array(a).tolist() for name, a in named.items() if a is not None}
 
 
 # ------------------------------------------------------------------------------------------ loading
@@ -236,7 +230,7 @@ def _lists(record: Scaling | Population) -> dict[str, Any]:
 
 def _entries(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The clients' entries by name."""
-    entries = {_string(entry["name"], "name"): entry for entry in spec["clients"]}
+    entries = {string(entry["name"], "name"): entry for entry in spec["clients"]}
     if len(entries) != len(spec["clients"]):
         raise ValueError("two clients have the same name")
     for name, entry in entries.items():
@@ -259,7 +253,7 @@ def _assemble(
             key: None if spec[key] is None else kernel_from_json(spec[key], arrays, key)
             for key in ("kernel", "local_kernel")
         }
-        layer = _layer(spec.get("cycles"), arrays, None)
+        layer = cycle_layer(spec.get("cycles"), arrays, None)
         _refuse_rest(arrays)
         check_shared(structure, shared)
         Q, d = np.shape(shared.block.loadings)[0], np.shape(shared.block.inputs)[1]
@@ -269,8 +263,8 @@ def _assemble(
     for name, entry in entries.items():
         own = _arrays(folder, entry["file"])
         with naming(folder.path / entry["file"]):
-            clients[name] = _client(entry, own)
-            its_own = _layer(entry.get("cycles"), own, layer)
+            clients[name] = client_posterior(entry, own)
+            its_own = cycle_layer(entry.get("cycles"), own, layer)
             _refuse_rest(own)
             check_client(structure, shared, clients[name])
             if its_own is not None:
@@ -279,17 +273,17 @@ def _assemble(
     with naming(folder.path / SPEC):
         model = FittedModel(
             structure=structure,
-            inference=_string(spec["inference"], "inference"),
+            inference=string(spec["inference"], "inference"),
             kernel=templates["kernel"],
             local_kernel=templates["local_kernel"],
             shared=shared,
             clients=clients,
             population=_population(spec["population"]),
-            scaling=Scaling(**_numbers(spec["scaling"])),
-            input_names=tuple(_string(name, "inputs") for name in spec["inputs"]),
-            output_names=tuple(_string(name, "outputs") for name in spec["outputs"]),
-            jitter=_number(spec["jitter"]),
-            client_jitter={name: _number(entry["jitter"]) for name, entry in entries.items()},
+            scaling=Scaling(**numbers(spec["scaling"])),
+            input_names=tuple(string(name, "inputs") for name in spec["inputs"]),
+            output_names=tuple(string(name, "outputs") for name in spec["outputs"]),
+            jitter=number(spec["jitter"]),
+            client_jitter={name: number(entry["jitter"]) for name, entry in entries.items()},
             scalar_output=spec["scalar_output"],
             settings=dict(spec["settings"]),
             history=list(history),
@@ -302,14 +296,14 @@ def _assemble(
 
 
 def _population(table: Mapping[str, Any]) -> Population:
-    found = _numbers(table)
+    found = numbers(table)
     found.setdefault("division", np.zeros_like(found["noise"]))  # older files do not know of it
     return Population(**found)
 
 
 def _structure(table: Mapping[str, Any]) -> Structure:
     usual = asdict(Structure())
-    table = {"state_space": False, **table}  # older files have no state-space layers
+    table = {"state_space": False, "client_loadings": False, **table}  # older files lack these
     if {key: type(value) for key, value in table.items()} != {k: type(v) for k, v in usual.items()}:
         raise ValueError(
             f"`structure` is {table!r}, expected {', '.join(usual)}, true or false each"
@@ -331,62 +325,12 @@ def _arrays(folder: RunFolder, name: str) -> Arrays:
 def _shared(spec: Mapping[str, Any], arrays: Arrays) -> GlobalPosterior:
     kernels = kernel_from_json(spec["kernels"], arrays, "kernels")
     take = arrays.pop
-    block = GlobalBlock(kernels, take("inputs"), take("loadings"), take("phi"))
-    return GlobalPosterior(block, take("mean"), take("covariance"))
-
-
-def _client(entry: Mapping[str, Any], arrays: Arrays) -> ClientPosterior:
-    kernels = kernel_from_json(entry["kernels"], arrays, "kernels")
-    noise = noise_from_json(entry["noise"], arrays, "noise")
-    block = ClientBlock(kernels=kernels, noise=noise, **{key: arrays.pop(key) for key in BLOCK})
-    parts: dict[str, Any] = {key: arrays.pop(key) for key in OWN}
-    if f"states.{STATES[0]}" in arrays:
-        parts["states"] = LocalStates(*(arrays.pop(f"states.{key}") for key in STATES))
-    if VIEW[0] in arrays:
-        parts |= {key: arrays.pop(key) for key in VIEW}
-        parts["tangents"] = _tangents(arrays, "tangents")
-    return ClientPosterior(block, **parts)
-
-
-def _tangents(arrays: Arrays, name: str) -> Tangents:
-    """Files of earlier versions have neither `reach` nor `middle`."""
-    parts: dict[str, Any] = {key: arrays.pop(f"{name}.{key}") for key in SLOPES}
-    if f"{name}.reach" in arrays:
-        parts["reach"] = arrays.pop(f"{name}.reach")
-        parts["middle"] = _tangents(arrays, f"{name}.middle")
-    return Tangents(**parts)
-
-
-def _layer(form: Any, arrays: Arrays, shared: CycleLayer | None) -> CycleLayer | None:
-    """The cycle layer of a file; a client's is on the basis of the shared one."""
-    if form is None:
-        return None
-    if form not in FORMS:
-        raise ValueError(f"a cycle layer is one of {', '.join(FORMS)}, not {form!r}")
-    take = arrays.pop
-    if shared is not None:
-        basis = shared.basis
-    else:
-        basis = CycleBasis(take("cycles.inputs"), take("cycles.lengthscale"))
-    return CycleLayer(basis, take("cycles.factor"), take("cycles.noise"), form)
+    optional = taken(arrays, [name for name in OPTIONAL if name in arrays])
+    block = GlobalBlock(kernels, take("inputs"), take("loadings"), take("phi"), **optional)
+    known = taken(arrays, KNOTS if KNOTS[0] in arrays else MOMENTS)
+    return from_arrays(block, known, number(spec["jitter"]))
 
 
 def _refuse_rest(arrays: Arrays) -> None:
     for key in sorted(arrays):
         raise ValueError(f"unknown array {key!r}")
-
-
-def _numbers(table: Any) -> dict[str, Any]:
-    return {key: np.asarray(value, np.float64) for key, value in table.items()}
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{value!r} is not a number")
-    return float(value)
-
-
-def _string(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{where}: {value!r} is not a name")
-    return value

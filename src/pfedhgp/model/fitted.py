@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from pfedhgp.base.trees import ravel
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.gp.kernels import Kernel, Periodic, RationalQuadratic, Scaled, Sum, leaves_of, unstack
 from pfedhgp.gp.noise import DiagonalNoise, FullNoise
@@ -51,6 +52,8 @@ class FittedModel:
     """Scores on held-out rows and other measurements of the fit; JSON, in the data's own units."""
     cycle_layer: CycleLayer | None = None
     """(Ψ, Σ_ε) that the clients share, and that a client never seen gets; None without a cycle layer."""
+    diagnosis: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Sums over runs of all classes, if the model was trained for diagnosis (`pfedhgp.diagnosis`)."""
     client_layers: Mapping[str, CycleLayer] = field(default_factory=dict)
     """Those of clients with a cycle layer of their own, on the same basis."""
 
@@ -71,6 +74,16 @@ class FittedModel:
     def layer_of(self, client: str) -> CycleLayer | None:
         """The cycle layer that holds for a client."""
         return self.client_layers.get(client, self.cycle_layer)
+
+
+def typical_kernels(model: FittedModel) -> Kernel | None:
+    """Local kernels at the population's mean parameters, if there is a local layer and they are known."""
+    first = next(iter(model.clients.values()), None)
+    if first is None or model.population.traits is None or not first.block.loadings.shape[1]:
+        return None
+    flat, unravel = ravel(first.block.kernels)
+    found: Kernel = unravel(np.exp(np.asarray(model.population.traits)[0, : flat.size]))
+    return found
 
 
 # The checks below raise a plain ValueError of one line; who calls knows which file it was.
@@ -98,8 +111,21 @@ def check_frame(model: FittedModel) -> None:
     for name in ("deviation_power", "local_power", "noise", "division"):
         _expect_covariance(f"population.{name}", getattr(model.population, name), Q)
     _expect("population.clients", model.population.clients, ())
+    if model.population.traits is not None:
+        _check_traits(model)
     if model.cycle_layer is not None:
         check_layer(model.cycle_layer, Q, d)
+
+
+def _check_traits(model: FittedModel) -> None:
+    """As many as a client of the model has, with positive variances."""
+    traits = np.asarray(model.population.traits)
+    for own in list(model.clients.values())[:1]:
+        count = ravel(own.block.kernels)[0].size + own.block.noise.levels().size
+        count += np.size(own.block.loadings) if model.structure.tied else 0
+        _expect("population.traits", traits, (2, count))
+    if np.any(traits[1] <= 0):
+        raise ValueError("population.traits has a variance that is not positive")
 
 
 def check_shared(structure: Structure, shared: GlobalPosterior) -> None:
@@ -111,6 +137,12 @@ def check_shared(structure: Structure, shared: GlobalPosterior) -> None:
     _expect_parts("", block, loadings=(Q, R), inputs=(M, d), phi=())
     if np.asarray(block.phi) < 0:
         raise ValueError("phi is negative")
+    if (block.loadings_covariance is not None) != structure.client_loadings:
+        raise ValueError("loadings_covariance is missing, or not expected")
+    if block.loadings_covariance is not None:
+        _expect_covariance("loadings_covariance", block.loadings_covariance, Q * R)
+    if block.noise_levels is not None:
+        _expect("noise_levels", block.noise_levels, (2,))
     check_kernels(block.kernels, R, d)
     _expect("mean", shared.mean, (R * M,))
     _expect_covariance("covariance", shared.covariance, R * M)
@@ -123,6 +155,10 @@ def check_client(structure: Structure, shared: GlobalPosterior, client: ClientPo
     own = structure.deviation and not structure.tied
     _expect("deviation", block.deviation, (Q, R), *(() if own else ((Q, 0),)))
     _expect_parts("", block, loadings=(Q, Rl), inputs=(Mi, d), active=(Mi,))
+    if (block.global_loadings is not None) != structure.client_loadings:
+        raise ValueError("global_loadings are missing, or not expected")
+    if block.global_loadings is not None:
+        _expect("global_loadings", block.global_loadings, (Q, R))
     active = np.asarray(block.active)
     if not ((active == 0.0) | (active == 1.0)).all():
         raise ValueError("active has values other than 0 and 1")
@@ -154,6 +190,8 @@ def check_client(structure: Structure, shared: GlobalPosterior, client: ClientPo
         "loadings": (rank, Q, Rl),
         "kernels": (rank, count),
     }
+    if structure.client_loadings:
+        wanted["global_loadings"] = (rank, Q, R)
     _expect_parts("tangents.", tangents, **wanted)
     if (tangents.reach is None) != (tangents.middle is None):
         raise ValueError("a part of what averaging left is missing")

@@ -25,6 +25,9 @@ class GlobalPosterior(eqx.Module):
     block: GlobalBlock
     mean: Float[Array, " RM"]
     covariance: Float[Array, "RM RM"]
+    knot_J: Float[Array, "M R R"] | None = None
+    knot_h: Float[Array, "M R"] | None = None
+    """Evidence at each inducing input, where it determines q(v_g): far fewer numbers."""
 
 
 class Moved(NamedTuple):
@@ -35,6 +38,12 @@ class Moved(NamedTuple):
     deviation: Array
     loadings: Array
     weights: Array
+    global_loadings: Array
+    """no columns where these are everybody's"""
+
+    def tangents(self) -> Tangents:
+        own = self.global_loadings if self.global_loadings.shape[-1] else None
+        return Tangents(*self[:4], global_loadings=own)
 
 
 class Tangents(eqx.Module):
@@ -55,11 +64,14 @@ class Tangents(eqx.Module):
     reach: Float[Array, " P"] | None = None
     """s: 1, less where the client's bound did not allow a whole standard deviation, 0 where none"""
     middle: Tangents | None = None
+    global_loadings: Float[Array, "P Q R"] | None = None
+    """of B_g,i, where a client has its own"""
 
     @property
     def moved(self) -> Moved:
-        """The four that predictions are made of."""
-        return Moved(self.kernels, self.deviation, self.loadings, self.weights)
+        """Those that predictions are made of."""
+        own = self.loadings[..., :0] if self.global_loadings is None else self.global_loadings
+        return Moved(self.kernels, self.deviation, self.loadings, self.weights, own)
 
 
 class LocalStates(eqx.Module):
@@ -171,10 +183,11 @@ def limits_in_words(
     left_out = int(np.sum(s == 0.0))
     if not limited or (unless_only_shortened and not left_out):
         return None
+    shortened = int(np.sum(s < 1.0)) - left_out
     return (
-        f"averaging over parameters was limited in {int(np.sum(s < 1.0))} of {len(s)} directions "
-        f"({left_out} left out) at {len(limited)} of {len(reach)} clients, the first is "
-        f"{limited[0]!r}: training has not converged, or the rows say little about these parameters"
+        f"averaging over parameters was limited at {len(limited)} of {len(reach)} clients, the first is "
+        f"{limited[0]!r} ({shortened} of their {len(s)} directions shortened, {left_out} left out): "
+        "training has not converged, or the rows say little about these parameters"
     )
 
 
@@ -188,3 +201,6 @@ class Population(eqx.Module):
     division: Float[Array, "Q Q"]
     """P/T: covariance of the error in the split into global layer and deviations (see `undetermined`);
     zero without loadings"""
+    traits: Float[Array, "2 t"] | None = None
+    """mean and variance of a new client's traits (logarithms of its local kernels' parameters, of its local
+    variance if there are no loadings, of its noise), in scaled units; None in older files and mean-field"""

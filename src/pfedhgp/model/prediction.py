@@ -25,9 +25,10 @@ from pfedhgp.model.at_inputs import AtInputs, Kind
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.predictor import LAYERS
 
-__all__ = ["Layer", "Prediction", "outside", "predict"]
+__all__ = ["Layer", "Prediction", "far_outside", "predict"]
 
 FloatArray = npt.NDArray[np.float64]
+FAR = 0.1
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -66,9 +67,9 @@ class Prediction:
     population's: the global layer's mean, and the variance of the global layer (with the error in
     its split from the deviations, see `pfedhgp.model.undetermined`), of a typical deviation, of a
     typical local layer and of the mean noise. Between inputs its deviation is correlated by the
-    mean of the global kernels. Its local layer is the same at equal inputs and
-    uncorrelated between different ones, because the server does not know local kernels: joint
-    covariances and samples of it are rougher than the truth; marginals are not affected.
+    mean of the global kernels, and its local layer by the local kernel of a typical client. (Older model
+    files and mean-field do not know that kernel: there the local layer is uncorrelated between
+    different inputs, and samples are rougher than the truth.)
     """
 
     client: str
@@ -144,17 +145,9 @@ def predict(
     )
 
 
-def outside(
-    X_scaled: npt.ArrayLike,
-    lower: npt.ArrayLike = 0.0,
-    upper: npt.ArrayLike = 1.0,
-    *,
-    margin: float = 0.1,
-) -> npt.NDArray[np.bool_]:
-    """Which rows are beyond the agreed domain by more than `margin` of its extent, in any input."""
-    X, low, high = (np.asarray(v, np.float64) for v in (X_scaled, lower, upper))
-    reach = margin * (high - low)
-    return np.any((low - reach > X) | (high + reach < X), axis=1)
+def far_outside(X_scaled: FloatArray) -> npt.NDArray[np.bool_]:
+    """Which rows are beyond the agreed domain, [0, 1] when scaled, by more than a tenth in any input."""
+    return np.any((X_scaled < -FAR) | (X_scaled > 1.0 + FAR), axis=1)
 
 
 def _inputs(X: npt.ArrayLike, inputs: int) -> FloatArray:

@@ -33,10 +33,11 @@ from pfedhgp.base.batching import batchable, on_numpy
 from pfedhgp.base.trees import ravel
 from pfedhgp.errors import NonFiniteError, NumericsError
 from pfedhgp.gp.features import Basis
+from pfedhgp.gp.kernels import Kernel
 from pfedhgp.gp.linalg import diagonal_matrix
 from pfedhgp.model import local_states
-from pfedhgp.model.blocks import ClientBlock, GlobalBlock, deviation_loadings
-from pfedhgp.model.fitted import FittedModel
+from pfedhgp.model.blocks import ClientBlock, GlobalBlock, deviation_loadings, global_loadings
+from pfedhgp.model.fitted import FittedModel, typical_kernels
 from pfedhgp.model.posterior import Latents, LocalStates, Moved, Tangents
 
 LAYERS = ("global", "deviation", "local")
@@ -71,6 +72,10 @@ class Predictor(eqx.Module):
     """The three of a client whose parameters were averaged."""
     states: LocalStates | None = None
     """Those of a state-space local layer. It has no local basis, and `block` is given."""
+    loadings_half: Float[Array, "Q R P"] | None = None
+    """Σ_B = Σ_p of products: how an unseen client's own loadings on the shared functions may differ."""
+    typical: Kernel | None = None
+    """Local kernels of a typical client; None: nobody knows them."""
 
     @property
     def counts(self) -> ByLayer[int]:
@@ -110,7 +115,7 @@ class Predictor(eqx.Module):
     def build(model: FittedModel, client: str) -> Predictor:
         """For a client of the model, or for one that it has not seen."""
         posterior, shared = model.clients.get(client), on_numpy(model.shared)
-        B_g, m = shared.block.loadings, shared.mean
+        m, B_g = shared.mean, shared.block.loadings
         S_half = psd_factor(shared.covariance)
         basis = _basis(shared.block, model.jitter, None) if B_g.shape[1] else None
         if posterior is None:
@@ -126,6 +131,8 @@ class Predictor(eqx.Module):
                 half_shared=S_half,
                 half_own=np.zeros((0, 0)),
                 known=False,
+                loadings_half=_loadings_half(shared.block),
+                typical=typical_kernels(model),
             )
         posterior = on_numpy(posterior)
         block, G = posterior.block, posterior.G
@@ -133,6 +140,7 @@ class Predictor(eqx.Module):
             m, S = posterior.view(shared)
             S_half = psd_factor(S)
         averaged = posterior.tangents is not None
+        B_g = global_loadings(shared.block, block)
         B_d = deviation_loadings(model.structure, shared.block, block)
         exact = posterior.states is not None
         local = block.loadings.shape[1] and not exact
@@ -150,6 +158,7 @@ class Predictor(eqx.Module):
             jitter=np.float64(model.jitter_of(client)) if averaged else None,
             tangents=posterior.tangents,
             states=posterior.states,
+            typical=typical_kernels(model),
         )
 
 
@@ -209,6 +218,8 @@ def tilt(predictor: Predictor, X: Float[Array, "n d"]) -> Float[Array, "n 3 Q P"
     Half the difference between both ends (see `Tangents`); no columns where nothing was averaged.
     """
     p, t, xp = predictor, predictor.tangents, namespace(X)
+    if p.loadings_half is not None:
+        return _of_unseen_loadings(p, p.loadings_half, X)
     if t is None or p.block is None:
         return xp.zeros((X.shape[0], 3, p.noise.shape[0], 0), X.dtype)
     if t.middle is None:
@@ -248,7 +259,26 @@ def _derivative(predictor: Predictor, X: Float[Array, "n d"]) -> Float[Array, "n
 def _point(p: Predictor) -> Moved:
     """What predictions are made of at the mean parameters."""
     assert p.block is not None
-    return Moved(ravel(p.block.kernels)[0], p.loadings.deviation, p.loadings.local, p.mean)
+    own = p.loadings.shared if p.block.global_loadings is not None else p.loadings.shared[:, :0]
+    return Moved(ravel(p.block.kernels)[0], p.loadings.deviation, p.loadings.local, p.mean, own)
+
+
+def _of_unseen_loadings(
+    p: Predictor, half: Float[Array, "Q R P"], X: Float[Array, "n d"]
+) -> Float[Array, "n 3 Q P"]:
+    """How the global layer of an unseen client moves with its loadings, at the shared functions' means."""
+    xp = namespace(X)
+    A = _features(p.shared, X)[0]
+    mean = _project(A, p.mean[: A.shape[0] * A.shape[1], None])[:, :, 0]
+    moved = xp.einsum("nr,qrp->nqp", mean, half)
+    return xp.stack([moved, xp.zeros_like(moved), xp.zeros_like(moved)], axis=1)
+
+
+def _loadings_half(block: GlobalBlock) -> Float[Array, "Q R P"] | None:
+    if block.loadings_covariance is None:
+        return None
+    half = psd_factor(np.asarray(block.loadings_covariance))
+    return half.reshape(*np.shape(block.loadings), half.shape[1])
 
 
 def _layers(
@@ -262,7 +292,7 @@ def _layers(
         kernels = ravel(block.kernels)[1](at.kernels)
         inputs, active = block.inputs[None, None], block.active[None, None]
         A_l = Basis.build(kernels, inputs, p.jitter, active).features(X[None, None])
-    B_g = p.loadings.shared
+    B_g = at.global_loadings if at.global_loadings.shape[-1] else p.loadings.shared
     parts = ((A_g, B_g), (A_g[: at.deviation.shape[-1]], at.deviation), (A_l, at.loadings))
     out, start = [], 0
     for A, B in parts:
@@ -294,10 +324,12 @@ def prior_covariance(
     """k(x, z) of a deviation and of a local function that nothing is known of, as for an unseen client."""
     xp = namespace(X)
     same = xp.all(X[:, None, :] == Z[None, :, :], axis=2).astype(X.dtype)
-    shared = same
+    shared = local = same
     if predictor.shared is not None:
         shared = xp.mean(predictor.shared.kernels(X, Z, stacked=1), axis=0)
-    return xp.stack([shared, same])
+    if predictor.typical is not None:
+        local = xp.mean(predictor.typical(X, Z, stacked=1), axis=0)
+    return xp.stack([shared, local])
 
 
 def psd_factor(matrix: np.ndarray) -> np.ndarray:

@@ -25,7 +25,8 @@ from pfedhgp.version import __version__
 
 FORMAT, VERSION = "pfedhgp-run", 1
 SPEC = "spec.json"
-PARTS = (SPEC, "global.safetensors", "clients", "metrics.json", "messages.jsonl")
+DIAGNOSIS = "diagnosis.safetensors"
+PARTS = (SPEC, "global.safetensors", "clients", "metrics.json", "messages.jsonl", DIAGNOSIS)
 OTHERS = ("report.html", "checkpoint", "zones", "classified.json")
 """Other files of a RUN folder; they are removed when the model is replaced."""
 STAY = ("sites", "participation.jsonl", "audit.jsonl", "audit.head")

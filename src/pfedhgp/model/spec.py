@@ -12,8 +12,11 @@ import numpy as np
 from pfedhgp.base.choices import LAYERS
 from pfedhgp.errors import InputError
 from pfedhgp.gp.kernels import (
+    KERNELS,
     Kernel,
     Periodic,
+    Product,
+    Scaled,
     Stationary,
     Sum,
     leaves_of,
@@ -42,10 +45,11 @@ class Spec:
     tied: bool
     noise: str
     state_space: bool = False
+    client_loadings: bool = False
 
     @property
     def structure(self) -> Structure:
-        return Structure(self.deviation, self.tied, self.state_space)
+        return Structure(self.deviation, self.tied, self.state_space, self.client_loadings)
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -64,6 +68,7 @@ def build_spec(
     local_latents: int | None,
     noise: str,
     local: str = "inducing",
+    client_loadings: bool = False,
 ) -> Spec:
     """Checks kernels against the inputs and fills in what was left open."""
     _check_template(kernel, inputs, "kernel")
@@ -72,7 +77,9 @@ def build_spec(
     if exact:
         _check_states(inputs, outputs, local_kernel, layers, local_latents, noise)
         local_latents = outputs
-    tied = outputs == 1 and (latents or 1) == 1 and (local_latents or 1) == 1
+    if client_loadings and "global" not in layers:
+        raise InputError("client_loadings needs the global layer: these are loadings on it")
+    one = outputs == 1 and (latents or 1) == 1 and (local_latents or 1) == 1
     rank = latents or (1 if outputs == 1 else 2)
     local_rank = local_latents or (1 if outputs == 1 else 2)
     return Spec(
@@ -83,9 +90,10 @@ def build_spec(
         latents=rank if "global" in layers else 0,
         local_latents=local_rank if "local" in layers else 0,
         deviation="deviation" in layers,
-        tied=tied,
+        tied=one and not client_loadings,
         noise=noise_form(noise, outputs),
         state_space=exact,
+        client_loadings=client_loadings,
     )
 
 
@@ -129,6 +137,19 @@ def with_periods(spec: Spec, periods: np.ndarray) -> Spec:
         kernel=map_leaves(fill, spec.kernel),
         local_kernel=map_leaves(fill, spec.local_kernel),
     )
+
+
+def name_of(kernel: Kernel) -> str:
+    """The form in words: "rbf + periodic"; lengthscales, weights and inputs are left out."""
+    if isinstance(kernel, Scaled):
+        return name_of(kernel.kernel)
+    if isinstance(kernel, Sum):
+        return " + ".join(name_of(part) for part in kernel.kernels)
+    if isinstance(kernel, Product):
+        parts = (name_of(part) for part in kernel.kernels)
+        return " * ".join(f"({part})" if "+" in part else part for part in parts)
+    known = (name for name, kind in KERNELS.items() if type(kernel) is kind)
+    return next(known, type(kernel).__name__)
 
 
 def like_shared(kernel: Kernel) -> Kernel:

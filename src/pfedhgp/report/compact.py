@@ -44,7 +44,12 @@ def compact(svg: str) -> str:
         count = 1
         while count:  # removing a group of one may leave another
             svg, count = pattern.subn(less, svg)
-    return _MARKS.sub(_fewer_words, _PATH.sub(_fewer_numbers, svg))
+    return _MARKS.sub(_fewer_words, shorter_paths(svg))
+
+
+def shorter_paths(svg: str) -> str:
+    """The same lines with fewer points, as steps: first of all, since lines are most of the text."""
+    return _PATH.sub(_fewer_numbers, svg)
 
 
 def shorter_names(page: str) -> str:
@@ -71,28 +76,37 @@ def fewer_points(points: np.ndarray, within: float = SEEN) -> np.ndarray:
     """
     kept = np.zeros(len(points), bool)
     kept[[0, -1]] = True
-    spans = [(0, len(points) - 1)]
-    while spans:
-        first, last = spans.pop()
-        if last - first < 2:
-            continue
-        far = _distances(points[first + 1 : last], points[first], points[last])
-        farthest = int(np.argmax(far))
-        if far[farthest] > within:
-            middle = first + 1 + farthest
-            kept[middle] = True
-            spans += [(first, middle), (middle, last)]
+    first, last = np.array([0]), np.array([len(points) - 1])
+    while len(first := first[(wide := last - first > 1)]):  # all lines of one level at once
+        last = last[wide]
+        middle, far = _farthest(points, first, last)
+        split = far > within
+        first, last, middle = first[split], last[split], middle[split]
+        kept[middle] = True
+        first, last = np.concatenate([first, middle]), np.concatenate([middle, last])
     return points[kept]
 
 
+def _farthest(
+    points: np.ndarray, first: np.ndarray, last: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of each line from one point to another, which of the points between is farthest, and how far."""
+    sizes = last - first - 1
+    starts = np.cumsum(sizes) - sizes
+    line = np.repeat(np.arange(len(first)), sizes)
+    inside = np.arange(len(line)) + (first + 1 - starts)[line]
+    distances = _distances(points[inside], points[first][line], points[last][line])
+    far = np.maximum.reduceat(distances, starts)
+    (at,) = np.nonzero(~(distances < far[line]))
+    return inside[at[np.unique(line[at], return_index=True)[1]]], far
+
+
 def _distances(points: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Distances of points from the line segment between two others."""
+    """The distance of each point from the line segment between two others."""
     along, gap = end - start, points - start
-    square = float(along @ along)
-    if square == 0.0:
-        return np.hypot(*gap.T)
-    place = np.clip(gap @ along / square, 0.0, 1.0)
-    return np.hypot(*(gap - place[:, None] * along).T)
+    square = (along**2).sum(1)
+    place = (gap * along).sum(1) / np.where(square > 0.0, square, 1.0)
+    return np.hypot(*(gap - np.clip(place, 0.0, 1.0)[:, None] * along).T)
 
 
 def _fewer_numbers(match: re.Match[str]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from pfedhgp.diagnosis.training import behind
 from pfedhgp.report import words
 from pfedhgp.report.theme import COLOURS, NARROW, both, drawing, new_figure, plain_legend, to_svg
 
@@ -17,8 +18,13 @@ SHOWN = 4
 LINES = ("global", "deviation", "local", "held")
 
 
-def section(content: Mapping[str, Any], *, axis: words.InputAxis) -> Markup:
-    """The block that the page includes; `content` is that of classified.json."""
+def section(
+    content: Mapping[str, Any] | None,
+    *,
+    axis: words.InputAxis,
+    trained: Mapping[str, Any] | None = None,
+) -> Markup:
+    """The block that the page includes: `trained` is how the model was, `content` that of classified.json."""
     calls = [
         {
             **call,
@@ -28,9 +34,17 @@ def section(content: Mapping[str, Any], *, axis: words.InputAxis) -> Markup:
                 for each in call["stretches"]
             ],
         }
-        for place, call in enumerate(content["calls"])
+        for place, call in enumerate(content["calls"] if content is not None else ())
     ]
-    return Markup(words.template("diagnosis.html").render({**content, "calls": calls}))
+    said = None if trained is None else behind(trained)
+    shown = {"cycles": 0, **(content or {}), "calls": calls, "trained": trained, "behind": said}
+    return Markup(words.template("diagnosis.html").render(shown))
+
+
+def trained_by_runs(settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What the model's settings have on its diagnosis by runs; None if there is none."""
+    found = settings.get("diagnosis")
+    return found if found and "held_out" in found else None
 
 
 def why_chart(call: Mapping[str, Any], axis: words.InputAxis, width: int, name: str) -> str:

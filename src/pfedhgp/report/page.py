@@ -12,7 +12,15 @@ from markupsafe import Markup
 from pfedhgp.base import atomic_files
 from pfedhgp.base.numerics import with_numerics
 from pfedhgp.errors import InputError
-from pfedhgp.report import diagnosis_section, facts, scores, sections, words, zone_section
+from pfedhgp.report import (
+    diagnosis_section,
+    facts,
+    mixing_section,
+    scores,
+    sections,
+    words,
+    zone_section,
+)
 from pfedhgp.report.compact import shorter_names
 from pfedhgp.report.gathered import LARGEST, ClientTables, Gathered, gather
 from pfedhgp.report.theme import style
@@ -64,9 +72,17 @@ def render(model: FederatedGP, **shown: Unpack[Shown]) -> str:
     found = gather(model, rows, shown.get("metrics") or {})
     zones, classified = shown.get("zones"), shown.get("classified")
     own = zone_section.section(zones) if zones is not None else None
-    cycles = classified and diagnosis_section.section(classified, axis=found.axes[0])
+    mixing = mixing_section.section(found, None if zones is None else zones.zones.labels)
+    trained, cycles = diagnosis_section.trained_by_runs(found.model.settings), None
+    if classified or trained:
+        cycles = diagnosis_section.section(classified, axis=found.axes[0], trained=trained)
     page = words.template("template.html").render(
-        _context(found), zones=own, diagnosis=cycles, css=Markup(style()), version=__version__
+        _context(found),
+        mixing=mixing,
+        zones=own,
+        diagnosis=cycles,
+        css=Markup(style()),
+        version=__version__,
     )
     return shorter_names(_TABLE.sub(_labelled, page))
 

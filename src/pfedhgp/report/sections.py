@@ -9,6 +9,7 @@ import numpy as np
 from markupsafe import Markup
 
 from pfedhgp.inference.ending import in_words
+from pfedhgp.inference.starts import contest
 from pfedhgp.model.posterior import limits_in_words
 from pfedhgp.report import carpet, charts, facts, figures, scores, words
 from pfedhgp.report.gathered import Gathered
@@ -90,6 +91,8 @@ def fitted(found: Gathered) -> list[tuple[str, Any]]:
         facts_ += _by_latent(f"Local kernel of {words.shown(name)}", kernels)
         if len(model.clients) > 1:
             facts_.append(("Local kernels of the others", "under each client's figures"))
+    if (choice := contest.in_words(model.settings.get("choice", ()))) is not None:
+        facts_.append(("Choice of kernels", choice))
     if "global" in found.layers:
         facts_.append(("Inducing inputs, global", str(len(model.shared.block.inputs))))
     if "local" in found.layers:

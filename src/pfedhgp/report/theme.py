@@ -23,7 +23,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from matplotlib.ticker import ScalarFormatter
 
-from pfedhgp.report.compact import compact
+from pfedhgp.report.compact import compact, shorter_paths
 
 ROLES = (
     *("ink", "muted", "rule", "card"),
@@ -141,6 +141,7 @@ def to_svg(figure: Figure, *, name: str, label: str) -> str:
     head, body = text.split(">", 1)
     box = re.search(r'viewBox="[^"]*"', head)
     assert box is not None
+    body = shorter_paths(body)
     body = _PLACE.sub(lambda m: _COMMAND.sub(r"\1", _NUMBER.sub(_short, m.group())), body)
     body = _COLOUR.sub(lambda m: f"var(--{_ROLE_OF[m.group()]})", body)
     body = re.sub(r"font-family:[^;\"]*;? ?", "", body)

@@ -7,6 +7,7 @@ the fit, and a fit's report may show rows that are not at hand any more.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from markupsafe import Markup
@@ -26,18 +27,24 @@ def section(kept: KeptZones) -> Markup:
     """The section's HTML."""
     zones = kept.zones
     drawn = 2 <= len(zones.clients) - len(zones.sparse) <= MOST_DRAWN
-    r2, sent = list(zones.r2.values()), _sent(kept)
+    sent = _sent(kept)
     context: dict[str, Any] = {
         "zones": zones,
         "members": zones.members(),
         "tree": Markup(zone_figures.tree(zones, name="zone-tree")) if drawn else None,
         "heat_map": Markup(zone_figures.heat_map(zones, name="zone-heat")) if drawn else None,
         "map": _map(kept),
-        "r2": (sum(r2) / len(r2), max(r2)) if r2 else None,
+        "r2": _mean_and_most(zones.r2),
+        "shared": _mean_and_most(zones.r2_shared),
         "sent": sent,
         "truth": _truth(kept),
     }
     return Markup(words.template("zones.html").render(context))
+
+
+def _mean_and_most(r2: Mapping[str, float]) -> tuple[float, float] | None:
+    values = list(r2.values())
+    return (sum(values) / len(values), max(values)) if values else None
 
 
 def _map(kept: KeptZones) -> Markup | None:

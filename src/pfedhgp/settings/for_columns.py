@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pfedhgp.base.choices import AUTO
 from pfedhgp.data.columns import Columns
 from pfedhgp.data.domain import pairs_of
 from pfedhgp.gp import kernel_text
@@ -20,27 +21,35 @@ KERNELS = {each.name: each for each in MODEL_SETTINGS if each.kind is kinds.KERN
 class Kernels:
     """The kernels of a `Config` as trees: each text is read once, before the columns are known."""
 
-    trees: Mapping[str, kernel_text.Leaf | kernel_text.Combined]
+    trees: Mapping[str, tuple[kernel_text.Leaf | kernel_text.Combined, ...]]
+    chosen: Mapping[str, bool]
+    """Whether training chooses among the trees of a setting; without any, among the usual ones."""
 
     @staticmethod
     def of(config: Config) -> Kernels:
-        found = {}
+        found, chosen = {}, {}
         for name, text in kernel_words(config).items():
             if text is not None:
-                found[name] = kernel_text.parse(text, KERNELS[name].on_command_line)
-        return Kernels(found)
+                option, several = KERNELS[name].on_command_line, kernel_text.listed(text)
+                texts = [text] if several is None else several
+                chosen[name] = several is not None
+                found[name] = tuple(kernel_text.parse(each, option) for each in texts)
+        return Kernels(found, chosen)
 
     def check(self, columns: Columns) -> None:
         """Inputs that they name exist, and units of time belong to datetimes."""
-        for name, tree in self.trees.items():
-            kernel_text.check_inputs(tree, columns.inputs, KERNELS[name].on_command_line)
+        for name, trees in self.trees.items():
+            for tree in trees:
+                kernel_text.check_inputs(tree, columns.inputs, KERNELS[name].on_command_line)
 
     def on(self, columns: Columns) -> dict[str, Any]:
         """Kernels for these columns; a plain name stays one."""
-        return {
-            name: kernel_text.kernel_of(tree, columns.inputs, KERNELS[name].on_command_line)
-            for name, tree in self.trees.items()
-        }
+        found: dict[str, Any] = {}
+        for name, trees in self.trees.items():
+            option = KERNELS[name].on_command_line
+            own = tuple(kernel_text.kernel_of(tree, columns.inputs, option) for tree in trees)
+            found[name] = (own or AUTO) if self.chosen[name] else own[0]
+        return found
 
 
 def model_settings(

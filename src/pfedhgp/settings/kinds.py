@@ -87,15 +87,38 @@ FUNCTIONS = Kind(checks.functions)
 
 
 def _kernel(value: Any, name: str) -> Any:
-    """A kernel of ours, or the name of one."""
-    if isinstance(value, str) and value in choices.KERNELS:
+    """A kernel of ours or the name of one; "auto", or a list of kernels to choose from."""
+    if isinstance(value, str) and value in (choices.AUTO, *choices.KERNELS):
         return value
+    from pfedhgp.gp import kernel_text
     from pfedhgp.gp.kernels import Kernel, refuse_unknown
 
     if isinstance(value, Kernel):
         refuse_unknown(value, name)
         return value
-    raise checks.refusal(name, f"a kernel or one of {', '.join(choices.KERNELS)}", value)
+    listed = kernel_text.listed(value) if isinstance(value, str) else value
+    if isinstance(listed, list | tuple) and listed:
+        return tuple(
+            kernel_text.kernel_of(kernel_text.parse(each, f"`{name}`"), (), f"`{name}`")
+            if isinstance(each, str)
+            else _one_kernel(each, name)
+            for each in listed
+        )
+    known = ", ".join(choices.KERNELS)
+    raise checks.refusal(name, f"a kernel, 'auto', a list of kernels, or one of {known}", value)
+
+
+def _one_kernel(value: Any, name: str) -> Any:
+    if isinstance(value, list | tuple | str):
+        raise checks.refusal(name, "a list of kernels", value)
+    return _kernel(value, name)
+
+
+def _kernel_text(value: Any, name: str) -> str:
+    """A text; a list of texts is the same as "auto: " and them."""
+    if isinstance(value, list | tuple) and value:
+        return f"{choices.AUTO}: {', '.join(_texts(value, name))}"
+    return _text(value, name)
 
 
 def _inference(value: Any, name: str) -> Any:
@@ -109,6 +132,6 @@ def _inference(value: Any, name: str) -> Any:
     raise checks.refusal(name, f"one of {known}, or settings such as Structured(...)", value)
 
 
-KERNEL = Kind(_kernel, written=_text)
+KERNEL = Kind(_kernel, written=_kernel_text)
 """In words it is more than a name ("rbf + periodic(1 day)"): `gp.kernel_text` reads it."""
 INFERENCE = Kind(_inference, written=checks.one_of(*choices.INFERENCES))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pfedhgp.base.choices import (
+    AUTO,
     DEVICES,
     FORMS,
     INFERENCES,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from pfedhgp.gp.kernels import Kernel
     from pfedhgp.inference.protocols import Inference
 
-AUTO = "auto"
 STRUCTURED = INFERENCES[0]
 
 
@@ -36,21 +36,22 @@ STRUCTURED = INFERENCES[0]
 class ModelSection:
     """[model] of a settings file: what is fitted."""
 
-    kernel: Kernel | str = setting(
+    kernel: Kernel | str | Sequence[Kernel | str] = setting(
         default="rbf",
         kind=kinds.KERNEL,
         help="Kernel of the global and deviation layers.",
         python='A kernel, or a name such as "rbf" or "matern52". A lengthscale that you give is a '
         "starting value, in the units of the data. A variance is not: variances start from the data, "
-        "and in a sum only their ratios count.",
+        'and in a sum only their ratios count. "auto": training chooses among RBF, Matérn 3/2 and 5/2 and '
+        "rational quadratic, each with and without a periodic part. A list: among these kernels.",
         words="rbf, matern12, matern32, matern52, periodic, rational_quadratic, or sums and products "
-        "such as 'rbf + periodic(1 day)'.",
+        "such as 'rbf + periodic(1 day)'; auto (training chooses), or 'auto: rbf, matern32' (among these).",
     )
-    local_kernel: Kernel | str | None = setting(
+    local_kernel: Kernel | str | Sequence[Kernel | str] | None = setting(
         default=None,
         kind=kinds.KERNEL,
         help="Kernel of the local layers, with lengthscales of its own.",
-        unset="the form of the kernel; matern32 with state-space",
+        unset="the form of the kernel, chosen if that is auto; matern32 with state-space",
         example="matern32",
     )
     layers: Sequence[str] = setting(
@@ -72,11 +73,20 @@ class ModelSection:
         unset="1 for one output, else 2",
         example=2,
     )
+    client_loadings: bool = setting(
+        default=False,
+        kind=kinds.FLAG,
+        option="--client-loadings/--no-client-loadings",
+        help="Whether each client mixes the shared functions with loadings of its own (structured only).",
+        python="They are the client's own, and their mean and spread over clients are learned. With them "
+        "the model sees which clients are alike. False is the model of the paper.",
+    )
     noise: str = setting(
         default=AUTO,
         kind=kinds.word(AUTO, *NOISES),
         help="Form of the noise: scalar (one variance), output (one for each output), full (a "
-        "covariance of outputs), or auto (the same as output).",
+        "covariance of outputs), level (one for each output, and it depends on the level: for inference "
+        "markov), or auto (the same as output).",
     )
     local: str = setting(
         default="inducing",
@@ -276,8 +286,8 @@ class DataSection:
         default=None,
         kind=kinds.TEXT,
         only_with="diagnose",
-        help="With --diagnose: column that names blocks of cycles that belong together.",
-        unset="blocks are not known",
+        help="With --diagnose: column that names the run (batch, shift) that each cycle is of.",
+        unset="every cycle counts as a run of its own",
         example="shift",
     )
     delimiter: str | None = setting(
@@ -347,13 +357,13 @@ class DiagnosisSection:
         kind=kinds.FLAG,
         option="--diagnose/--no-diagnose",
         refused="it compares cycles of all classes in one place: use `pfedhgp fit`",
-        help="Treat clients as classes, for `classify`: choose the cycle layer that tells them apart best, "
-        'and set thresholds for "none of these" by cross-validation.',
+        help="Treat clients as classes, for `classify`: learn how runs and cycles of a class differ, and set "
+        'thresholds for "none of these", by held-out runs.',
     )
     false_alarms: float = setting(
         default=0.01,
         kind=kinds.number(above=0.0, below=1.0),
         metavar="RATE",
         only_with="diagnose",
-        help='With --diagnose: share of known cycles that may be called "none of these".',
+        help='With --diagnose: share of known runs that may have a cycle called "none of these".',
     )

@@ -4,13 +4,16 @@ zones = model.cluster(3)
 zones.labels, zones.members()        # {"Dongsi": 0, …}, [["Dongsi", …], …]
 zones.distances                      # expected squared distances between clients' own functions
 zones.r2                             # how well what was sent reproduces each client's rows, or its fit
+
+By loadings, where clients have their own (`zones.loadings`), else by sketches of their functions
+(`zones.sketches`), or by the paper's operators.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -18,6 +21,7 @@ from pfedhgp.base.checks import one_of, whole
 from pfedhgp.base.numerics import with_numerics
 from pfedhgp.errors import InputError, warn
 from pfedhgp.model.fitted import FittedModel
+from pfedhgp.model.prediction import predict
 from pfedhgp.zones import groups as grouping
 from pfedhgp.zones import sketches as sketching
 from pfedhgp.zones.comparison import (
@@ -29,15 +33,25 @@ from pfedhgp.zones.comparison import (
     joint_matrix,
     sent_before,
 )
+from pfedhgp.zones.loadings import Loadings, LoadingsComparison, functions_at
 from pfedhgp.zones.operators import operator_distances
-from pfedhgp.zones.result import STABILITY, Zones
+from pfedhgp.zones.result import DRAWN, STABILITY, Zones
 
 GRID = 800
 SHARE = 0.3
 """Default size of a sketch, as a share of the grid's points times outputs."""
 DRAWS = 20
 DISTANCES = ("function", "operator")
+BY = ("loadings", "sketch")
 InputsAndOutputs = Mapping[str, tuple[np.ndarray, np.ndarray]]
+
+
+class SketchSettings(TypedDict, total=False):
+    """Those settings that a sketch has."""
+
+    size: int | None
+    grid: int | np.ndarray
+    seed: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,27 +61,47 @@ class ClusterSettings:
     groups: int | None = None
     method: str | None = None
     distance: str = "function"
+    by: str | None = None
     choose: str = "eigengap"
     size: int | None = None
     grid: int | np.ndarray = GRID
     seed: int = 0
     draws: int = DRAWS
 
-    def checked(self, clients: int) -> ClusterSettings:
-        """The same settings, checked for this number of clients, with the default method filled in."""
+    def checked(self, clients: int, *, own_loadings: bool) -> ClusterSettings:
+        """The same settings, checked for this number of clients, with defaults filled in."""
         one_of(*DISTANCES)(self.distance, "distance")
+        by = self._by(own_loadings)
         if clients < 2:
             raise InputError(f"clustering needs at least two clients, the model has {clients}")
         if self.groups is not None and not 1 <= whole(1)(self.groups, "groups") <= clients:
             raise InputError(
                 f"`groups` must be from 1 to {clients} (the clients), got {self.groups}"
             )
+        kind = self.distance if by == "sketch" else by
         return replace(
             self,
-            method=grouping.DEFAULT_METHOD[self.distance] if self.method is None else self.method,
+            by=by,
+            method=grouping.DEFAULT_METHOD[kind] if self.method is None else self.method,
             seed=whole(0)(self.seed, "seed"),
             draws=whole(0)(self.draws, "draws"),
         )
+
+    def _by(self, own_loadings: bool) -> str:
+        """What is compared: "loadings" or "sketch"; operators are compared in place of a sketch."""
+        if self.by is None:
+            plain = self.distance == "function" and self.size is None
+            return "loadings" if own_loadings and plain else "sketch"
+        one_of(*BY)(self.by, "by")
+        if self.by == "sketch":
+            return self.by
+        if self.distance != "function":
+            raise InputError("by='loadings' cannot be combined with distance='operator'")
+        if self.size is not None:
+            raise InputError(
+                "`size` is that of a sketch: leave it out, or use by='sketch' in place of by='loadings'"
+            )
+        return self.by
 
     def sketch_size(self, cells: int) -> int:
         """Numbers in a sketch of a function with `cells` values on the grid."""
@@ -103,12 +137,14 @@ def discover(
     sketches in it.
     """
     names = tuple(sorted(model.clients))
-    how = how.checked(len(names))
+    how = how.checked(len(names), own_loadings=model.structure.client_loadings)
     missing = [name for name in names if name not in rows] if rows is not None else []
     if missing:
         raise InputError(f"`data` has no rows of client {missing[0]!r}")
     if how.distance == "operator":
         return _by_operators(model, names, how, rows)
+    if how.by == "loadings":
+        return _by_loadings(model, how, rows, measure, model.messages if log is None else log)
     points = _grid(model, how.grid)
     size = how.sketch_size(len(points) * model.outputs)
     own = known.own if known else {n: sketching.own_function(model, n, points) for n in names}
@@ -136,10 +172,7 @@ def discover(
     r2 = {}
     if measure:
         attacks = known.attacks if known else None
-        attacks = attacks or {
-            name: sketching.Attack.on(model, name, points, None if rows is None else rows[name])
-            for name in names
-        }
+        attacks = attacks or _attacks(model, points, rows)
         r2 = sketch_r2(attacks, own, distinct([*before, *found.sent]))
     return Zones(
         clients=names,
@@ -229,6 +262,86 @@ def _grid(model: FittedModel, grid: int | np.ndarray) -> np.ndarray:
             f"`grid` must be a number of points or an array of shape (n, {model.inputs}), got {grid!r:.60}"
         )
     return points
+
+
+def _by_loadings(
+    model: FittedModel,
+    how: ClusterSettings,
+    rows: InputsAndOutputs | None,
+    measure: bool,
+    log: Iterable[Mapping[str, Any]],
+) -> Zones:
+    """Groups by clients' loadings, which each of them sends with one number that says how sure it is."""
+    loadings = Loadings.of(model)
+    names = loadings.names
+    found = LoadingsComparison(loadings, 2 if how.groups is None else how.groups)
+    method = str(how.method)
+    count, scores = _group_count(found.between[np.ix_(found.dense, found.dense)], how)
+    labels = found.label(count, method)
+    _check_found(labels, count)
+    rng = np.random.default_rng((how.seed, 2))
+    draws = [found.label(count, method, rng) for _ in range(how.draws)]
+    sent = SketchLog(names)
+    each = zip(loadings.numbers, loadings.information, strict=True)
+    sent.request({}, [{"loadings": c, "information": p} for c, p in each])
+    points = _grid(model, how.grid)
+    before = [one for one in sent_before(log) if one.grid == grid_name(points)]
+    with_own, with_mean = loadings_r2(model, points, rows) if measure else ({}, {})
+    if measure and before:
+        own = {n: sketching.own_function(model, n, points) for n in names}
+        with_own = sketch_r2(_attacks(model, points, rows), own, distinct(before))
+    return Zones(
+        clients=names,
+        labels={name: int(label) for name, label in zip(names, labels, strict=True)},
+        distances=found.squared,
+        between=found.between,
+        distance="loadings",
+        method=method,
+        groups=int(labels.max()) + 1,
+        scores=scores,
+        size=int(loadings.numbers[0].size),
+        grid=len(points),
+        seed=how.seed,
+        r2=with_own,
+        r2_shared=with_mean,
+        r2_of="" if not measure else "fitted function" if rows is None else "rows",
+        coverage=dict(zip(names, map(float, found.coverage), strict=True)),
+        sparse=tuple(names[i] for i in found.sparse),
+        stability={DRAWN: grouping.stability(labels, draws)} if draws else {},
+        together=grouping.shared_membership([labels, *draws]),
+        earlier=tuple(sorted({one.seed for one in before})) if measure else (),
+        messages=sent.entries,
+    )
+
+
+def _attacks(
+    model: FittedModel, points: np.ndarray, rows: InputsAndOutputs | None
+) -> dict[str, sketching.Attack]:
+    return {
+        name: sketching.Attack.on(model, name, points, None if rows is None else rows[name])
+        for name in sorted(model.clients)
+    }
+
+
+def loadings_r2(
+    model: FittedModel, points: np.ndarray, rows: InputsAndOutputs | None
+) -> tuple[dict[str, float], dict[str, float]]:
+    """R² of guesses at each client's rows (or fit): c_iᵀE[g], and B_gᵀE[g] by one who has no loadings."""
+    spread = np.broadcast_to(model.scaling.spread, (model.outputs,))
+    at_points = None if rows is not None else functions_at(model, points)
+    found: tuple[dict[str, float], dict[str, float]] = ({}, {})
+    for name, client in model.clients.items():
+        if rows is None:
+            truth, g = predict(model, name, points).mean, at_points
+        else:
+            truth, g = rows[name][1], functions_at(model, rows[name][0])
+        for r2, B in zip(
+            found, (client.block.global_loadings, model.shared.block.loadings), strict=True
+        ):
+            guess = model.scaling.centre + (g @ np.asarray(B).T) * spread
+            value = sketching.r_squared(truth, guess, spread)
+            r2 |= {name: value} if np.isfinite(value) else {}
+    return found
 
 
 def _by_operators(

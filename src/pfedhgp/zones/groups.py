@@ -17,8 +17,8 @@ from pfedhgp.errors import InputError
 
 METHODS = ("agglomerative", "average", "spectral")
 CHOICES = ("eigengap", "silhouette")
-DEFAULT_METHOD = {"function": "agglomerative", "operator": "spectral"}
-"""By distance: Ward's linkage for functions, and the paper's choice for its operators."""
+DEFAULT_METHOD = {"function": "agglomerative", "loadings": "average", "operator": "spectral"}
+"""By what is compared; for operators it is the paper's choice."""
 
 
 def group(squared: np.ndarray, count: int, method: str) -> np.ndarray:

@@ -20,6 +20,9 @@ from pfedhgp.zones.groups import agreement
 
 FOLDER, FILE = "zones", "zones.json"
 STABILITY = ("halves", "bootstraps")
+"""Of sketches."""
+DRAWN = "draws"
+"""Of loadings."""
 SKETCH, MATRICES = ("size", "grid", "seed"), ("distances", "between", "together")
 Places = Mapping[str, tuple[float, float]]
 
@@ -37,6 +40,7 @@ class Zones:
     between: np.ndarray
     """the same without variances; groups are formed by these"""
     distance: str
+    """function (by sketches), loadings or operator"""
     method: str
     groups: int
     scores: dict[int, float]
@@ -44,16 +48,19 @@ class Zones:
     size: int
     seed: int
     together: np.ndarray
-    """how often two clients are in the same group over random halves of the numbers sent"""
+    """how often two clients are in the same group over random halves of the numbers sent, or over draws"""
     grid: int = 0
     r2: dict[str, float] = field(default_factory=dict)
+    r2_shared: dict[str, float] = field(default_factory=dict)
+    """by loadings: the same for an attacker without them, who takes the mean of all clients' loadings"""
     r2_of: str = ""
     """"rows" or "fitted function": what r2 was measured on; "" with operators"""
     coverage: dict[str, float] = field(default_factory=dict)
     sparse: tuple[str, ...] = ()
     """clients with few rows, which were compared only near their rows"""
     stability: dict[str, float] = field(default_factory=dict)
-    """mean adjusted Rand index with the labels, over those halves and over bootstraps of the numbers sent"""
+    """mean adjusted Rand index with the labels, over those halves and over bootstraps of the numbers sent; by
+    loadings, over draws from their posteriors"""
     earlier: tuple[int, ...] = ()
     """seeds of sketches that clients sent before; r2 counts all of them together"""
     messages: list[dict[str, Any]] = field(default_factory=list, repr=False)
@@ -92,6 +99,8 @@ class Zones:
         same |= {name: np.array(found[name], np.float64) for name in MATRICES}
         for name in ("r2", "coverage", "stability"):
             same[name] = {str(key): float(value) for key, value in found[name].items()}
+        shared = found.get("r2_shared", {})  # older files lack it
+        same["r2_shared"] = {str(key): float(value) for key, value in shared.items()}
         zones = Zones(
             clients=tuple(map(str, found["clients"])),
             labels={str(name): int(label) for name, label in found["labels"].items()},
@@ -111,8 +120,9 @@ class Zones:
             raise ValueError("`labels` are not those of `clients`")
         if not all(0 <= label < zones.groups for label in zones.labels.values()):
             raise ValueError("`labels` are not numbers of groups")
-        if zones.stability and {*zones.stability} != {*STABILITY}:
-            raise ValueError(f"`stability` is not of {' and '.join(STABILITY)}")
+        of = (DRAWN,) if zones.distance == "loadings" else STABILITY
+        if zones.stability and {*zones.stability} != {*of}:
+            raise ValueError(f"`stability` is not of {' and '.join(of)}")
         return zones
 
 

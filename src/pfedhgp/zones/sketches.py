@@ -6,7 +6,7 @@ lengths (Johnson and Lindenstrauss): E|s_i − s_j|²/k = |m_i − m_j|²/N over
 posteriors' variances
     E|f_i − f_j|²/N ≈ |s_i − s_j|²/k + v_i + v_j,   v = mean variance given the global layer.
 A posterior on a fine grid nearly gives the rows away; a sketch of k < N numbers reveals less. `Attack.r2`
-says how much: the R² of the best linear guess by an attacker who knows everything except the targets.
+says how much: the R² of the best linear guess by an attacker who knows everything except the outputs.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Attack:
         V = K_gx C⁻¹ K_xg = prior − posterior covariance of the client's own layers,
     so ŷ = global + K_xg Ω Var(s)⁻¹ s. K is the prior that inference uses, with its inducing inputs if any.
     The truth is the client's rows if given, or its fitted function on the grid, with V instead of K_xg.
-    The variance and the coverage, which are sent too, do not depend on the targets.
+    The variance and the coverage, which are sent too, do not depend on the outputs.
     """
 
     truth: np.ndarray
@@ -146,13 +146,18 @@ class Attack:
         return self.shared + own.reshape(self.shared.shape) * self.spread
 
     def r2(self, omega: np.ndarray, sent: np.ndarray) -> float:
-        """1 − Σ(y − ŷ)²/Σ(y − ȳ)² over observed cells, each output in units of its spread; NaN if all are
-        equal, as with a single row."""
-        seen = np.isfinite(self.truth)
-        left = np.where(seen, (self.truth - self.guess(omega, sent)) / self.spread, 0.0)
-        around = np.where(seen, (self.truth - np.nanmean(self.truth, axis=0)) / self.spread, 0.0)
-        spread = float(np.sum(around**2))
-        return 1.0 - float(np.sum(left**2)) / spread if spread > 0 else float("nan")
+        """R² of the guess."""
+        return r_squared(self.truth, self.guess(omega, sent), self.spread)
+
+
+def r_squared(truth: np.ndarray, guess: np.ndarray, spread: np.ndarray) -> float:
+    """1 − Σ(y − ŷ)²/Σ(y − ȳ)² over observed cells, each output in units of its spread; NaN if all are
+    equal, as with a single row."""
+    seen = np.isfinite(truth)
+    left = np.where(seen, (truth - guess) / spread, 0.0)
+    around = np.where(seen, (truth - np.nanmean(truth, axis=0)) / spread, 0.0)
+    total = float(np.sum(around**2))
+    return 1.0 - float(np.sum(left**2)) / total if total > 0 else float("nan")
 
 
 @with_numerics

@@ -14,12 +14,12 @@ from pfedhgp.cli.server import line_of
 from pfedhgp.errors import InputError
 from pfedhgp.federation import inprocess
 from pfedhgp.federation.checkpoint import Checkpoint
-from pfedhgp.federation.clients import group_clients
 from pfedhgp.federation.envelope import CODES, Envelope
 from pfedhgp.federation.flower import audit
 from pfedhgp.federation.flower.exchange import Engine, Patience, QuorumError
 from pfedhgp.federation.flower.site import site_from_files
 from pfedhgp.federation.flower.state import Roster
+from pfedhgp.federation.grouping import group_clients
 from pfedhgp.federation.messages import hash_arrays
 from pfedhgp.federation.schema import DELIVER
 from pfedhgp.federation.server import Server
@@ -324,7 +324,7 @@ def test_a_home_from_a_backup_that_is_behind_catches_up(tmp_path, back):
     missing = {e["round"]: e["missing"] for e in engine.roster.log if e["kind"] == "round"}
     assert missing == {1: {}, 2: {}, 3: {"south": "forgotten"}, 4: {}, 5: {}}
     rest = [request for name, request in link.seen if name == "south" and request.round == 4]
-    assert (rest[0].counted, rest[0].lapsed) == (0, True)
+    assert (rest[0].counted, rest[0].left_out) == (0, True)
 
 
 @pytest.mark.parametrize("lost", ["all", "the last round"])

@@ -26,7 +26,7 @@ ARRAYS = {
     "missed/start/J": np.array([np.inf, -0.0, np.nan]),
 }
 ENVELOPE = Envelope(
-    run="ab" * 16, exchange=3, kind="round", round=1, sender='ü"\n', arrays=ARRAYS, lapsed=True
+    run="ab" * 16, exchange=3, kind="round", round=1, sender='ü"\n', arrays=ARRAYS, left_out=True
 )
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import MessageError
-from pfedhgp.federation.clients import group_clients
+from pfedhgp.federation.grouping import group_clients
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
 from pfedhgp.gp.kernels import RBF

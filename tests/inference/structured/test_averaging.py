@@ -15,10 +15,12 @@ from scipy.special import digamma
 import reference as ref
 from pfedhgp import RBF, FederatedGP
 from pfedhgp.inference.structured import averaging, final_posteriors
+from pfedhgp.inference.structured.bound import GlobalEvidence
 from pfedhgp.inference.structured.client_step import StepOptions
 from pfedhgp.inference.structured.host import step as host
+from pfedhgp.inference.structured.traits import Expected, traits_of
 from pfedhgp.model import files, prediction
-from pfedhgp.model.blocks import ClientBlock, deviation_loadings
+from pfedhgp.model.blocks import ClientBlock, deviation_loadings, to_free
 from pfedhgp.model.posterior import Tangents, limits_in_words
 from support import posteriors
 
@@ -124,9 +126,9 @@ def test_compiled_clients_are_refined_too(monkeypatch):
     caught = {}
     refine = final_posteriors.refined
 
-    def refining(clients, final, rest):
+    def refining(clients, final, others):
         caught["before"] = clients.blocks
-        return refine(clients, final, rest)
+        return refine(clients, final, others)
 
     def catching(*arguments):
         caught["arguments"] = arguments
@@ -135,10 +137,10 @@ def test_compiled_clients_are_refined_too(monkeypatch):
     monkeypatch.setattr(final_posteriors, "refined", refining)
     monkeypatch.setattr(final_posteriors, "batched_average", catching)
     FederatedGP(kernel=Own(), rounds=1, inducing=8, local_inducing=8).fit(of_thirty_rows())
-    options, _, shared, jitter, rest, after, *more = caught["arguments"]
+    options, _, shared, jitter, others, after, *more = caught["arguments"]
 
     def steepness(blocks, i):
-        own = jax.tree.map(lambda leaf: jnp.asarray(leaf[i]), (rest, blocks, *more))
+        own = jax.tree.map(lambda leaf: jnp.asarray(leaf[i]), (others, blocks, *more))
         found = averaging.target(options, shared, jitter, *own)
         return float(jnp.linalg.norm(jax.grad(found.log_density)(found.best)))
 
@@ -235,7 +237,7 @@ CLIENT = 1
 
 
 def averaged(case: posteriors.Case):
-    """One client's posterior, and its blocks at ψ̄ ∓ sFe_p; its own block is the prior's anchor."""
+    """One client's posterior, and its blocks at ψ̄ ∓ sFe_p; its own block is the prior's centre."""
     model = case.model
     structure, shared = model.structure, model.shared.block
     basis = jax.jit(type(shared).basis)(shared, JITTER)
@@ -250,12 +252,15 @@ def averaged(case: posteriors.Case):
     block = model.clients[f"client {CLIENT}"].block
     rows = posteriors.padded_rows(case.Xs[CLIENT], case.Ys[CLIENT], longest)
     options = StepOptions(structure, chunk=1024)
-    arguments = (shared, JITTER, (J, h), block, block, rows, JITTER)
+    free = to_free(block)
+    mean = traits_of(structure, free.kernels, free.loadings, free.noise)
+    expected = Expected(mean, np.full(mean.shape, 0.25))
+    arguments = (shared, JITTER, GlobalEvidence(J, h), block, expected, rows, JITTER)
 
     @jax.jit
-    def averaged_at(shared, jitter, rest, *own):
-        target = averaging.target(options, shared, jitter, rest, *own)
-        return averaging.average(target, averaging.Averaging(), structure, shared, rest)
+    def averaged_at(shared, jitter, others, *own):
+        target = averaging.target(options, shared, jitter, others, *own)
+        return averaging.average(target, averaging.Averaging(), structure, shared, others)
 
     posterior = averaged_at(*arguments)
 
@@ -263,6 +268,7 @@ def averaged(case: posteriors.Case):
     def ends(reach, *arguments):
         target = averaging.target(options, *arguments)
         centre, factor = averaging.gaussian(target.log_density, target.best, REACH)
+        centre = target.at_mean_variances(centre, jnp.sum(factor**2, axis=1))
         columns = reach[:, None] * factor.T
         return jax.vmap(
             lambda column: jax.vmap(lambda sign: target.block_at(centre + sign * column))(
@@ -377,12 +383,13 @@ def test_where_averaging_was_limited_is_said():
         for name, reach in (("a", [1.0, 1.0, 1.0]), ("b", [0.5, 0.0, 1.0]), ("c", [0.25, 1.0, 1.0]))
     }
     assert limits_in_words(clients) == (
-        "averaging over parameters was limited in 3 of 6 directions (1 left out) at 2 of 3 clients, "
-        "the first is 'b': training has not converged, or the rows say little about these parameters"
+        "averaging over parameters was limited at 2 of 3 clients, the first is 'b' (2 of their 6 "
+        "directions shortened, 1 left out): training has not converged, or the rows say little about these "
+        "parameters"
     )
     assert limits_in_words(clients, unless_only_shortened=True) == limits_in_words(clients)
     short = {name: clients[name] for name in "ac"}
-    assert "1 of 3 directions (0 left out)" in limits_in_words(short)
+    assert "(1 of their 3 directions shortened, 0 left out)" in limits_in_words(short)
     assert limits_in_words(short, unless_only_shortened=True) is None
     assert limits_in_words({"a": clients["a"]}) is None
     assert limits_in_words({"old": SimpleNamespace(tangents=empty)}) is None

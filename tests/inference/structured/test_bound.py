@@ -16,8 +16,8 @@ from jax.flatten_util import ravel_pytree
 import reference as ref
 from pfedhgp.gp import linalg
 from pfedhgp.inference.grams import accumulate
+from pfedhgp.inference.rows import some_rows
 from pfedhgp.inference.structured.bound import cavity_bound, design_of
-from pfedhgp.inference.structured.client_step import some_rows
 from pfedhgp.inference.structured.surrogate import Surrogate
 from pfedhgp.model.blocks import Rows, from_free, to_free
 from support import twins

@@ -54,9 +54,12 @@ def dense(rows: Rows, q: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def test_the_expected_bound_is_that_of_dense_matrices() -> None:
     rows = rows_of()
-    columns = np.random.default_rng(1).normal(size=(17, 2, 5))
+    rng = np.random.default_rng(1)
+    each, B = rng.normal(size=(17, 3, 5)), rng.normal(size=(2, 3))
+    columns = np.einsum("qr,nrk->nqk", B, each)
+    columns[:, :, 0] = np.asarray(rows.Y) - columns[:, :, 0]
     found = long_series.expected_bound(
-        long_series.SearchColumns(jnp.asarray(columns), 2), block_of(), rows
+        long_series.SearchColumns(jnp.asarray(each), 2), jnp.asarray(B), block_of(), rows
     )
     total = 0.0
     for q in range(2):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +14,12 @@ from pfedhgp.base.arrays_of import namespace
 from pfedhgp.base.batching import on_numpy
 from pfedhgp.gp import kernels
 from pfedhgp.inference.arrays import statistics_to_arrays
-from pfedhgp.inference.structured import server, surrogate_adjoints
+from pfedhgp.inference.structured import server, surrogate_adjoints, traits
 from pfedhgp.inference.structured.bound import Statistics
 from pfedhgp.inference.structured.settings import Structured
 from pfedhgp.inference.structured.surrogate import Surrogate
 from pfedhgp.model.blocks import GlobalBlock, Structure, theta_of, with_theta
+from pfedhgp.model.spec import build_spec
 from support import twins
 
 KERNELS = {
@@ -238,8 +238,19 @@ def test_the_server_compiles_nothing(tied, compilations):
     structure, surrogate = surrogate_of("sum", tied=tied)
     before = len(compilations)
     (sums,) = statistics_to_arrays(jax.tree.map(lambda a: a[None], surrogate.sums))
-    outputs = surrogate.block.loadings.shape[0]
-    spec = SimpleNamespace(structure=structure, deviation=True, outputs=outputs)
+    outputs, latents = surrogate.block.loadings.shape
+    spec = build_spec(
+        inputs=surrogate.block.inputs.shape[1],
+        outputs=outputs,
+        kernel=kernels.RBF(),
+        local_kernel=kernels.RBF(),
+        layers=("global", "deviation", "local"),
+        latents=latents,
+        local_latents=1 if tied else 2,
+        noise="auto",
+    )
+    assert spec.structure == structure
+    sums["traits"] = np.zeros((traits.SUMS, traits.count_traits(spec)))
     party = server.StructuredServer(Structured(jitter=JITTER), spec, surrogate.block)
     for _ in range(5):
         party.request()

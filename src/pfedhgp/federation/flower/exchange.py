@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-
 from pfedhgp.base.checks import short
 from pfedhgp.errors import PFedHGPError
 from pfedhgp.federation import message_checks
@@ -25,7 +23,8 @@ from pfedhgp.federation.flower.state import Roster
 from pfedhgp.federation.message_checks import Expected
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.schema import DELIVER
-from pfedhgp.federation.server import Server
+from pfedhgp.federation.server import Server, known
+from pfedhgp.inference.arrays import below
 
 log = logging.getLogger("pfedhgp.server")
 TRAINED = ("round", "finish", DELIVER)
@@ -169,7 +168,7 @@ class Engine:
             block=request.block,
             receiver=name,
             counted=roster.counted.get(name, 0),
-            lapsed=training and name not in roster.last_round.get(attempt, []),
+            left_out=training and name not in roster.last_round.get(attempt, []),
             agreement=roster.agreement,
         )
 
@@ -268,9 +267,9 @@ class Engine:
         """Sends the global block, with all that a prediction needs, to every site that lacks it."""
         server = self.server
         assert server.best is not None
+        assert server.best.population is not None
         arrays = server.best.as_arrays()
-        population = vars(server.best.population)
-        arrays |= {f"population.{name}": np.asarray(array) for name, array in population.items()}
+        arrays |= below("population", known(server.best.population))
         request = Message("finish", server.run.round, "server", arrays)
         self.link.expect(message_checks.largest_reply({}))
         missing = self._deliver_to(request)

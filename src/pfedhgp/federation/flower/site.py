@@ -24,7 +24,7 @@ from pfedhgp.base.numerics import with_numerics
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError, MessageError, ModelFileError, NumericsError
 from pfedhgp.federation import message_checks
-from pfedhgp.federation.agreement import Agreement, difference
+from pfedhgp.federation.agreement import Agreement, difference, same
 from pfedhgp.federation.clients import ClientGroup
 from pfedhgp.federation.envelope import CODES, Envelope, Refused
 from pfedhgp.federation.flower.audit import AuditLog
@@ -39,7 +39,8 @@ from pfedhgp.inference.structured.adoption import adopt
 from pfedhgp.inference.structured.settings import Structured
 from pfedhgp.model import files
 from pfedhgp.model.fitted import FittedModel
-from pfedhgp.model.posterior import GlobalPosterior, Population
+from pfedhgp.model.global_posterior import from_arrays
+from pfedhgp.model.posterior import Population
 
 log = logging.getLogger("pfedhgp.site")
 LONGEST_AGREEMENT, OWNER, MODEL = 65_536, "site.json", "model"
@@ -90,7 +91,7 @@ class Site:
         """The reply, or the code of a refusal. No message and no row makes it raise."""
         began = time.monotonic()
         blank: dict[str, Any] = {"arrays": {}, "agreement": "", "summary": "", "receiver": ""}
-        mine = replace(request, sender=self.name, counted=0, lapsed=False, **blank)
+        mine = replace(request, sender=self.name, counted=0, left_out=False, **blank)
         about: dict[str, Any] = {"exchange": request.exchange, "kind": request.kind}
         about["run"] = request.run if RUN_ID.fullmatch(request.run) else ""
         try:
@@ -155,7 +156,7 @@ class Site:
 
     def _group_for(self, here: OpenRun, request: Envelope) -> ClientGroup:
         here.group.catch_up(request.missed())
-        if request.lapsed:
+        if request.left_out:
             attempt = request.arrays.get("attempt")
             here.group.forget_last_reply(here.group.attempt if attempt is None else int(attempt))
         return here.group
@@ -185,7 +186,7 @@ class Site:
             raise Refused("malformed")
         store = RunStore(self.home / "runs" / request.run)
         known = store.agreement()
-        if known is not None and known != request.agreement:
+        if known is not None and not same(known, request.agreement):
             raise Refused("config")
         if request.run not in self.open_runs:
             agreed = self.read(request.agreement)
@@ -290,6 +291,7 @@ def site_model(agreed: AgreedRows, group: ClientGroup, request: Envelope) -> Fit
     try:
         summary = json.loads(request.summary)
         training = {key: summary[key] for key in ("exchanges", "bound", "starting_scales")}
+        training |= {"choice": summary["choice"]} if "choice" in summary else {}
     except (ValueError, KeyError, TypeError):
         raise Refused("malformed") from None
     columns, plan, rows = agreed.agreement.columns, agreed.plan, agreed.rows
@@ -297,15 +299,15 @@ def site_model(agreed: AgreedRows, group: ClientGroup, request: Envelope) -> Fit
     population = State(delivered.arrays).part("population")
     finish = {k: v for k, v in delivered.arrays.items() if not k.startswith("population.")}
     attempt = int(finish["attempt"])
-    spec, scaling = group.spec, group.scaling
+    spec, scaling = group.spec_of(finish), group.scaling
     assert scaling is not None
-    moments = (jnp.asarray(finish[name]) for name in ("mean", "covariance"))
+    block = block_from_arrays(finish, shared_kernels(spec, scaling))
     model = FittedModel(
         structure=spec.structure,
         inference=plan.inference.name,
         kernel=spec.kernel,
         local_kernel=spec.local_kernel,
-        shared=GlobalPosterior(block_from_arrays(finish, shared_kernels(spec, scaling)), *moments),
+        shared=from_arrays(block, finish, float(finish["jitter"])),
         clients={},
         population=Population(**{name: jnp.asarray(array) for name, array in population.items()}),
         scaling=scaling,

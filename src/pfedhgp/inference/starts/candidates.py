@@ -8,8 +8,9 @@ scales from anywhere between the closest rows and the whole domain.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ STRETCH = 2.0
 """A wave of period p has the variogram of a lengthscale of 0.16 p near zero; a fit ended at 0.35 p."""
 CLEARLY = 0.05
 """Nats an observed cell by which another start must beat the first: neither is trained yet."""
+CONTRAST = 0.3
+"""How much clients' own loadings differ at the start, as a share of the shared scale's sd."""
 LARGEST_MESSAGE = 2048
 """R Q M of a start that is tried beside the first: the statistics that clients send are its square."""
 
@@ -181,7 +184,25 @@ def global_block(
     else:
         loadings = principal_loadings(moment, spec.latents, rng) * share
         phi = 0.5 * start.shared_variance
-    return GlobalBlock(kernels, inputs, loadings, np.float64(phi))
+    if not spec.client_loadings:
+        return GlobalBlock(kernels, inputs, loadings, np.float64(phi))
+    loadings[:, spec.outputs :] = 0.0  # clients differ in what these do, and agree on nothing
+    spread = CONTRAST**2 * start.shared_variance * np.eye(loadings.size)
+    return GlobalBlock(kernels, inputs, loadings, np.float64(phi), spread)
+
+
+def with_own_loadings(
+    block: ClientBlock, name: str, request: Mapping[str, np.ndarray], seed: int
+) -> ClientBlock:
+    """The block with loadings of its own: a draw from N(B_g, Σ_B) that follows from name and seed.
+
+    If all clients began alike, no shared function could tell them apart.
+    """
+    B_g, spread = (np.asarray(request[n]) for n in ("loadings", "loadings_covariance"))
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    draw = np.random.default_rng(list(digest)).standard_normal(B_g.size)
+    own = B_g + (np.linalg.cholesky(spread) @ draw).reshape(B_g.shape)
+    return replace(block, global_loadings=own)
 
 
 def client_block(

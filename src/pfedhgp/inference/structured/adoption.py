@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import equinox as eqx
 import jax
 import numpy as np
@@ -17,6 +19,8 @@ from pfedhgp.inference.starts.candidates import Start, client_block
 from pfedhgp.inference.structured.client_step import Broadcast
 from pfedhgp.inference.structured.posterior import evidence_of
 from pfedhgp.inference.structured.settings import Structured, StructuredClients
+from pfedhgp.inference.structured.traits import Expected, traits_of, with_traits
+from pfedhgp.model.blocks import ClientBlock, from_free, to_free
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.posterior import ClientPosterior
 from pfedhgp.model.spec import Spec, starting_kernels
@@ -51,12 +55,15 @@ def adopt(
             client.name, kernels, X, local_inducing, tolerance=spare, largest=LARGEST_LOCAL
         )
     block = client_block(spec, start, client.Y, Z, kernels, None)
+    if spec.client_loadings:
+        block = replace(block, global_loadings=np.asarray(model.shared.block.loadings))
     if model.cycle_layer is None or client.cycles is None:
         few = merge_rows(client, spec, start, extent)
         rows = white_rows(few, full_noise=noise == "full")
-        # The population's σ² is where the search starts, and the prior's centre.
+        # The population's σ² is where the search starts.
         typical = np.maximum(np.diagonal(np.asarray(model.population.noise)), 1e-8)
         block = eqx.tree_at(lambda b: b.noise, block, block.noise.at(typical))
+        block = _typical(model, block)
     else:
         layer = model.cycle_layer
         rows = cycle_rows(X, client.cycles, layer, separate=noise == "full", client=client.name)
@@ -64,6 +71,9 @@ def adopt(
     party = StructuredClients(
         settings, spec, model.shared.block.kernels, stack_trees([block]), stack_trees([rows])
     )
+    if model.population.traits is not None:
+        mean, variance = (np.asarray(v)[None] for v in model.population.traits)
+        party.expected = Expected(mean, 1.0 / variance)
     others = evidence_of(model.shared)
     stacked = jax.tree.map(lambda v: v[None], others)
     for kernels_free, evaluations in ((0.0, 100), (1.0, 150)):
@@ -75,11 +85,21 @@ def adopt(
             jitter=model.jitter,
             evaluations=evaluations,
             derivatives=0,
+            share=0.0,
         )
         party.improve(broadcast, stacked, (client.name,))
     posterior = party.posteriors(model.shared, model.jitter, stacked)[0]
     expect_finite("the posterior", posterior, matrix=WEIGHTS, client=client.name)
     return posterior, float(party.jitter[0])
+
+
+def _typical(model: FittedModel, block: ClientBlock) -> ClientBlock:
+    """The block with the traits of a typical client, where the model knows them."""
+    if model.population.traits is None:
+        return block
+    free = to_free(block)
+    now = traits_of(model.structure, free.kernels, free.loadings, free.noise)
+    return from_free(with_traits(model.structure, free, model.population.traits[0] - now))
 
 
 def _spec_of(model: FittedModel, noise: str) -> Spec:
@@ -95,4 +115,5 @@ def _spec_of(model: FittedModel, noise: str) -> Spec:
         tied=model.structure.tied,
         noise=noise,
         state_space=model.structure.state_space,
+        client_loadings=model.structure.client_loadings,
     )

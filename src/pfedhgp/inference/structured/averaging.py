@@ -15,7 +15,6 @@ values lie on the overconfident side. docs/notes/inference.md has the figures.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,13 +28,15 @@ from jaxtyping import Float
 
 from pfedhgp.base.arrays_of import Array
 from pfedhgp.base.batching import batchable
-from pfedhgp.errors import NumericsWarning, PFedHGPWarning
+from pfedhgp.errors import NumericsWarning, warn
 from pfedhgp.gp import linalg
 from pfedhgp.inference.grams import Grams, accumulate
 from pfedhgp.inference.jitter import not_finite
-from pfedhgp.inference.structured.bound import cavity_bound, design_of
+from pfedhgp.inference.structured.bound import GlobalEvidence, cavity_bound, design_of
 from pfedhgp.inference.structured.client_step import StepOptions, log_prior
+from pfedhgp.inference.structured.coordinates import parameters, with_parameters
 from pfedhgp.inference.structured.posterior import client_posterior
+from pfedhgp.inference.structured.traits import Expected, at_mean_variances
 from pfedhgp.model.blocks import (
     ClientBlock,
     GlobalBlock,
@@ -65,38 +66,26 @@ class Averaging(NamedTuple):
     reach: float = 2.0
 
 
-def parameters(block: ClientBlock, *, noise: bool) -> tuple:
-    """ψ as a tree: all that the client learns but its inputs; a cycle layer has settled `noise` before."""
-    learned = (block.kernels, block.deviation, block.loadings)
-    return (*learned, block.noise) if noise else learned
-
-
-def with_parameters(block: ClientBlock, values: tuple) -> ClientBlock:
-    """The block with other parameters."""
-    kernels, deviation, loadings, noise = (*values, block.noise)[:4]
-    return ClientBlock(kernels, block.inputs, block.active, deviation, loadings, noise)
-
-
 @batchable(static=2, order=2, effort="low")
 def batched_average(
     options: StepOptions,
     settings: Averaging,
     shared: GlobalBlock,
     jitter: Array,
-    rest: tuple[Array, Array],
+    others: GlobalEvidence,
     clients: ClientBlock,
-    anchors: ClientBlock,
+    expected: Expected,
     rows: Rows,
     local_jitter: Array,
     floor: Array | None = None,
 ) -> ClientPosterior:
     """`average` for a batch of clients of equal shapes."""
 
-    def one(rest: tuple[Array, Array], *own: Any) -> ClientPosterior:
-        found = target(options, shared, jitter, rest, *own)
-        return average(found, settings, options.structure, shared, rest)
+    def one(others: GlobalEvidence, *own: Any) -> ClientPosterior:
+        found = target(options, shared, jitter, others, *own)
+        return average(found, settings, options.structure, shared, others)
 
-    return jax.vmap(one)(rest, clients, anchors, rows, local_jitter, floor)
+    return jax.vmap(one)(others, clients, expected, rows, local_jitter, floor)
 
 
 class Target(NamedTuple):
@@ -107,6 +96,8 @@ class Target(NamedTuple):
     grams_at: Callable[[Array], Grams]
     height: Callable[[Array, Grams], Array]
     """log p(ψ | y), where the sums at ψ are known already"""
+    at_mean_variances: Callable[[Array, Array], Array]
+    """ψ̄ with variances at their means, given the variances of ψ"""
 
     def log_density(self, z: Float[Array, " P"]) -> Array:
         """log p(ψ | y)"""
@@ -117,17 +108,16 @@ def target(
     options: StepOptions,
     shared: GlobalBlock,
     jitter: Array,
-    rest: tuple[Array, Array],
+    others: GlobalEvidence,
     client: ClientBlock,
-    anchor: ClientBlock,
+    expected: Expected,
     rows: Rows,
     local_jitter: Array,
     floor: Array | None = None,
 ) -> Target:
-    """The cavity bound and the priors as a function of ψ alone; `rest` is the others' J and h."""
+    """The cavity bound and the priors as a function of ψ alone; `others` has the other clients' J and h."""
     basis = shared.basis(jitter)
     free = to_free(client)
-    anchored = to_free(anchor)
     best, unravel = ravel_pytree(parameters(free, noise=rows.cycles is None))
 
     def block_at(z: Array) -> ClientBlock:
@@ -139,10 +129,19 @@ def target(
 
     def height(z: Array, grams: Grams) -> Array:
         values = with_parameters(free, unravel(z))
-        prior = log_prior(options.structure, values, anchored, shared.phi, floor)
-        return cavity_bound(grams, *rest) + prior
+        prior = log_prior(options.structure, values, expected, shared, floor)
+        return cavity_bound(grams, *others) + prior
 
-    return Target(best, block_at, grams_at, height)
+    def with_means(z: Array, variances: Array) -> Array:
+        at, v = (with_parameters(free, unravel(each)) for each in (z, variances))
+        loadings, noise = at_mean_variances(
+            options.structure, at.loadings, at.noise, (v.loadings, v.noise)
+        )
+        fixed = rows.cycles is not None
+        moved = replace(at, loadings=loadings, noise=at.noise if fixed else noise)
+        return ravel_pytree(parameters(moved, noise=not fixed))[0]
+
+    return Target(best, block_at, grams_at, height, with_means)
 
 
 def average(
@@ -150,23 +149,27 @@ def average(
     settings: Averaging,
     structure: Structure,
     shared: GlobalBlock,
-    rest: tuple[Array, Array],
+    others: GlobalEvidence,
 ) -> ClientPosterior:
     """The client's posterior at ψ̄, its own view of v_g, and how both move with ψ; NaN where that fails."""
     centre, factor = gaussian(found.log_density, found.best, settings.reach)
+    centre = found.at_mean_variances(centre, jnp.sum(factor**2, axis=1))
 
     def made_of(z: Array, grams: Grams) -> tuple[Array, Tangents]:
         """log p(ψ | y), and what predictions at ψ are made of."""
         block = found.block_at(z)
         kernels, _ = ravel_pytree(block.kernels)
         B_dev = deviation_loadings(structure, shared, block)
-        weights = _joint(grams, rest)[0]
-        return found.height(z, grams), Tangents(kernels, B_dev, block.loadings, weights)
+        weights = _joint(grams, others)[0]
+        made = Tangents(
+            kernels, B_dev, block.loadings, weights, global_loadings=block.global_loadings
+        )
+        return found.height(z, grams), made
 
-    size = rest[1].shape[0]
+    size = others.h.shape[0]
     grams = found.grams_at(centre)
     own = client_posterior(grams, found.block_at(centre), size)
-    mean, covariance = _joint(grams, rest)
+    mean, covariance = _joint(grams, others)
     return replace(
         own,
         shared_mean=mean[:size],
@@ -187,16 +190,13 @@ def with_averages(
     found, bad = list(plain), not_finite(averaged, len(plain))
     for i in (int(index) for index in np.flatnonzero(few)):
         if bad[i]:
-            warnings.warn(
-                f"client {names[i]!r} keeps its best parameters: an average over them is not finite",
-                NumericsWarning,
-                stacklevel=3,
-            )
+            why = "keeps its best parameters: an average over them is not finite"
+            warn(f"client {names[i]!r} {why}", NumericsWarning, stacklevel=3)
             continue
         found[i] = jax.tree.map(lambda leaf, i=i: leaf[i], averaged)
     told = limits_in_words(dict(zip(names, found, strict=True)), unless_only_shortened=True)
     if told is not None:
-        warnings.warn(told, PFedHGPWarning, stacklevel=3)
+        warn(told, stacklevel=3)
     return found
 
 
@@ -310,8 +310,8 @@ def laplace_factor(hessian: Float[Array, "P P"]) -> Float[Array, "P P"]:
     return vectors / jnp.sqrt(jnp.maximum(values, SOFTEST))[None, :]
 
 
-def _joint(grams: Grams, rest: tuple[Array, Array]) -> tuple[Array, Array]:
+def _joint(grams: Grams, others: GlobalEvidence) -> tuple[Array, Array]:
     """Moments of all weights [v_g | w] given this client's rows and the others' evidence."""
-    k = rest[0].shape[0]
-    precision = grams.precision.at[:k, :k].add(rest[0])
-    return linalg.posterior_moments(precision, grams.linear.at[:k].add(rest[1]))
+    k = others.J.shape[0]
+    precision = grams.precision.at[:k, :k].add(others.J)
+    return linalg.posterior_moments(precision, grams.linear.at[:k].add(others.h))

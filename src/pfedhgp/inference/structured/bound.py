@@ -19,7 +19,14 @@ from pfedhgp.gp import linalg
 from pfedhgp.gp.features import Basis
 from pfedhgp.inference.grams import Design, Grams, accumulate
 from pfedhgp.inference.own_weights import OwnWeights, condition
-from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, Structure, deviation_loadings
+from pfedhgp.model.blocks import (
+    ClientBlock,
+    GlobalBlock,
+    Rows,
+    Structure,
+    deviation_loadings,
+    global_loadings,
+)
 
 
 class GlobalEvidence(NamedTuple):
@@ -46,8 +53,8 @@ class Statistics(eqx.Module):
 
     evidence: Array
     """c_i"""
-    U: Float[Array, "RQM RQM"]
-    y: Float[Array, " RQM"]
+    U: Float[Array, "RVM RVM"]
+    y: Float[Array, " RVM"]
     shared_residual: Float[Array, "R Q Q"]
     d_evidence: Float[Array, " P"]
     d_h: Float[Array, "P RM"]
@@ -63,6 +70,12 @@ class Statistics(eqx.Module):
     residual: Array
     d_inputs: Float[Array, "M d"] | None = None
     """∂/∂Z_g of the client's part at its q(v_g), weights held; only if Z_g is learned"""
+    client_loadings: Float[Array, "Q R"] | None = None
+    """B_g,i, raveled below; only with client loadings, and then U and y are J and h"""
+    client_loadings_square: Float[Array, "QR QR"] | None = None
+    """E[b bᵀ], b = vec B_g,i, with the spread that its rows leave"""
+    traits: Float[Array, "5 t"] | None = None
+    """What its rows say of its traits, see `traits`; None in checkpoints of earlier versions"""
 
 
 class ClientModel(eqx.Module):
@@ -112,7 +125,7 @@ def design_of(
     return Design(
         shared=basis,
         local=None if structure.state_space else replace(client.basis(jitter), turned=True),
-        B_g=shared.loadings,
+        B_g=global_loadings(shared, client),
         B_dev=deviation_loadings(structure, shared, client),
         B_loc=client.loadings,
         noise=client.noise,

@@ -17,10 +17,10 @@ from jaxtyping import Float
 
 from pfedhgp.base.arrays_of import Array
 from pfedhgp.base.batching import batchable
-from pfedhgp.gp.kernels import Kernel, Periodic, leaves_of
 from pfedhgp.gp.noise import Noise
 from pfedhgp.inference import lbfgs
 from pfedhgp.inference.grams import residual_of
+from pfedhgp.inference.rows import first_rows, some_rows
 from pfedhgp.inference.structured import long_series
 from pfedhgp.inference.structured.bound import (
     ClientModel,
@@ -28,8 +28,15 @@ from pfedhgp.inference.structured.bound import (
     Statistics,
     cavity_bound,
 )
+from pfedhgp.inference.structured.coordinates import movable, parameters, with_parameters
 from pfedhgp.inference.structured.statistics import ThetaDerivatives, statistics
 from pfedhgp.inference.structured.surrogate import Surrogate
+from pfedhgp.inference.structured.traits import (
+    Expected,
+    below_floor,
+    sites_by_slopes,
+    traits_of,
+)
 from pfedhgp.model.blocks import (
     ClientBlock,
     GlobalBlock,
@@ -37,6 +44,7 @@ from pfedhgp.model.blocks import (
     Structure,
     deviation_loadings,
     from_free,
+    global_loadings,
     to_free,
 )
 
@@ -50,6 +58,9 @@ OPENING_ROWS = 1024
 
 SETTLED = 1e-5
 """Nats: a client stops its search when two steps in a row gained less than this."""
+SHARE = 1e-3
+"""It also stops in a round when a step gained less than this share of all that the search has gained: the
+others' evidence will have moved by the next round, where it goes on. Its last search does not."""
 
 
 class StepOptions(NamedTuple):
@@ -71,6 +82,8 @@ class Broadcast(eqx.Module):
     kernels_free: Array
     jitter: Array
     evaluations: Array
+    share: Array
+    """See SHARE"""
     derivatives: Array | None
     """1 where the server will move θ_g next, and so needs derivatives in it; None: no code for them"""
 
@@ -84,12 +97,14 @@ class Broadcast(eqx.Module):
         jitter: ArrayLike,
         evaluations: ArrayLike,
         derivatives: ArrayLike | None,
+        share: ArrayLike = SHARE,
     ) -> None:
         """With one dtype for scalars: a Python number is of a weak type, for which all is compiled again."""
         self.block, self.J, self.h = block, J, h
         self.kernels_free = np.asarray(kernels_free, np.float64)
         self.jitter = np.asarray(jitter, np.float64)
         self.evaluations = np.asarray(evaluations, np.int64)
+        self.share = np.asarray(share, np.float64)
         self.derivatives = None if derivatives is None else np.asarray(derivatives, np.int64)
 
 
@@ -100,65 +115,36 @@ class Info(NamedTuple):
     after: Array
     accepted: Array
     local_nats: Array
+    pairs: lbfgs.Pairs
+    """what the search learned of the curvature, for the next round's"""
 
 
 def log_prior(
     structure: Structure,
     free: ClientBlock,
-    anchor: ClientBlock,
-    phi: Array,
+    expected: Expected,
+    shared: GlobalBlock,
     floor: Float[Array, " d"] | None = None,
 ) -> Array:
-    """B̃ ~ N(0, φ), B_l ~ N(0, 1), log kernel parameters and log σ² ~ N(anchor, 2²).
+    """B̃ ~ N(0, φ), B_l ~ N(0, 1), B_g,i ~ N(B_g, Σ_B), traits as the population has them.
 
-    No part of a reported ELBO. In a model without loadings B_l is a standard deviation, and log B_l² ~
-    N(anchor, 2²) too: without it, a client whose rows say nothing about its local layer would be sure
-    that there is none. Without the prior of log σ², noise goes to nothing: the layers explain every row.
+    No part of a reported ELBO. In a model without loadings B_l is a standard deviation, and log B_l² is a
+    trait too: without it, a client whose rows say nothing about its local layer would be sure that there
+    is none. Without the prior of log σ², noise goes to nothing: the layers explain every row.
     """
-    gaps = jax.tree.map(lambda a, b: jnp.sum((a - b) ** 2), free.kernels, anchor.kernels)
-    gap: Array = sum(jax.tree.leaves(gaps), start=free.noise.log_gap(anchor.noise))
-    value = jnp.zeros(())
-    if structure.tied:
-        gap += jnp.sum((_log_square(free.loadings) - _log_square(anchor.loadings)) ** 2)
-    else:
+    gap = traits_of(structure, free.kernels, free.loadings, free.noise) - expected.mean
+    value = -0.5 * jnp.sum(expected.precision * gap**2) - 0.125 * free.noise.mixing()
+    if not structure.tied:
         value -= 0.5 * jnp.sum(free.loadings**2)
     if structure.deviation and not structure.tied:
+        phi = shared.phi
         value -= 0.5 * (jnp.sum(free.deviation**2) / phi + free.deviation.size * jnp.log(phi))
+    if free.global_loadings is not None and shared.loadings_covariance is not None:
+        gap_g = (free.global_loadings - shared.loadings).reshape(-1)
+        value -= 0.5 * gap_g @ jnp.linalg.solve(shared.loadings_covariance, gap_g)
     if floor is not None:
         value -= below_floor(free.kernels, floor)
-    return value - 0.125 * gap
-
-
-def _log_square(B: Array) -> Array:
-    return jnp.log(B**2 + 1e-12)
-
-
-def below_floor(log_kernels: Kernel, floor: Float[Array, " d"]) -> Array:
-    """½ Σ (log(floor/ℓ)/¼)² over lengthscales below it: what is shorter than rows lie apart is noise."""
-    cost = jnp.zeros(())
-    for leaf in leaves_of(log_kernels):
-        if isinstance(leaf, Periodic):
-            continue
-        own = floor if leaf.dims is None else floor[np.asarray(leaf.dims)]
-        short = jnp.maximum(jnp.log(own)[None, :] - leaf.lengthscale, 0.0)
-        cost += 8.0 * jnp.sum(short**2)
-    return cost
-
-
-def movable(
-    free: ClientBlock, *, kernels_free: Array, inputs: bool, noise: bool = True, mixed: bool = True
-) -> Array:
-    """1 for coordinates that the search may move; local functions of one output each are not `mixed`."""
-    ones = jax.tree.map(jnp.ones_like, free)
-    mask = replace(
-        ones,
-        kernels=jax.tree.map(lambda v: v * kernels_free, ones.kernels),
-        inputs=free.active[:, None] * ones.inputs * float(inputs),
-        active=jnp.zeros_like(free.active),
-        noise=jax.tree.map(lambda v: v * float(noise), ones.noise),
-        loadings=ones.loadings if mixed else jnp.eye(*ones.loadings.shape),
-    )
-    return ravel_pytree(mask)[0]
+    return value
 
 
 def model_of(
@@ -189,8 +175,9 @@ def send(
     )
     if not options.learn_shared:
         sums = without_derivatives(sums)
+    B_g = global_loadings(model.shared, model.client)
     B_dev = deviation_loadings(model.structure, model.shared, model.client)
-    of_shared = sum(residual_of(sums.shared_residual, B) for B in (model.shared.loadings, B_dev))
+    of_shared = sum(residual_of(sums.shared_residual, B) for B in (B_g, B_dev))
     return sums, 0.5 * (sums.residual - of_shared)
 
 
@@ -207,10 +194,11 @@ def step(
     broadcast: Broadcast,
     others: GlobalEvidence,
     client: ClientBlock,
-    anchor: ClientBlock,
+    expected: Expected,
     rows: Rows,
     jitter: Array,
-    floor: Float[Array, " d"] | None = None,
+    floor: Float[Array, " d"] | None,
+    pairs: lbfgs.Pairs,
 ) -> tuple[ClientBlock, Statistics, Info]:
     """One round at the client: improve its block on the cavity bound, then sum up.
 
@@ -221,9 +209,12 @@ def step(
     def bound(block: ClientBlock) -> Array:
         return cavity_bound(replace(model, client=block).grams(), *others)
 
-    better, found = search(options, broadcast, bound, client, anchor, rows, floor)
+    better, found = search(options, broadcast, bound, client, expected, rows, floor, pairs)
     sums, nats = send(options, replace(model, client=better), others, broadcast.derivatives)
-    return better, sums, Info(-found.first_value, -found.value, found.accepted, nats)
+    if expected.asked is not None:
+        told = trait_sites(options, broadcast, bound, better, expected, rows, floor)
+        sums = replace(sums, traits=told)
+    return better, sums, Info(-found.first_value, -found.value, found.accepted, nats, found.pairs)
 
 
 def search(
@@ -231,21 +222,22 @@ def search(
     broadcast: Broadcast,
     bound: Callable[[ClientBlock], Array],
     client: ClientBlock,
-    anchor: ClientBlock,
+    expected: Expected,
     rows: Rows,
     floor: Float[Array, " d"] | None,
+    pairs: lbfgs.Pairs,
 ) -> tuple[ClientBlock, lbfgs.State]:
     """The client's block after L-BFGS on `bound` and the priors."""
-    start, unravel = ravel_pytree(to_free(client))
-    anchor_free = to_free(anchor)
+    now = to_free(client)
+    start, unravel = ravel_pytree(parameters(now, inputs=options.learn_inputs))
 
     def objective(vector: Array) -> Array:
-        free = unravel(vector)
-        prior = log_prior(options.structure, free, anchor_free, broadcast.block.phi, floor)
+        free = with_parameters(now, unravel(vector))
+        prior = log_prior(options.structure, free, expected, broadcast.block, floor)
         return -(bound(from_free(free)) + prior)
 
     mask = movable(
-        unravel(start),
+        now,
         kernels_free=broadcast.kernels_free,
         inputs=options.learn_inputs,
         noise=rows.cycles is None,  # a cycle layer's noise was fixed with it, before training
@@ -257,8 +249,34 @@ def search(
         evaluations=broadcast.evaluations,
         movable=mask,
         settled=SETTLED,
+        share=broadcast.share,
+        pairs=pairs,
     )
-    return from_free(unravel(found.x)), found
+    return from_free(with_parameters(now, unravel(found.x))), found
+
+
+def trait_sites(
+    options: StepOptions,
+    broadcast: Broadcast,
+    bound: Callable[[ClientBlock], Array],
+    client: ClientBlock,
+    expected: Expected,
+    rows: Rows,
+    floor: Float[Array, " d"] | None,
+) -> Float[Array, "5 t"]:
+    """What the client's rows say of its traits, by the curvature of log p(ψ | y) in them."""
+    structure, free = options.structure, to_free(client)
+
+    def density(moved: ClientBlock) -> Array:
+        prior = log_prior(structure, moved, expected, broadcast.block, floor)
+        return bound(from_free(moved)) + prior
+
+    of_kernels = sum(leaf.size for leaf in jax.tree.leaves(free.kernels))
+    of_noise = free.noise.levels().size if rows.cycles is not None else 0
+    size = expected.mean.size
+    moves = jnp.where(np.arange(size) < of_kernels, broadcast.kernels_free, 1.0)
+    moves = jnp.where(np.arange(size) < size - of_noise, moves, 0.0)
+    return sites_by_slopes(structure, density, free, expected, moves)
 
 
 @batchable(static=1, order=1, effort="low")
@@ -267,14 +285,15 @@ def batched_step(
     broadcast: Broadcast,
     others: GlobalEvidence,
     clients: ClientBlock,
-    anchors: ClientBlock,
+    expected: Expected,
     rows: Rows,
     jitter: Array,
-    floor: Float[Array, "n d"] | None = None,
+    floor: Float[Array, "n d"] | None,
+    pairs: lbfgs.Pairs,
 ) -> tuple[ClientBlock, Statistics, Info]:
     """`step` for a batch of clients of equal shapes."""
     one = partial(step, options, broadcast)
-    return jax.vmap(one)(others, clients, anchors, rows, jitter, floor)
+    return jax.vmap(one)(others, clients, expected, rows, jitter, floor, pairs)
 
 
 @batchable(static=1, order=1)
@@ -284,10 +303,11 @@ def batched_step_at_q(
     mean_and_probes: Float[Array, "K k"],
     residual_draws: Float[Array, "c n R p"],
     clients: ClientBlock,
-    anchors: ClientBlock,
+    expected: Expected,
     rows: Rows,
     jitter: Array,
     floor: Float[Array, "n d"],
+    pairs: lbfgs.Pairs,
 ) -> tuple[ClientBlock, Statistics, Info]:
     """`step` with the search at q(v_g), for a batch of clients (see `long_series`).
 
@@ -297,7 +317,7 @@ def batched_step_at_q(
     basis = shared.basis(broadcast.jitter)
     columns = jax.lax.map(
         lambda own: long_series.search_columns(
-            own[0], basis, shared.loadings, mean_and_probes, own[1], options.chunk
+            own[0], basis, mean_and_probes, own[1], options.chunk
         ),
         (rows, residual_draws),
     )
@@ -305,16 +325,19 @@ def batched_step_at_q(
     def one(
         columns: long_series.SearchColumns,
         client: ClientBlock,
-        anchor: ClientBlock,
+        expected: Expected,
         rows: Rows,
         floor: Array,
-    ) -> tuple[ClientBlock, lbfgs.State]:
+        pairs: lbfgs.Pairs,
+    ) -> tuple[ClientBlock, lbfgs.State, Array]:
         def bound(block: ClientBlock) -> Array:
-            return long_series.expected_bound(columns, block, rows)
+            return long_series.expected_bound(columns, global_loadings(shared, block), block, rows)
 
-        return search(options, broadcast, bound, client, anchor, rows, floor)
+        better, found = search(options, broadcast, bound, client, expected, rows, floor, pairs)
+        told = trait_sites(options, broadcast, bound, better, expected, rows, floor)
+        return better, found, told
 
-    better, found = jax.vmap(one)(columns, clients, anchors, rows, floor)
+    better, found, told = jax.vmap(one)(columns, clients, expected, rows, floor, pairs)
     others = GlobalEvidence(broadcast.J, broadcast.h)  # for derivatives, which are not asked for
 
     def sum_up(own: tuple) -> tuple[Statistics, Array]:
@@ -322,7 +345,8 @@ def batched_step_at_q(
         return send(options, model, others, broadcast.derivatives, own[3])
 
     sums, nats = jax.lax.map(sum_up, (better, rows, jitter, residual_draws))
-    return better, sums, Info(-found.first_value, -found.value, found.accepted, nats)
+    sums = replace(sums, traits=told)
+    return better, sums, Info(-found.first_value, -found.value, found.accepted, nats, found.pairs)
 
 
 @batchable(static=1, effort="lowest")
@@ -364,19 +388,6 @@ def batched_opening(
     if residual_draws is not None:  # one after the other: sums are what takes memory
         return jax.lax.map(lambda own: one(*own), (clients, rows, jitter, residual_draws))
     return jax.vmap(lambda c, r, own: one(c, r, own, None))(clients, rows, jitter)
-
-
-def some_rows(rows: Rows, count: int) -> Rows:
-    """All rows, or `count` to twice as many at equal steps: enough rows to find a noise level."""
-    step = rows.X.shape[0] // count
-    if step < 2 or rows.scatter is not None or rows.cycles is not None:
-        return rows
-    return Rows(rows.X[::step], rows.Y[::step], rows.mask[::step])
-
-
-def first_rows(rows: Rows, count: int) -> Rows:
-    """The first rows of a series, without the scatter of replicates, which is all rows' together."""
-    return Rows(rows.X[:count], rows.Y[:count], rows.mask[:count])
 
 
 @batchable(static=1, host=True)

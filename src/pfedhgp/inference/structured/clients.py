@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from pfedhgp.base.arrays_of import Array
-from pfedhgp.base.batching import on_host
+from pfedhgp.base.batching import on_host, on_numpy
 from pfedhgp.gp.kernels import Kernel
 from pfedhgp.gp.noise import Noise
 from pfedhgp.inference.arrays import (
@@ -28,23 +28,35 @@ from pfedhgp.inference.arrays import (
     tree_to_arrays,
 )
 from pfedhgp.inference.jitter import not_finite, with_more_jitter
+from pfedhgp.inference.lbfgs import Pairs
 from pfedhgp.inference.protocols import Arrays
 from pfedhgp.inference.starts.budget import round_up, spacing
 from pfedhgp.inference.structured import client_step, long_series
 from pfedhgp.inference.structured.bound import GlobalEvidence, Statistics
 from pfedhgp.inference.structured.client_step import Broadcast, Info, StepOptions
+from pfedhgp.inference.structured.coordinates import parameters
 from pfedhgp.inference.structured.final_posteriors import final_posteriors
 from pfedhgp.inference.structured.host import step as host
 from pfedhgp.inference.structured.host.cells import Cells
-from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
+from pfedhgp.inference.structured.traits import (
+    SUMS,
+    USUAL_NOISE,
+    Expected,
+    Population,
+    Reference,
+    predicted,
+    traits_of,
+    updated,
+)
+from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, to_free
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior
 from pfedhgp.model.spec import Spec
 
 if TYPE_CHECKING:
     from pfedhgp.inference.structured.settings import Structured
 
-Own = TypeVar("Own")
-Left = TypeVar("Left")
+First = TypeVar("First")
+Last = TypeVar("Last")
 
 
 @dataclass
@@ -56,11 +68,16 @@ class StructuredClients:
     like: Kernel
     blocks: ClientBlock
     rows: Rows
-    anchors: ClientBlock = field(init=False)
+    centre: np.ndarray = field(init=False)
+    """Traits at the agreed start, from which those of the population are counted."""
+    expected: Expected = field(init=False)
+    """What a client's traits are expected to be: the population's, as all others tell it."""
     own: Statistics | None = None
     own_block: GlobalBlock | None = None
     info: Info | None = None
     local_nats: np.ndarray | None = None
+    pairs: Pairs = field(init=False)
+    """What the last searches learned of the curvature."""
     jitter: np.ndarray = field(init=False)
     names: tuple[str, ...] = ()
     drawn: tuple[np.ndarray, jax.Array] | None = None
@@ -69,35 +86,43 @@ class StructuredClients:
     """The shortest local lengthscale that a client's rows can tell from noise, along each input."""
 
     def __post_init__(self) -> None:
-        self.anchors = self.blocks
+        quiet = self.blocks.noise.at(np.full(self.spec.outputs, USUAL_NOISE))
+        self._centre_at(
+            self.blocks if self.rows.cycles is not None else replace(self.blocks, noise=quiet)
+        )
         X, mask = np.asarray(self.rows.X), np.asarray(self.rows.mask)
         self.floor = np.stack([spacing(x[m.any(1)]) for x, m in zip(X, mask > 0, strict=True)])
         self.jitter = np.full(self.blocks.active.shape[0], self.settings.jitter)
+        self.pairs = self._no_pairs()
+
+    def _no_pairs(self) -> Pairs:
+        learned = parameters(self.blocks, inputs=self.options().learn_inputs)
+        count = len(self.jitter)
+        return Pairs.none(count, sum(leaf.size for leaf in jax.tree.leaves(learned)) // count)
 
     @cached_property
     def cells(self) -> Cells | None:
         """The rows as the host takes them; None where these clients need the compiled solver."""
         if not on_host():
             return None
-        return host.serves(self.options(), self.rows, self.blocks, self.like)
+        return host.host_cells(self.options(), self.rows, self.blocks, self.like)
 
     def on_host(
-        self, shared: GlobalBlock, jitter: Array, others: GlobalEvidence, own: np.ndarray
+        self, shared: GlobalBlock, jitter: Array, others: GlobalEvidence, own_jitter: np.ndarray
     ) -> host.HostBatch:
         """The batch beside a global block, given the others' J and h and the clients' own jitter."""
         assert self.cells is not None
-        return host.batch_of(
+        own = host.HostClients(
             self.options(),
-            self.cells,
             self.rows,
-            shared,
-            float(jitter),
+            self.cells,
             self.blocks,
-            self.anchors,
-            others,
-            own,
+            self.expected,
+            own_jitter,
             self.floor,
+            self.pairs,
         )
+        return host.batch_of(own, shared, float(jitter), others)
 
     def answer(
         self, arrays: Arrays, kind: str, names: tuple[str, ...]
@@ -112,12 +137,14 @@ class StructuredClients:
             evaluations=arrays["evaluations"],
             derivatives=arrays["derivatives"] if self.settings.learn_shared else None,
         )
-        self.expect_noise(arrays["noise"])
+        self.expect(arrays)
         if arrays["evaluations"] or arrays["derivatives"]:
             others = None if self.settings.probes else self.others(broadcast)
             sums = self.improve(broadcast, others, names)
         else:
             sums = self.open(broadcast, names)
+        if sums.traits is None:
+            sums = replace(sums, traits=np.zeros((len(self.centre), SUMS, self.centre.shape[1])))
         if not self.settings.probes:  # the cavity needs them
             self.own, self.own_block = sums, broadcast.block
         return statistics_to_arrays(sums, derivatives=bool(arrays["derivatives"]))
@@ -136,11 +163,27 @@ class StructuredClients:
         structure = self.spec.structure
         return client_step.batched_others(structure, broadcast, self.own_block, self.own)
 
-    def expect_noise(self, variances: np.ndarray) -> None:
-        """Centres the prior of log σ² at what is usual among clients; a cycle layer's noise is fixed."""
-        if self.rows.cycles is None:
-            centre = self.blocks.noise.at(np.asarray(variances))
-            self.anchors = eqx.tree_at(lambda b: b.noise, self.anchors, centre)
+    def _centre_at(self, blocks: ClientBlock) -> None:
+        """Counts traits from these blocks, and expects what is expected before anyone has replied."""
+        free = to_free(on_numpy(blocks))
+        self.centre = traits_of(self.spec.structure, free.kernels, free.loadings, free.noise)
+        self._expect(
+            np.zeros((SUMS, self.centre.shape[1])), Population.unknown(self.centre.shape[1])
+        )
+
+    def expect(self, arrays: Arrays) -> None:
+        """Takes the population from a broadcast; a client's own part in it is left out."""
+        if "traits" in arrays:
+            self._expect(np.asarray(arrays["traits"]), Population(*np.asarray(arrays["traits_at"])))
+
+    def _expect(self, total: np.ndarray, at: Population) -> None:
+        others = np.broadcast_to(total, (len(self.centre), *total.shape))
+        if self.own is not None and self.own.traits is not None:
+            others = others - np.asarray(self.own.traits)
+        found = predicted(others, at)
+        now = updated(total, at)
+        asked = Reference(self.centre + now.mean, np.broadcast_to(now.variance, self.centre.shape))
+        self.expected = Expected(self.centre + found.mean, 1.0 / found.variance, asked)
 
     def improve(
         self, broadcast: Broadcast, others: GlobalEvidence | None, names: tuple[str, ...]
@@ -152,6 +195,7 @@ class StructuredClients:
             step = partial(self.step, broadcast, others)
         self.blocks, sums, info = self._with_enough_jitter(step, names)
         self.info, self.local_nats = info, np.asarray(info.local_nats)
+        self.pairs = Pairs(*(np.asarray(each) for each in info.pairs))
         return sums
 
     def step(
@@ -165,10 +209,11 @@ class StructuredClients:
             broadcast,
             others,
             self.blocks,
-            self.anchors,
+            self.expected,
             self.rows,
             jitter,
             self.floor,
+            self.pairs,
         )
 
     def _step_at_q(
@@ -184,10 +229,11 @@ class StructuredClients:
             mean_and_probes,
             self._residual_draws(broadcast),
             self.blocks,
-            self.anchors,
+            self.expected,
             self.rows,
             jitter,
             self.floor,
+            self.pairs,
         )
 
     def _residual_draws(self, broadcast: Broadcast) -> jax.Array | None:
@@ -226,8 +272,8 @@ class StructuredClients:
         return sums
 
     def _with_enough_jitter(
-        self, step: Callable[[np.ndarray], tuple[Own, Statistics, Left]], names: tuple[str, ...]
-    ) -> tuple[Own, Statistics, Left]:
+        self, step: Callable[[np.ndarray], tuple[First, Statistics, Last]], names: tuple[str, ...]
+    ) -> tuple[First, Statistics, Last]:
         """If a client's factorisation fails, its local jitter is raised tenfold, up to 1e-2."""
         self.names = names
         while True:
@@ -258,18 +304,20 @@ class StructuredClients:
         active = np.stack([np.arange(size) < len(Z) for Z in chosen]).astype(np.float64)
         where = lambda b: (b.inputs, b.active)  # noqa: E731
         self.blocks = eqx.tree_at(where, self.blocks, (padded, active))
-        self.anchors = eqx.tree_at(where, self.anchors, (padded, active))
+        if self.options().learn_inputs:  # there are other coordinates now
+            self.pairs = self._no_pairs()
 
     def state(self) -> State:
-        """Blocks, the centres of their priors, and the statistics last sent, which the cavity needs."""
+        """Blocks, what is expected of them, and the statistics last sent, which the cavity needs."""
         nats = {} if self.local_nats is None else {"local_nats": np.asarray(self.local_nats)}
         return State(
             {
                 **below("blocks", tree_to_arrays(self.blocks)),
-                **below("anchors", tree_to_arrays(self.anchors)),
                 **statistics_arrays("own", self.own),
                 **block_arrays("own_block", self.own_block),
                 **nats,
+                **below("pairs", self.pairs._asdict()),
+                **below("expected", tree_to_arrays(self.expected)),
                 "jitter": np.asarray(self.jitter),
             }
         )
@@ -277,11 +325,14 @@ class StructuredClients:
     def restore(self, state: State) -> None:
         like = self.blocks
         self.blocks = tree_from_arrays(state.part("blocks"), like)
-        self.anchors = tree_from_arrays(state.part("anchors"), like)
         self.own = statistics_of(state, "own")
         self.own_block = block_of(state, "own_block", self.like)
         self.local_nats = state.arrays.get("local_nats")
         self.jitter = state.array("jitter")
+        kept = state.part("pairs")  # a run that an earlier version began has none
+        self.pairs = Pairs(kept["S"], kept["Y"]) if kept else self._no_pairs()
+        if state.has("expected"):
+            self.expected = tree_from_arrays(state.part("expected"), self.expected)
 
     def final_replies(
         self, shared: GlobalPosterior, found: list[ClientPosterior]

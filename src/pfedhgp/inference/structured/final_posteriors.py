@@ -11,9 +11,10 @@ import numpy as np
 
 from pfedhgp.base.batching import on_numpy
 from pfedhgp.base.trees import stack_trees
-from pfedhgp.inference.structured.averaging import batched_average, parameters, with_averages
+from pfedhgp.inference.structured.averaging import batched_average, with_averages
 from pfedhgp.inference.structured.bound import GlobalEvidence
 from pfedhgp.inference.structured.client_step import Broadcast
+from pfedhgp.inference.structured.coordinates import parameters
 from pfedhgp.inference.structured.host import step as host
 from pfedhgp.inference.structured.posterior import (
     batched_posteriors,
@@ -86,7 +87,7 @@ def _compiled(
         jitter,
         others,
         refined(clients, final, others),
-        clients.anchors,
+        clients.expected,
         rows,
         clients.jitter,
         clients.floor,
@@ -167,4 +168,5 @@ def _final(clients: StructuredClients, shared: GlobalPosterior, jitter: float) -
         jitter=jitter,
         evaluations=settings.evaluations,
         derivatives=0 if settings.learn_shared else None,
+        share=0.0,
     )

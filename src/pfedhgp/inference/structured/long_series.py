@@ -32,11 +32,16 @@ FINER = 3
 
 
 class SearchColumns(eqx.Module):
-    """A client's rows as seen from q(v_g): what the search works on."""
+    """The shared functions at a client's rows as seen from q(v_g): what the search works on."""
 
-    columns: Float[Array, "n Q k"]
-    """y − H m, then z_k, then Σ_r B_g[q,r] ζ_rk: draws from what the inducing inputs leave out"""
+    each: Float[Array, "n R k"]
+    """a(x)ᵀ m, then a(x)ᵀ S^½ε_k, then ζ_k: draws from what the inducing inputs leave out"""
     probes: int = eqx.field(static=True)
+
+    def columns(self, Y: Float[Array, "n Q"], B: Float[Array, "Q R"]) -> Float[Array, "n Q k"]:
+        """y − H m, then z_k, then Σ_r B[q,r] ζ_rk"""
+        loaded = jnp.einsum("qr,nrk->nqk", B, self.each)
+        return loaded.at[:, :, 0].set(Y - loaded[:, :, 0])
 
 
 @batchable(static=2)
@@ -94,7 +99,6 @@ def batched_residual_draws(
 def search_columns(
     rows: Rows,
     basis: Basis,
-    loadings: Float[Array, "Q R"],
     at: Float[Array, "K k"],
     left: Float[Array, "n R p"],
     chunk: int,
@@ -104,17 +108,15 @@ def search_columns(
     columns = at.reshape(latents, size, at.shape[1])
 
     def piece(x: Array) -> Array:
-        A = basis.features(x)
-        each = jnp.einsum("rmn,rmk->rnk", A, columns)
-        return jnp.einsum("qr,rnk->nqk", loadings, each)
+        return jnp.einsum("rmn,rmk->nrk", basis.features(x), columns)
 
     fitted = _by_chunks(piece, rows.X, chunk)
-    unseen = jnp.einsum("qr,nrp->nqp", loadings, left)
-    whole = [(rows.Y - fitted[:, :, 0])[:, :, None], fitted[:, :, 1:], unseen]
-    return SearchColumns(jnp.concatenate(whole, axis=2), at.shape[1] - 1)
+    return SearchColumns(jnp.concatenate([fitted, left], axis=2), at.shape[1] - 1)
 
 
-def expected_bound(search: SearchColumns, client: ClientBlock, rows: Rows) -> Array:
+def expected_bound(
+    search: SearchColumns, B_g: Float[Array, "Q R"], client: ClientBlock, rows: Rows
+) -> Array:
     """E_q log N(y; H v, N) − ½ tr(N⁻¹R), up to a constant in the client's parameters."""
     outputs = rows.Y.shape[1]
     variances = jnp.diagonal(client.noise.covariance(outputs))
@@ -133,7 +135,7 @@ def expected_bound(search: SearchColumns, client: ClientBlock, rows: Rows) -> Ar
         jnp.diagonal(client.loadings),
         variances,
         rows.mask.T,
-        jnp.moveaxis(search.columns, 1, 0),
+        jnp.moveaxis(search.columns(rows.Y, B_g), 1, 0),
     )
     value = jnp.sum(each)
     if rows.scatter is not None and rows.scatter_seen is not None:

@@ -15,7 +15,13 @@ from pfedhgp.inference.grams import Grams, accumulate
 from pfedhgp.inference.own_weights import condition
 from pfedhgp.inference.structured.bound import GlobalEvidence, design_of
 from pfedhgp.inference.structured.client_step import StepOptions
-from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, deviation_loadings
+from pfedhgp.model.blocks import (
+    ClientBlock,
+    GlobalBlock,
+    Rows,
+    deviation_loadings,
+    global_loadings,
+)
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, LocalStates
 
 
@@ -81,10 +87,9 @@ def batched_states(
 
     def one(block: ClientBlock, rows: Rows, own: Array) -> Array:
         A = basis.features(rows.X)
+        B_g = global_loadings(shared.block, block)
         B_dev = deviation_loadings(options.structure, shared.block, block)
-        fitted = jnp.einsum(
-            "qr,rmn,rm->nq", shared.block.loadings, A, shared.mean.reshape(latents, size)
-        )
+        fitted = jnp.einsum("qr,rmn,rm->nq", B_g, A, shared.mean.reshape(latents, size))
         deviation = own.reshape(B_dev.shape[1], size)
         fitted += jnp.einsum("qr,rmn,rm->nq", B_dev, A[: B_dev.shape[1]], deviation)
         variances = jnp.diagonal(block.noise.covariance(rows.Y.shape[1]))

@@ -5,8 +5,9 @@ The step is the exact maximum over B_g, a Newton step in θ_g inside a trust reg
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -29,9 +30,10 @@ from pfedhgp.inference.grams import residual_of
 from pfedhgp.inference.jitter import expect_finite, sufficient_jitter
 from pfedhgp.inference.own_weights import population_of
 from pfedhgp.inference.protocols import Arrays
-from pfedhgp.inference.structured import surrogate_adjoints
-from pfedhgp.inference.structured.bound import GlobalEvidence, Statistics
+from pfedhgp.inference.structured import surrogate_adjoints, traits
+from pfedhgp.inference.structured.bound import GlobalEvidence
 from pfedhgp.inference.structured.surrogate import Surrogate
+from pfedhgp.inference.structured.traits import SUMS, count_traits
 from pfedhgp.model.blocks import GlobalBlock, Structure, theta_of, with_theta
 from pfedhgp.model.posterior import GlobalPosterior, Population
 from pfedhgp.model.spec import Spec
@@ -44,8 +46,6 @@ LOADINGS_EVALUATIONS = 60
 """Most evaluations in the search for B_g, in each of the server's steps."""
 SETTLED = 1e-9
 """The search for B_g ends when two steps in a row gained less than this, in nats."""
-USUAL_NOISE, USUAL_WEIGHT = 0.01, 4.0
-"""The noise expected before any client has replied, in scaled units, and how many clients that counts for."""
 
 
 @batchable(static=2, effort="low", host=True)
@@ -62,7 +62,7 @@ def improve(
     gain: Any = np.float64(0.0)
     if learn_shared and not (namespace(radius) is np and radius == 0.0):
         new, gain = _moved(structure, surrogate, anchor, radius, jitter)
-    if structure.tied:
+    if structure.tied or structure.client_loadings:
         return new, gain
     loadings, more = _best_loadings(structure, surrogate)
     return replace(new, loadings=loadings), gain + more
@@ -138,6 +138,43 @@ def scale_of_deviations(power: Array, count: Array) -> Array:
     return (0.5 * power + scale) / (0.5 * count + shape)
 
 
+LOADINGS_WEIGHT, LOADINGS_SCALE = 2.0, 0.1
+"""How many clients the expected spread of loadings counts for, and its variance, in scaled units."""
+
+
+class PopulationSums(NamedTuple):
+    """Σ b, Σ E[bbᵀ] and the number of clients, b = vec B_g,i."""
+
+    loadings: np.ndarray
+    square: np.ndarray
+    clients: float
+
+    @staticmethod
+    def of(sums: Mapping[str, Any]) -> PopulationSums | None:
+        """None where clients have no loadings of their own."""
+        if sums.get("client_loadings") is None:
+            return None
+        own, square = (np.asarray(sums[f"client_loadings{end}"]) for end in ("", "_square"))
+        return PopulationSums(own, square, float(sums["clients"]))
+
+
+def with_population(block: GlobalBlock, sums: PopulationSums | None) -> GlobalBlock:
+    """B_g and Σ_B as the mean and the covariance of clients' own loadings, from their sums.
+
+    Σ_B = (Σ E[(b − b̄)(b − b̄)ᵀ] + ν s² I)/(T + ν): with the weak prior it stays away from 0, where clients
+    could no longer differ.
+    """
+    if sums is None:
+        return block
+    count = sums.clients
+    mean = sums.loadings / count
+    flat = mean.reshape(-1)
+    around = sums.square - count * np.outer(flat, flat)
+    expected = LOADINGS_WEIGHT * LOADINGS_SCALE * np.eye(len(flat))
+    spread = (0.5 * (around + around.T) + expected) / (count + LOADINGS_WEIGHT)
+    return replace(block, loadings=mean, loadings_covariance=spread)
+
+
 class StructuredServer:
     """θ_g, B_g, φ and the last sums. `request` says what to broadcast, `gather` takes the clients' sums."""
 
@@ -153,7 +190,8 @@ class StructuredServer:
         self.before: GlobalBlock | None = None
         self.bounds: list[float] = []
         self.total: Surrogate | None = None
-        self.noise = np.full(spec.outputs, USUAL_NOISE)
+        count = count_traits(spec)
+        self.traits, self.traits_at = np.zeros((SUMS, count)), traits.Population.unknown(count)
 
     def request(self) -> dict[str, np.ndarray]:
         frozen = self.round <= self.settings.frozen_rounds
@@ -166,7 +204,8 @@ class StructuredServer:
             "jitter": np.asarray(self.jitter),
             "kernels_free": np.asarray(0.0 if frozen else 1.0),
             "evaluations": np.asarray(float(count)),
-            "noise": self.noise,
+            "traits": self.traits,
+            "traits_at": np.stack(self.traits_at),
             "derivatives": np.asarray(1.0 if self._moves_before(self.round + 1) else 0.0),
         }
 
@@ -188,8 +227,8 @@ class StructuredServer:
         bound = float(_elbo(self.spec.structure, self.total, self.block.loadings))
         expect_finite("the bound", bound, matrix="I + ΣJ")
         self.bounds.append(bound)
-        if self.round:
-            self.noise = usual_noise(self.total.sums)
+        self.traits_at = traits.updated(self.traits, self.traits_at)
+        self.traits = np.asarray(self.total.sums.traits)
         self.round += 1
         return bound
 
@@ -205,6 +244,7 @@ class StructuredServer:
             entries = total.sums.clients * self.block.loadings.size
             phi = scale_of_deviations(np.trace(total.sums.deviation_power), entries)
             new = replace(new, phi=np.asarray(phi))
+        new = with_population(new, PopulationSums.of(vars(total.sums)))
         if inputs is None and total.sums.d_inputs is not None and moving:
             inputs = self._moved_inputs(np.asarray(total.sums.d_inputs))
         if inputs is not None:
@@ -235,7 +275,7 @@ class StructuredServer:
         """The exact step in B_g at the last θ_g, and q(v_g) solved there."""
         assert self.total is not None
         structure, total = self.spec.structure, self.total
-        block = self._improved(0.0)
+        block = with_population(self._improved(0.0), PopulationSums.of(vars(total.sums)))
         J, h = _carried(structure, total, block, np.float64(self.jitter))
         self.block = block
         self.bounds[-1] = float(_elbo(structure, total, block.loadings))
@@ -256,13 +296,14 @@ class StructuredServer:
     def population(self) -> Population:
         assert self.total is not None
         sums = self.total.sums
-        return population_of(
+        found = population_of(
             self.spec.structure,
             sums.deviation_square,
             sums.local_square,
             sums.noise,
             sums.clients,
         )
+        return replace(found, traits=np.stack(traits.predicted(self.traits, self.traits_at)))
 
     def state(self) -> State:
         """What the next exchange depends on; the sums of the last one are used up."""
@@ -273,7 +314,8 @@ class StructuredServer:
             "J": np.asarray(self.J),
             "h": np.asarray(self.h),
             "bounds": np.asarray(self.bounds, np.float64),
-            "noise": self.noise,
+            "traits": self.traits,
+            "traits_at": np.stack(self.traits_at),
         }
         return State(arrays, {"jitter": self.jitter, "turn": self.round, "radius": self.radius})
 
@@ -284,7 +326,9 @@ class StructuredServer:
         self.block, self.before = block, block_of(state, "before", like)
         self.anchor, self.J, self.h = (np.asarray(state.array(n)) for n in ("anchor", "J", "h"))
         self.bounds = state.array("bounds").tolist()
-        self.noise = state.array("noise")
+        if "traits" in state.arrays:
+            self.traits = state.array("traits")
+            self.traits_at = traits.Population(*state.array("traits_at"))
         self.jitter, self.radius = float(state.plain["jitter"]), float(state.plain["radius"])
         self.round = int(state.plain["turn"])
 
@@ -300,17 +344,6 @@ class StructuredServer:
             return
         grown = min(1.7 * self.radius, self.settings.largest_radius)
         self.radius = 0.4 * self.radius if self._fell() else grown
-
-
-def usual_noise(sums: Statistics) -> np.ndarray:
-    """exp((N log σ̄² + 4 log 0.01)/(N + 4)) for each output: the mean of N clients' variances, held back.
-
-    The mean alone would follow clients that all have too few rows to know their noise.
-    """
-    count = float(sums.clients)
-    mean = np.maximum(np.diagonal(np.asarray(sums.noise)) / count, 1e-8)
-    logs = count * np.log(mean) + USUAL_WEIGHT * np.log(USUAL_NOISE)
-    return np.exp(logs / (count + USUAL_WEIGHT))
 
 
 @batchable(static=1)

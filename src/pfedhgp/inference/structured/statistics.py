@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
-from pfedhgp.base.arrays_of import Array
+from pfedhgp.base.arrays_of import Array, namespace
 from pfedhgp.gp import linalg
 from pfedhgp.gp.linalg import Moments
 from pfedhgp.inference.grams import accumulate
@@ -27,7 +27,7 @@ from pfedhgp.inference.structured.bound import (
     apply_loadings,
     summary_given,
 )
-from pfedhgp.model.blocks import Theta, theta_of, with_theta
+from pfedhgp.model.blocks import Theta, global_loadings, theta_of, with_theta
 
 CURVATURE_STEP = 1e-5
 """In log θ_g. Truncation is 1e-7 with three periods on the inputs, and rounding no more."""
@@ -73,16 +73,17 @@ def sums(
     model: ClientModel, others: GlobalEvidence, residual_draws: Array | None = None
 ) -> tuple[Statistics, Moments]:
     """The statistics without derivatives, and q(v_g) as the client sees it: S⁻¹ = I + ΣJ, m = S Σh."""
-    shared, outputs = model.shared, model.shared.loadings.shape[0]
+    shared, B_g = model.shared, global_loadings(model.shared, model.client)
+    outputs = B_g.shape[0]
     latents, size = model.basis.factor.shape[:2]
     design = model.design(residual_draws)
     grams = accumulate(model.rows, design, unloaded=True, chunk=model.chunk)
     own = condition(grams, latents * outputs * size)
     evidence, y, U = summary_given(grams, own)
-    J, h = apply_loadings(U, y, shared.loadings, latents)
+    J, h = apply_loadings(U, y, B_g, latents)
     moments = linalg.posterior_moments(J + others.J, h + others.h)
     of_deviation, of_local = squares(
-        model.structure, design, own.loaded(shared.loadings).conditional().marginal(moments)
+        model.structure, design, own.loaded(B_g).conditional().marginal(moments)
     )
     parameters = theta_of(model.structure, shared).shape[0]
     found = Statistics(
@@ -98,7 +99,29 @@ def sums(
         clients=jnp.ones(()),
         residual=grams.residual,
     )
-    return found, moments
+    if shared.loadings_covariance is None:
+        return found, moments
+    spread = loadings_spread(U, moments.second, shared.loadings_covariance)
+    flat = B_g.reshape(-1)
+    squares_ = flat[:, None] * flat[None, :] + spread
+    return replace(found, U=J, y=h, client_loadings=B_g, client_loadings_square=squares_), moments
+
+
+def loadings_spread(
+    U: Float[Array, "RQM RQM"], second: Float[Array, "RM RM"], prior: Float[Array, "QR QR"]
+) -> Float[Array, "QR QR"]:
+    """(Σ_B⁻¹ + E[∂²])⁻¹: what a client's rows leave open of vec B_g,i at q(v_g), its other parameters held.
+
+    The bound is quadratic in B_g,i there, with −∂²/∂B_qr ∂B_ps = Σ_mk U_rqm,spk E[v_rm v_sk].
+    """
+    xp = namespace(U, second)
+    QR, k = prior.shape[0], second.shape[0]
+    M = U.shape[0] // max(QR, 1)
+    R = k // max(M, 1)
+    blocks = U.reshape(R, QR // max(R, 1), M, R, QR // max(R, 1), M)
+    curvature = xp.einsum("rqmspk,rmsk->qrps", blocks, second.reshape(R, M, R, M))
+    precision = curvature.reshape(QR, QR) + xp.linalg.inv(prior)
+    return xp.linalg.inv(0.5 * (precision + precision.T))
 
 
 def expected_part(found: ClientSummary, moments: Moments) -> Array:

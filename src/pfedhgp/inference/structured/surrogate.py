@@ -43,6 +43,8 @@ class Surrogate(eqx.Module):
     def elbo(self, structure: Structure, loadings: Array) -> Array:
         """F(θ₀, B): the ELBO at the block's own θ for any loadings."""
         sums, evidence = self.sums, self.sums.evidence
+        if structure.client_loadings:
+            return elbo(evidence, GlobalEvidence(sums.U, sums.y))
         if not structure.tied:
             before = residual_of(sums.shared_residual, self.block.loadings)
             evidence = evidence + 0.5 * (before - residual_of(sums.shared_residual, loadings))
@@ -71,7 +73,12 @@ class Surrogate(eqx.Module):
         return gradient(start), jax.jacfwd(gradient)(start)
 
     def loaded(self, structure: Structure, target: GlobalBlock) -> GlobalEvidence:
-        """(J, h) with the loadings of `target`, still for the block's own whitened weights."""
+        """(J, h) with the loadings of `target`, still for the block's own whitened weights.
+
+        With client loadings they come loaded.
+        """
+        if structure.client_loadings:
+            return GlobalEvidence(self.sums.U, self.sums.y)
         loadings = self.block.loadings if structure.tied else target.loadings
         return apply_loadings(self.sums.U, self.sums.y, loadings, self.block.loadings.shape[1])
 

@@ -19,7 +19,7 @@ from pfedhgp.base.trees import ravel
 from pfedhgp.gp import kernel_adjoints, linalg
 from pfedhgp.gp.kernels import Kernel
 from pfedhgp.gp.leaf_adjoints import Geometry
-from pfedhgp.inference.host_lbfgs import Objective
+from pfedhgp.inference.host_lbfgs import Loss
 from pfedhgp.inference.structured.surrogate import Surrogate
 from pfedhgp.model.blocks import Structure
 
@@ -30,7 +30,7 @@ turns moves by 2π 60 STEP at its far end: with 1e-3 the demo's Hessian in its p
 FIVE_POINT = ((-2.0, 1.0 / 12.0), (-1.0, -8.0 / 12.0), (1.0, 8.0 / 12.0), (2.0, -1.0 / 12.0))
 
 
-def loadings_objective(surrogate: Surrogate) -> Objective:
+def loadings_objective(surrogate: Surrogate) -> Loss:
     """½|B|² − F(θ₀, B) and its gradient, for one search over B (Q, R), row by row."""
     sums: Any = surrogate.sums
     block = surrogate.block

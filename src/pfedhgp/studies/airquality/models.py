@@ -8,15 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from pfedhgp.estimator import FederatedGP
-from pfedhgp.gp.kernels import RBF
-from pfedhgp.inference.structured.settings import Structured
+from pfedhgp.gp.kernels import Matern12
+from pfedhgp.inference.markov.settings import Markov
 from pfedhgp.studies.airquality.imputation import Series
 
-MOST_INPUTS = 730
-"""Most inducing inputs of the imputing model: two per day over a year."""
-RESOLVED = 0.8
-"""Lengthscale of its global layer, in spacings of the inducing inputs. It had the highest bound in 2014,
-compared with .4, .6, .9, 1, 1.1, 1.5 and Matérn kernels."""
+MOST_KNOTS = 2048
+"""Most knots of the imputing model: one for each step of the series."""
+SHARED_FUNCTIONS, START = 4, 0.5
+"""Shared functions of the imputing model, and the lengthscale in days that they start from."""
+ZONE_FUNCTIONS, ZONE_LENGTH, ZONE_ROUNDS = 5, 0.4, 40
+"""For zones by loadings: shared functions, their lengthscale in steps of the series, and rounds."""
+ZONE_TOLERANCE = 0.001
+"""Nats a station: the bound hardly rises for some rounds before the last functions are told apart."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +31,13 @@ class AirQuality:
     hours: tuple[int, ...] = (2, 14)
     seed: int = 0
     sketches: int = 5
+    starts: int = 5
+    """fits of the model for zones by loadings, whose stations start from other loadings"""
+    zone_rounds: int = ZONE_ROUNDS
     inducing: int = 48
     rounds: int = 6
     impute_inducing: int | None = None
-    """global inducing inputs of the imputing model; by default one per time, at most 730"""
+    """knots of the imputing model; by default one for each step of the series"""
     held_out: float = 0.1
     full: bool = False
     sparse: int = 0
@@ -43,8 +49,38 @@ class AirQuality:
         return 3 if self.full else 1
 
 
+def loadings_model(
+    study: AirQuality, sites: Mapping[str, Series], seed: int | None = None
+) -> FederatedGP:
+    """The model for zones by loadings: who moves with whom at the same time.
+
+    The lengthscale of the shared functions is short and stays. A function that may be slow is soon taken up
+    by the drift of a single station, and says nothing about the others.
+    """
+    times, steps = _steps(sites)
+    return FederatedGP(
+        kernel=Matern12(ZONE_LENGTH * float(np.ptp(times)) / (steps - 1)),
+        layers=("global", "local"),
+        local="state-space",
+        local_kernel="matern12",
+        latents=ZONE_FUNCTIONS,
+        client_loadings=True,
+        inducing=min(MOST_KNOTS, steps),
+        domain=((float(times[0]), float(times[-1])),),
+        inference=Markov(rounds=study.zone_rounds, evaluations=3, learn_shared=False),
+        tolerance=ZONE_TOLERANCE,
+        seed=study.seed if seed is None else seed,
+    )
+
+
+def _steps(sites: Mapping[str, Series]) -> tuple[np.ndarray, int]:
+    """All times, and how many there would be without gaps."""
+    times = np.unique(np.concatenate([t for t, _ in sites.values()]))
+    return times, round(float(np.ptp(times) / np.median(np.diff(times)))) + 1
+
+
 def zone_model(study: AirQuality) -> FederatedGP:
-    """The model for finding zones."""
+    """The model for finding zones by sketches."""
     return FederatedGP(
         kernel="rbf",
         local="state-space",
@@ -61,28 +97,24 @@ def paper_model(study: AirQuality) -> FederatedGP:
 
 
 def imputing_model(study: AirQuality, sites: Mapping[str, Series]) -> FederatedGP:
-    """The model for imputation: a global layer as fine as the rows, and state-space local layers.
+    """The model for imputation: shared functions at the rows' own times, which each station mixes for itself.
 
-    The local layers also carry the deviations. The global lengthscale is fixed at 0.8 of the spacing: half a
-    day later the stations share little more than the mean, and at each time twelve stations determine it.
+    Half a day later stations share little more than the mean, and at each time twelve stations determine
+    what is shared. Slow drifts are local, and carry the deviations too. Logarithms of concentrations are
+    noisier at low levels, and the model learns by how much.
     """
     times = np.unique(np.concatenate([t for t, _ in sites.values()]))
-    extent, step = float(np.ptp(times)), float(np.median(np.diff(times)))
-    inducing = study.impute_inducing or min(MOST_INPUTS, round(extent / step) + 1)
+    steps = round(float(np.ptp(times) / np.median(np.diff(times)))) + 1
     return FederatedGP(
-        kernel=RBF(RESOLVED * extent / (inducing - 1)),
+        kernel=Matern12(START),
         layers=("global", "local"),
         local="state-space",
         local_kernel="matern12",
-        inducing=inducing,
-        inference=Structured(
-            rounds=4,
-            evaluations=15,
-            first_evaluations=25,
-            frozen_rounds=1,
-            averaging=None,
-            probes=4,
-            learn_shared=False,
-        ),
+        latents=SHARED_FUNCTIONS,
+        client_loadings=True,
+        noise="level",
+        inducing=study.impute_inducing or min(MOST_KNOTS, steps),
+        domain=((float(times[0]), float(times[-1])),),
+        inference=Markov(rounds=12),
         seed=study.seed,
     )

@@ -33,26 +33,38 @@ def write(
     def add(model: str, metric: str, values: list[float]) -> None:
         records.append(record_of(year, model, metric, values))
 
+    loaded = found["loadings"]
+    by_method = {"average": "ari", "agglomerative": "ari_ward", "spectral": "ari_spectral"}
+    for method, metric in by_method.items():
+        add(row_name("pfedhgp", method), "ari", [each[metric] for each in loaded["starts"]])
+    add("pfedhgp", "nmi", [nmi(each.labels) for each in loaded["zones"]])
+    for metric in ("r2", "r2_largest", "r2_shared", "numbers"):
+        add("pfedhgp", metric, [each[metric] for each in loaded["starts"]])
+    for metric in ("seconds", "exchanges", "bytes"):
+        add("pfedhgp", metric, loaded[metric])
     for (model, method), labels in found["rows"].items():
         name = row_name(model, method)
         add(name, "ari", [ari(each) for each in labels])
         add(name, "nmi", [nmi(each) for each in labels])
     for metric in ("r2", "r2_largest"):
-        add("pfedhgp", metric, [each[metric] for each in found["seeds"]])
+        add("sketch", metric, [each[metric] for each in found["seeds"]])
+    add("sketch", "numbers", [float(found["zones"].numbers)])
     for metric in ("seconds", "exchanges", "bytes"):
-        add("pfedhgp", metric, [float(found[metric])])
+        add("sketch", metric, [float(found[metric])])
     for model, scores in imputed.items():
         for metric in scores[0]:
             add(f"{model} (imputation)", metric, [each[metric] for each in scores])
     for model, values in sparse.items():
         for metric, each in values.items():
             add(model + FEW, metric, each)
-    zones = found["zones"]
+    zones = loaded["zones"][0]
     results = {
         "records": records,
         "curves": {"ari against r2": found["curve"]},
         "tables": {
             "zones": zones.to_json(),
+            "zones by sketch": found["zones"].to_json(),
+            "starts": loaded["starts"],
             "sketch seeds": found["seeds"],
             "number of groups": found["counts"],
         },
@@ -63,7 +75,7 @@ def write(
             "cpu_seconds": time.process_time(),
         },
     }
-    found_title = f"Found from {year}, sketches of {zones.size} numbers"
+    found_title = f"Found from {year}, by {zones.size} loadings"
     pictures = {
         "map-paper.svg": zone_figures.site_map(
             ZONES, COORDINATES, title="The paper's zones", name="paper"
@@ -84,7 +96,8 @@ def write(
 
 def row_name(model: str, method: str) -> str:
     """A row's name, with the grouping unless it is the default: Ward, or spectral for operators."""
-    usual = zone_groups.DEFAULT_METHOD["operator" if model == "operator" else "function"]
+    kind = {"operator": "operator", "pfedhgp": "loadings"}.get(model, "function")
+    usual = zone_groups.DEFAULT_METHOD[kind]
     if method == usual:
         return model
     return f"{model} ({'ward' if method == 'agglomerative' else method})"
@@ -94,10 +107,11 @@ def _notes(study: AirQuality) -> tuple[str, ...]:
     unit = "raw PM2.5 (µg/m³)" if study.raw else "log(1 + PM2.5)"
     return (
         ATTRIBUTION,
-        f"All in {unit}. Groups are Ward's unless the row says spectral, and of operators spectral unless "
-        f"the row says ward; pfedhgp's figures are means over {study.sketches} sketch seeds. R² is that of "
-        "the best linear guess at a station's rows from all that it sent for zones, by one who knows "
-        "everything but its readings: kernels, noise, hours and the global layer.",
+        f"All in {unit}. pfedhgp: by loadings, means over {study.starts} starts, groups by average linkage. "
+        f"sketch: means over {study.sketches} sketch seeds. Groups of the other rows are Ward's, of "
+        "operators spectral; a row that has others says so. R² is that of the best linear guess at a "
+        "station's rows from all that it sent for zones, by one who knows everything but its readings: "
+        "kernels, noise, hours and the global layer. By loadings it is mostly what the global layer says.",
         "operator: the paper's operators, which see input times and kernels and never what a function looks "
         "like. paper: M = 30, M_i = 12, whole fitted functions compared. pooled: the rows themselves.",
     )
@@ -107,7 +121,11 @@ def _tables(results: dict[str, Any]) -> dict[str, Table]:
     cells: dict[str, dict[str, float]] = {}
     for record in results["records"]:
         cells.setdefault(record["model"], {})[record["metric"]] = record["mean"]
-    zones = [[m, f"{v['ari']:.3f}", f"{v['nmi']:.3f}"] for m, v in cells.items() if "ari" in v]
+    zones = [
+        [m, *(f"{v[c]:.3f}" if c in v else "" for c in ("ari", "nmi", "r2", "r2_largest"))]
+        for m, v in cells.items()
+        if "ari" in v
+    ]
     columns = ("rmse", "nll", "crps", "coverage", "width")
     imputed, fortnight = (
         [
@@ -130,10 +148,27 @@ def _tables(results: dict[str, Any]) -> dict[str, Table]:
         [str(s["seed"]), *(f"{s[c]:.3f}" for c in ("r2", "r2_largest", "ari", "ari_spectral"))]
         for s in results["tables"]["sketch seeds"]
     ]
+    columns_of_starts = ("r2", "r2_largest", "r2_shared", "ari", "ari_ward")
+    starts = [
+        [str(s["seed"]), *(f"{s[c]:.3f}" for c in columns_of_starts), f"{s['numbers']:.0f}"]
+        for s in results["tables"]["starts"]
+    ]
     sizes = ["numbers", "R², mean", "R², largest", "ARI", "exact"]
     counts = [[choice, str(n)] for choice, n in results["tables"]["number of groups"].items()]
     return {
-        "Zones": (["row", "ARI", "NMI"], zones),
+        "Zones": (["row", "ARI", "NMI", "R², mean", "R², largest"], zones),
+        "Starts of pfedhgp": (
+            [
+                "seed",
+                "R², mean",
+                "R², largest",
+                "R² without loadings",
+                "ARI",
+                "ARI, Ward",
+                "numbers",
+            ],
+            starts,
+        ),
         "Sketch seeds": (["seed", "R², mean", "R², largest", "ARI", "ARI, spectral"], seeds),
         "Number of groups, were it not given": (["chosen by", "groups"], counts),
         "Sketch size, what it reproduces, what it finds": (sizes, curve),

@@ -43,48 +43,56 @@ def waves(t: np.ndarray) -> Waves:
     return Waves(np.column_stack(columns), np.array(which))
 
 
-def _parts(
-    free: Float[Array, " P"], t: Array, mask: Array, A: Array, which: np.ndarray
-) -> tuple[ss.StateModel, Array, Array, ss.Series, Array, Array]:
-    """log (ℓ, b, σ², s of each period) → the model, scale, noise, series, its constant, and A diag(s)."""
-    length, scale, variance = jnp.exp(free[:3])
-    series, constant = observed(t, mask, variance)
-    return (
-        ss.StateModel.of(Matern12(length)),
-        scale,
-        variance,
-        series,
-        constant,
-        A * jnp.exp(free[3:])[which][None, :],
-    )
+class _Whitened(NamedTuple):
+    """A series under one value of the parameters, with the rest of the model integrated out."""
+
+    model: ss.StateModel
+    scale: Array
+    noise: Array
+    series: ss.Series
+    columns: Array
+    """[A diag(s) | y]"""
+    gram: Array
+    """columnsᵀ (b²K + σ²)⁻¹ columns"""
+    log_scale: Array
+    """−½ log |b²K + σ²|, and the constants of the density"""
+
+
+def _whitened(
+    free: Float[Array, " P"], t: Array, y: Array, mask: Array, A: Array, which: np.ndarray
+) -> _Whitened:
+    """`free` is log (ℓ, b, σ², s of each period)."""
+    length, scale, noise = jnp.exp(free[:3])
+    series, constant = observed(t, mask, noise)
+    model = ss.StateModel.of(Matern12(length))
+    columns = jnp.concatenate([A * jnp.exp(free[3:])[which][None, :], y[:, None]], axis=1)
+    start = ss.start(model, columns.shape[1], t[0])
+    white, log_det, _ = ss.whiten(model, scale, series, columns, start)
+    log_scale = constant - 0.5 * log_det
+    return _Whitened(model, scale, noise, series, columns, white.T @ white, log_scale)
 
 
 def log_evidence(
     free: Float[Array, " P"], t: Array, y: Array, mask: Array, A: Array, which: np.ndarray
 ) -> Array:
     """log N(y; 0, A diag(s²) Aᵀ + b²K + σ²) over observed cells."""
-    model, scale, _, series, constant, scaled = _parts(free, t, mask, A, which)
-    both = jnp.concatenate([scaled, y[:, None]], axis=1)
-    white, log_det, _ = ss.whiten(model, scale, series, both, ss.start(model, both.shape[1], t[0]))
-    G = white.T @ white
-    return constant - 0.5 * (log_det + G[-1, -1]) + linalg.log_partition(G[:-1, :-1], G[:-1, -1])
+    found = _whitened(free, t, y, mask, A, which)
+    G = found.gram
+    return found.log_scale - 0.5 * G[-1, -1] + linalg.log_partition(G[:-1, :-1], G[:-1, -1])
 
 
 def moments(
     free: Float[Array, " P"], t: Array, y: Array, mask: Array, A: Array, which: np.ndarray
 ) -> tuple[Array, Array]:
     """Mean and variance of a new observation at every time, observed or not."""
-    model, scale, variance, series, _, scaled = _parts(free, t, mask, A, which)
-    both = jnp.concatenate([scaled, y[:, None]], axis=1)
-    white, _, _ = ss.whiten(model, scale, series, both, ss.start(model, both.shape[1], t[0]))
-    G = white.T @ white
-    mean, covariance = linalg.posterior_moments(G[:-1, :-1], G[:-1, -1])
-    states, spread = ss.smooth(model, scale, series, both)
-    h = scale * model.observe
+    found = _whitened(free, t, y, mask, A, which)
+    mean, covariance = linalg.posterior_moments(found.gram[:-1, :-1], found.gram[:-1, -1])
+    states, spread = ss.smooth(found.model, found.scale, found.series, found.columns)
+    h = found.scale * found.model.observe
     local = jnp.einsum("s,nsk->nk", h, states)
-    lean = scaled - local[:, :-1]
+    lean = found.columns[:, :-1] - local[:, :-1]
     known = jnp.sum((lean @ covariance) * lean, axis=1) + jnp.einsum("s,nst,t->n", h, spread, h)
-    return lean @ mean + local[:, -1], known + variance
+    return lean @ mean + local[:, -1], known + found.noise
 
 
 @with_numerics

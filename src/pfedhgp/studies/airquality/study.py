@@ -1,9 +1,10 @@
 """The paper's second application: twelve Beijing stations, PM2.5 at 02:00 and 14:00, and their three zones.
 
-The two questions need different models. For zones: a smooth global layer (48 inducing inputs a year) and
-exact state-space local layers, so that training messages say little about single days. For imputation: a
-global layer as fine as the rows, because only the other stations know a missing day. Its sums then determine
-the rows (docs/zones.md).
+Each question needs its own model. For zones by loadings: shared functions at the rows' own times, which each
+station mixes for itself, so that it sends a few numbers alone. For zones by sketches: a smooth global layer
+(48 inducing inputs a year) and exact state-space local layers, so that training messages say little about
+single days. For imputation: a global layer as fine as the rows, because only the other stations know a
+missing day. Its sums then determine the rows (docs/zones.md), as do those of the model for loadings.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pfedhgp.studies.airquality.models import AirQuality, imputing_model, zone_m
 from pfedhgp.studies.airquality.report import write
 from pfedhgp.studies.airquality.sparse_station import one_of_each, sparse_part
 from pfedhgp.studies.airquality.stations import ZONES, load_stations
-from pfedhgp.studies.airquality.zone_scores import Say, pooled_distances, zones_part
+from pfedhgp.studies.airquality.zone_scores import Say, loadings_part, pooled_distances, zones_part
 from pfedhgp.studies.common.store import make_folder
 
 
@@ -38,8 +39,9 @@ def sites_of(study: AirQuality, source: str | Path) -> dict[str, imputing.Series
 
 def run(study: AirQuality, source: str | Path, folder: Path, say: Say) -> dict[str, Any]:
     """Fits, groups and imputes; writes results.json, tables, figures and report.html into `folder`."""
-    if study.sketches < 1:
-        raise InputError(f"`sketches` must be at least 1, got {study.sketches}")
+    for name in ("sketches", "starts"):
+        if getattr(study, name) < 1:
+            raise InputError(f"`{name}` must be at least 1, got {getattr(study, name)}")
     sites = sites_of(study, source)
     splits = [
         imputing.split(sites, share=study.held_out, seed=study.seed + i)
@@ -48,7 +50,8 @@ def run(study: AirQuality, source: str | Path, folder: Path, say: Say) -> dict[s
     make_folder(folder)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = zones_part(study, sites, say)
+        loaded = loadings_part(study, sites, say)
+        found = {**zones_part(study, sites, say), "loadings": loaded}
         imputed = imputation_part(study, splits, say)
         few = max(study.sparse, 4 if study.full else 0)
         sparse = sparse_part(

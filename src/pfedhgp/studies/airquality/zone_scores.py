@@ -1,4 +1,4 @@
-"""How well each method finds the paper's zones, and how much sketches of each size reveal."""
+"""How well each method finds the paper's zones, and how much loadings and sketches of each size reveal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from pfedhgp.base.numerics import with_numerics
 from pfedhgp.estimator import FederatedGP
 from pfedhgp.studies.airquality.imputation import Series
-from pfedhgp.studies.airquality.models import AirQuality, paper_model, zone_model
+from pfedhgp.studies.airquality.models import AirQuality, loadings_model, paper_model, zone_model
 from pfedhgp.studies.airquality.stations import ZONES
 from pfedhgp.zones import groups as zone_groups
 from pfedhgp.zones import sketches as zone_sketches
@@ -48,8 +48,48 @@ def pooled_distances(sites: dict[str, Series]) -> tuple[tuple[str, ...], np.ndar
     return names, np.where(np.isfinite(gaps), gaps, np.nanmax(gaps))
 
 
+def loadings_part(study: AirQuality, sites: dict[str, Series], say: Say) -> dict[str, Any]:
+    """Zones by loadings, once for each start: labels, what was found first, scores and costs."""
+    data = {name: (t[:, None], y) for name, (t, y) in sites.items()}
+    rows = {name: (X, y[:, None]) for name, (X, y) in data.items()}
+    found: dict[str, list[Any]] = {"zones": [], "seconds": [], "exchanges": [], "bytes": []}
+    for i in range(study.starts):
+        began = time.perf_counter()
+        model = loadings_model(study, sites, study.seed + i).fit(data)
+        how = ClusterSettings(groups=3, by="loadings", draws=0 if i else 20)
+        zones = discover(model.model_, how, rows=rows)
+        found["zones"].append(zones)
+        found["seconds"].append(time.perf_counter() - began)
+        found["exchanges"].append(float(model.exchanges_))
+        found["bytes"].append(float(sum(entry["bytes"] for entry in model.messages_)))
+        say(
+            f"zones by {zones.size} loadings, start {i + 1}/{study.starts}: ARI {ari(zones.labels):.2f}, "
+            f"{found['seconds'][-1]:.0f} s"
+        )
+    starts = [
+        {
+            "seed": study.seed + i,
+            "ari": ari(zones.labels),
+            "ari_ward": ari(_again(zones, "agglomerative")),
+            "ari_spectral": ari(_again(zones, "spectral")),
+            "r2": float(np.mean(list(zones.r2.values()))),
+            "r2_largest": max(zones.r2.values()),
+            "r2_shared": float(np.mean(list(zones.r2_shared.values()))),
+            "numbers": float(zones.numbers),
+        }
+        for i, zones in enumerate(found["zones"])
+    ]
+    return {**found, "starts": starts}
+
+
+def _again(zones: Zones, method: str) -> dict[str, int]:
+    """The groups from the same distances, by another method."""
+    labels = zone_groups.group(zones.between, zones.groups, method)
+    return dict(zip(zones.clients, map(int, labels), strict=True))
+
+
 def zones_part(study: AirQuality, sites: dict[str, Series], say: Say) -> dict[str, Any]:
-    """ARI and NMI of every row with both kinds of grouping, and the curve over sketch sizes."""
+    """Labels of every row but loadings with both kinds of grouping, and the curve over sketch sizes."""
     began = time.perf_counter()
     data = {name: (t[:, None], y) for name, (t, y) in sites.items()}
     rows: dict[tuple[str, str], list[dict[str, int]]] = {}
@@ -67,7 +107,7 @@ def zones_part(study: AirQuality, sites: dict[str, Series], say: Say) -> dict[st
             ward = method == "agglomerative"
             found = discover(model.model_, how, rows=stacked, known=known, measure=ward)
             by_seed += [found] if ward else []
-            rows.setdefault(("pfedhgp", method), []).append(found.labels)
+            rows.setdefault(("sketch", method), []).append(found.labels)
     first = by_seed[0]
     counts = {
         choice: zone_groups.choose_count(first.between, first.method, choice)[0]
@@ -98,7 +138,7 @@ def zones_part(study: AirQuality, sites: dict[str, Series], say: Say) -> dict[st
             {
                 "seed": zones.seed,
                 "ari": ari(zones.labels),
-                "ari_spectral": ari(rows["pfedhgp", "spectral"][i]),
+                "ari_spectral": ari(rows["sketch", "spectral"][i]),
                 "r2": float(np.mean(list(zones.r2.values()))),
                 "r2_largest": max(zones.r2.values()),
             }

@@ -105,6 +105,7 @@ class PersonalClients(StructuredClients):
             jitter=self.settings.jitter,
             evaluations=arrays["evaluations"],
             derivatives=0,
+            share=0.0,
         )
         others = GlobalEvidence(jnp.zeros((count, 0, 0)), jnp.zeros((count, 0)))
         self.improve(broadcast, others, names)

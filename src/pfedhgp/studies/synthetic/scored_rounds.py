@@ -10,6 +10,7 @@ from typing import Any
 from pfedhgp.federation import inprocess, planning
 from pfedhgp.federation.clients import ClientGroup
 from pfedhgp.federation.messages import Message
+from pfedhgp.federation.opening import Opening
 from pfedhgp.federation.server import Server
 from pfedhgp.federation.training import Rounds
 from pfedhgp.inference.protocols import ClientParty
@@ -51,11 +52,16 @@ class RoundScores:
 
 def _copy(server: Server, rounds: Rounds) -> Server:
     """Arrays are never changed in place, so lists and parties are all that has to be copied."""
-    other, party = copy.copy(server), copy.copy(rounds.party)
-    party.bounds = list(rounds.party.bounds)
+    other = copy.copy(server)
     other.run = replace(server.run, history=list(server.run.history), stop_asked=True)
-    other.current = replace(rounds, run=other.run, party=party)
+    other.current = replace(rounds, run=other.run, running=[_copied(o) for o in rounds.running])
     return other
+
+
+def _copied(opening: Opening) -> Opening:
+    party = copy.copy(opening.party)
+    party.bounds = list(opening.party.bounds)
+    return replace(opening, party=party)
 
 
 def _plug_in(party: ClientParty) -> ClientParty:

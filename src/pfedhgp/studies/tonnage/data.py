@@ -1,7 +1,9 @@
 """The data of the diagnosis study, and how they are split into training and test cycles.
 
-simulated: the press of `studies.press`. hydraulic:valve, hydraulic:cooler: condition monitoring of hydraulic
-systems (UCI 447; Helwig, Pignanelli and Schütze; CC BY 4.0). FILE: tonnage.mat, or any .npz or .mat with
+simulated: the press of `studies.press`. runs:SDxB: the same on 121 samples, in runs that differ SD times as
+much as cycles do, B runs of each class for training and 20 for testing. hydraulic:valve (4 channels),
+hydraulic:valve-all (17), hydraulic:cooler (17): condition monitoring of hydraulic systems (UCI 447; Helwig,
+Pignanelli and Schütze; CC BY 4.0). FILE: tonnage.mat, or any .npz or .mat with
 cycles and labels.
 """
 
@@ -23,6 +25,7 @@ SHARE = 0.1377
 """Share of the cycles that the paper trains on; share of the blocks if cycles come in blocks."""
 FIRST_NORMAL, TRAINING_NORMAL, TRAINING_FAULTY = 305, 40, 10
 HYDRAULIC = Path("hydraulic") / "hydraulic_valve_cooler.npz"
+TEST_RUNS, CYCLES_OF_A_RUN = 20, 8
 SMALL_PRESS = {"normal": 60, "faulty": 20, "samples": 121}
 
 
@@ -32,7 +35,7 @@ class Source:
 
     name: str
     kind: str
-    """simulated, hydraulic or file"""
+    """simulated, runs, hydraulic or file"""
     says: str
 
 
@@ -40,14 +43,32 @@ def source_of(given: str) -> Source:
     """Checks `--data` before anything is computed."""
     if given == "simulated":
         return Source(given, "simulated", "a simulated press (not the real tonnage data)")
-    if given in ("hydraulic:valve", "hydraulic:cooler"):
+    if given.startswith("runs:"):
+        sd, count = runs_of(given)
+        says = f"simulated presses whose runs differ {sd:g} times as much as cycles, {count} runs a class"
+        return Source(given, "runs", says)
+    if given in ("hydraulic:valve", "hydraulic:valve-all", "hydraulic:cooler"):
         hydraulic_file()
         return Source(given, "hydraulic", "UCI 447, Helwig, Pignanelli and Schütze, CC BY 4.0")
     if given.startswith("hydraulic"):
-        raise InputError(f"no data {given!r}: there are hydraulic:valve and hydraulic:cooler")
+        raise InputError(
+            f"no data {given!r}: there are hydraulic:valve, hydraulic:valve-all and hydraulic:cooler"
+        )
     if not Path(given).exists():
         raise InputError(f"{given}: no such file; or simulated, hydraulic:valve, hydraulic:cooler")
     return Source(given, "file", f"the file {Path(given).name}")
+
+
+def runs_of(given: str) -> tuple[float, int]:
+    """SD and B of "runs:SDxB"."""
+    sd, _, count = given.removeprefix("runs:").partition("x")
+    try:
+        found = float(sd), int(count)
+    except ValueError:
+        found = (-1.0, 0)
+    if not 0.0 <= found[0] < float("inf") or found[1] < 2:
+        raise InputError(f"{given!r} must look like runs:3x6: run sd 3, 6 runs of each class")
+    return found
 
 
 def hydraulic_file() -> Path:
@@ -65,6 +86,11 @@ def load(source: Source, seed: int, *, subtlety: float = 1.0, small: bool = Fals
     if source.kind == "simulated":
         sizes: dict[str, Any] = SMALL_PRESS if small else {}
         return press.simulate(seed, subtlety=subtlety, **sizes)
+    if source.kind == "runs":
+        sd, count = runs_of(source.name)
+        cycles = (count + TEST_RUNS) * CYCLES_OF_A_RUN
+        sizes = {"normal": cycles, "faulty": cycles, "samples": SMALL_PRESS["samples"]}
+        return press.simulate(seed, subtlety=subtlety, runs=count + TEST_RUNS, run_sd=sd, **sizes)
     if source.kind == "file":
         found = read_cycles(source.name)
         if found.label is None:
@@ -76,12 +102,13 @@ def load(source: Source, seed: int, *, subtlety: float = 1.0, small: bool = Fals
 def _hydraulic(target: str) -> CycleSet:
     with np.load(hydraulic_file(), allow_pickle=False) as found:
         valve, cooler = found["valve"], found["cooler"]
+        label_of = valve if target.startswith("valve") else cooler
         count = 4 if target == "valve" else found["cycles"].shape[1]  # PS1 to PS4, or all
         cycles = found["cycles"][:, :count].astype(np.float64)
         channels = tuple(str(name) for name in found["channels"][:count])
     condition = np.stack([valve, cooler], axis=1)
     starts = np.r_[True, np.any(condition[1:] != condition[:-1], axis=1)]
-    label = tuple(str(int(v)) for v in (valve if target == "valve" else cooler))
+    label = tuple(str(int(v)) for v in label_of)
     blocks = tuple(str(b) for b in np.cumsum(starts))
     return CycleSet(cycles, np.arange(60.0), channels, label, blocks)
 
@@ -107,6 +134,8 @@ def training_mask(
         if data.block is not None:
             own = np.asarray(data.block)[mine]
             different = np.unique(own)
+            if source.kind == "runs":
+                share = 1.0 - TEST_RUNS / len(different)
             count = min(max(2, round(share * len(different))), len(different) - 1)
             train[mine[np.isin(own, rng.choice(different, count, replace=False))]] = True
             continue

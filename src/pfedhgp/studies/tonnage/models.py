@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pfedhgp.data.cycle_files import CycleSet
+from pfedhgp.diagnosis.candidates import Judged
 from pfedhgp.diagnosis.decision import FALSE_ALARMS, Diagnosis, scores
 from pfedhgp.diagnosis.files import close_calls
-from pfedhgp.diagnosis.layer_choice import SHARED_LAYERS, Candidate
+from pfedhgp.diagnosis.of_model import KEY
 from pfedhgp.estimator import FederatedGP
-from pfedhgp.estimator.diagnosis_training import KEY, TOO_FEW, default_basis, train_diagnosis
+from pfedhgp.estimator.diagnosis_training import train_diagnosis
 from pfedhgp.gp.kernels import RBF, Kernel
 from pfedhgp.inference.meanfield.training import MeanField, MeanFieldClients, MeanFieldServer
 from pfedhgp.inference.structured.settings import Structured
@@ -32,8 +33,8 @@ OURS, WHITE, PAPER = "pfedhgp", "pfedhgp-white", "paper"
 MODELS = (OURS, WHITE, PAPER, *BASELINES)
 LONG = 200
 """Cycles with more samples are long: they get the paper's inducing inputs and few evaluations."""
-FOLDS = 2
 STRETCHES = 60
+NOT_JUDGED = "not judged: too few runs"
 PAPER_VARIANCES = (1.0, 0.5)
 """Where the paper's global and local layers start."""
 
@@ -41,15 +42,11 @@ PAPER_VARIANCES = (1.0, 0.5)
 def settings_of(data: CycleSet) -> dict[str, Any]:
     """Our settings, which depend only on the shape of the cycles.
 
-    Long cycles get the paper's M = 81 and M_i = 41. Short ones are resolved at every sample, because there
-    transients of one sample can decide. The cycle layer has at most about 340 basis functions in all.
+    They are of the federated model of the class means. Long cycles get the paper's M = 81 and M_i = 41, and
+    short ones are resolved at every sample.
     """
     _, Q, n = data.cycles.shape
-    found: dict[str, Any] = {
-        "averaging": False,
-        "cycle_basis": default_basis(n, Q),
-        "rounds": 2,
-    }
+    found: dict[str, Any] = {"averaging": False, "rounds": 2}
     if n > LONG:
         # Kernels are held in the first rounds, and a fault is a short stretch: start where the inducing
         # inputs can just carry it (spacing 0.6 and 0.7 lengthscales), not at the pulse's own scale.
@@ -93,11 +90,14 @@ def run_model(
     else:
         if model == PAPER:
             fitted, new = as_the_paper(seen, rounds=paper_rounds), new.concatenated()
+        elif model == WHITE:
+            fitted = FederatedGP(seed=seed, cycles="white", **settings_of(seen)).fit(
+                seen.by_class()
+            )
         else:
-            wanted = (Candidate("white"),) if model == WHITE else SHARED_LAYERS
-            fitted = ours(seen, seed, candidates=wanted)
+            fitted = ours(seen, seed)
             chosen = fitted.model_.settings[KEY]
-            extra = {"chosen": layer_in_words(chosen), "judged": chosen["candidates"]}
+            extra = {"chosen": chosen_in_words(chosen), "judged": judged_in_short(chosen)}
         trained = time.perf_counter()
         found = fitted.classify(new.cycles, grid=new.grid)
         extra["seconds_to_classify"] = time.perf_counter() - trained
@@ -134,39 +134,42 @@ def closest_call(model: FederatedGP, new: CycleSet, found: Diagnosis) -> dict[st
     return {**reason.condensed(STRETCHES), "truth": new.label[cycle]}
 
 
-def layer_in_words(choice: Mapping[str, Any]) -> str:
-    """The cycle layer in words, with a remark if there were too few cycles to choose it."""
-    layer = f"{choice['form']}, {choice['sharing']}"
-    return f"{layer} ({TOO_FEW})" if choice["choice"] == TOO_FEW else layer
+def chosen_in_words(choice: Mapping[str, Any]) -> str:
+    """The candidate that weighs most, with a remark if runs were too few to judge it."""
+    best = Judged.from_json(choice["candidates"][0])
+    return (
+        f"{best.candidate} ({best.weight:.0%})"
+        if choice["judged"]
+        else f"{best.candidate} ({NOT_JUDGED})"
+    )
+
+
+def judged_in_short(choice: Mapping[str, Any]) -> dict[str, Any]:
+    """What held-out training runs said about the model and about LDA."""
+    return {name: choice[name] for name in ("runs", "held_out", "lda")}
 
 
 def ours(
     seen: CycleSet,
     seed: int,
     *,
-    candidates: tuple[Candidate, ...] = SHARED_LAYERS,
-    thresholds: bool = False,
     false_alarms: float = FALSE_ALARMS,
-    folds: int = FOLDS,
 ) -> FederatedGP:
     """Our model with default settings, trained on these cycles."""
     assert seen.label is not None
     labels = np.asarray(seen.label)
-    blocks = None
+    block = None
     if seen.block is not None:
         owner = np.asarray(seen.block)
-        blocks = {name: owner[labels == name].tolist() for name in dict.fromkeys(seen.label)}
+        block = {name: owner[labels == name].tolist() for name in dict.fromkeys(seen.label)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return train_diagnosis(
             seen.by_class(),
-            blocks=blocks,
+            block=block,
             inputs=["sample"],
             outputs=list(seen.channels),
-            candidates=candidates,
-            folds=folds,
             false_alarms=false_alarms,
-            thresholds=thresholds,
             seed=seed,
             **settings_of(seen),
         )

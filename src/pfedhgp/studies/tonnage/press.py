@@ -4,7 +4,8 @@ It follows the published description of the press data: one pulse per channel wi
 ripples before it and an undershoot after it; 305 normal cycles and 69 of each fault. Cycles differ in height,
 in timing, and by a Gaussian process that channels share in part; the noise is small. Fault 1 lowers the peak,
 fault 2 dips around samples 250 and 400, faults 3 and 4 are faint bumps: far smaller than the differences
-between cycles of one class, but less smooth. `subtlety` divides the size of the faults.
+between cycles of one class, but less smooth. `subtlety` divides the size of the faults. With `runs`, cycles
+come in runs of equal length, and runs differ as cycles do, `run_sd` times as much.
 """
 
 from __future__ import annotations
@@ -29,25 +30,42 @@ def simulate(
     normal: int = NORMAL,
     faulty: int = FAULTY,
     samples: int = SAMPLES,
+    runs: int | None = None,
+    run_sd: float = 1.0,
 ) -> CycleSet:
-    """All cycles, class by class. Fewer `samples` give the same curves on a coarser grid."""
+    """All cycles, class by class. Fewer `samples` give the same curves on a coarser grid.
+
+    `runs` is the number of runs of each class.
+    """
     rng = np.random.default_rng([seed, 1201])
     grid = np.linspace(0.0, SAMPLES - 1.0, samples)
     root = _smooth_root(grid)
     channels = np.linalg.cholesky(0.6 * np.ones((4, 4)) + 0.4 * np.eye(4))
-    cycles, labels = [], []
+    cycles, labels, block = [], [], []
+
+    def drawn(*shape: int) -> FloatArray:
+        """What differs between cycles, and between runs `run_sd` times as much."""
+        own = rng.standard_normal(shape)
+        if runs is None:
+            return own
+        place = np.arange(shape[0]) * runs // shape[0]
+        return own + run_sd * rng.standard_normal((runs, *shape[1:]))[place]
+
     for k, name in enumerate(CLASSES):
         count = normal if k == 0 else faulty
-        shift = SHIFT_SD * rng.standard_normal(count)
-        height = 1.0 + HEIGHT_SD * rng.standard_normal((count, 1))
+        shift = SHIFT_SD * drawn(count)
+        height = 1.0 + HEIGHT_SD * drawn(count, 1)
         mean = np.stack([height * _curve(grid, q, k, shift, subtlety) for q in range(4)], axis=1)
-        z = rng.standard_normal((count, 4, root.shape[1]))
+        z = drawn(count, 4, root.shape[1])
         smooth = SMOOTH_SD * np.einsum("qp,cpk,nk->cqn", channels, z, root, optimize=True)
         noise = NOISE_SD * rng.standard_normal(mean.shape)
         cycles.append(mean + smooth + noise)
         labels += [name] * count
+        if runs is not None:
+            block += [f"{name}, run {c * runs // count}" for c in range(count)]
     names = tuple(f"tonnage {q + 1}" for q in range(4))
-    return CycleSet(np.concatenate(cycles), grid, names, tuple(labels))
+    owners = tuple(block) if runs is not None else None
+    return CycleSet(np.concatenate(cycles), grid, names, tuple(labels), owners)
 
 
 def _smooth_root(grid: FloatArray) -> FloatArray:

@@ -40,9 +40,10 @@ def gaussian(objective: Density, best: Float[Array, "c P"], reach: float) -> Spr
     """One step from Laplace's N(ψ̂, AAᵀ) towards the Gaussian of least KL(q ‖ p)."""
     c, P = best.shape
     eye = np.broadcast_to(np.eye(P), (c, P, P))
-    _, up, down = _slopes(objective, best, eye, CURVATURE_STEP)
+    up, down = _slopes(objective, best, CURVATURE_STEP * eye)
     A = _laplace_factor((up - down) / (2.0 * CURVATURE_STEP))
-    here, up, down = _slopes(objective, best, A, HALF)
+    here = (gradients(objective, best[:, None]) @ A)[:, 0]
+    up, down = (slopes @ A for slopes in _slopes(objective, best, HALF * A))
     slope = (1.0 - P / 3.0) * here + (up + down).sum(1) / 6.0
     values, vectors = _eigen(-(HALF / 6.0) * (up - down))
     values = np.clip(values, 0.25, 4.0)
@@ -54,13 +55,12 @@ def gaussian(objective: Density, best: Float[Array, "c P"], reach: float) -> Spr
     return Spread(best + shift, A @ (vectors / np.sqrt(values)[:, None, :]))
 
 
-def _slopes(objective: Density, best: Array, A: Array, step: float) -> tuple[Array, Array, Array]:
-    """∇ log p in the coordinates of A: at ψ̂, and at ±step on each axis."""
-    P = best.shape[1]
-    along = step * np.swapaxes(A, 1, 2)
-    nodes = np.concatenate([np.zeros_like(along[:, :1]), along, -along], axis=1) + best[:, None]
-    found = gradients(objective, nodes) @ A
-    return found[:, 0], found[:, 1 : 1 + P], found[:, 1 + P :]
+def _slopes(objective: Density, best: Array, A: Float[Array, "c P P"]) -> tuple[Array, Array]:
+    """∇ log p at ψ̂ + Ae_p and at ψ̂ − Ae_p for each p."""
+    along = np.swapaxes(A, 1, 2)
+    nodes = best[:, None] + np.concatenate([along, -along], axis=1)
+    up, down = np.split(gradients(objective, nodes), 2, axis=1)
+    return up, down
 
 
 def _laplace_factor(hessian: Float[Array, "c P P"]) -> Float[Array, "c P P"]:

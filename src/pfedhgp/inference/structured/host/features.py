@@ -16,7 +16,7 @@ from pfedhgp.gp.leaf_adjoints import Evaluation, Geometry
 Array = np.ndarray
 
 
-class Places(NamedTuple):
+class LayerInputs(NamedTuple):
     """Where a layer is evaluated: what a search needs again and again of Z and X."""
 
     among: Geometry
@@ -28,18 +28,18 @@ class Places(NamedTuple):
     jitter: Float[Array, "c 1 1"]
 
     @staticmethod
-    def of(Z: Array, X: Array, active: Array | None, jitter: Array) -> Places:
+    def of(Z: Array, X: Array, active: Array | None, jitter: Array) -> LayerInputs:
         """For inputs Z (c, M, d), rows X (c, n, d), and the jitter of each client."""
         padded = active is not None and bool(np.any(active == 0.0))
-        return Places(
+        return LayerInputs(
             Geometry(Z[:, None], Z[:, None]),
             Geometry(Z[:, None], X[:, None]),
             np.asarray(active)[:, None, :] if padded else None,
             np.asarray(jitter).reshape(-1, 1, 1),
         )
 
-    def of_some(self, which: Array | slice) -> Places:
-        return Places(
+    def of_some(self, which: Array | slice) -> LayerInputs:
+        return LayerInputs(
             self.among.of_some(which),
             self.across.of_some(which),
             None if self.active is None else self.active[which],
@@ -48,39 +48,41 @@ class Places(NamedTuple):
 
 
 class Features(NamedTuple):
-    """A = L⁻¹k(Z, X) of each latent, and what is left of k(x, x)."""
+    """A = L⁻¹k(Z, X) of each latent, and the residual k(x, x) − |a(x)|²."""
 
     factor: Float[Array, "c R M M"]
     A: Float[Array, "c R M n"]
-    left: Float[Array, "c R n"]
+    residual: Float[Array, "c R n"]
     among: Evaluation
     across: Evaluation
 
 
-def features_of(kernels: Kernel, places: Places) -> Features:
+def features_of(kernels: Kernel, inputs: LayerInputs) -> Features:
     """The features of a batch; kernels have the leading axes clients (or 1) and latents."""
-    among = evaluate(kernels, places.among)
-    across = evaluate(kernels, places.across)
+    among = evaluate(kernels, inputs.among)
+    across = evaluate(kernels, inputs.across)
     K, k = among.value, across.value
     eye = np.eye(K.shape[-1])
-    if places.active is None:
-        gram = K + places.jitter[..., None] * eye
+    if inputs.active is None:
+        gram = K + inputs.jitter[..., None] * eye
     else:
-        on = places.active
+        on = inputs.active
         gram = K * (on[..., :, None] * on[..., None, :]) + (1.0 - on)[..., None] * eye
-        gram += places.jitter[..., None] * eye
+        gram += inputs.jitter[..., None] * eye
         k = k * on[..., None]
     factor = linalg.factorise(gram)
     A = linalg.solve_lower(factor, k)
-    return Features(factor, A, left_by(A), among, across)
+    return Features(factor, A, residual_by(A), among, across)
 
 
-def left_by(A: Float[Array, "c R M n"]) -> Float[Array, "c R n"]:
+def residual_by(A: Float[Array, "c R M n"]) -> Float[Array, "c R n"]:
     """k(x, x) − |a(x)|², never below zero"""
     return np.maximum(1.0 - np.einsum("crmn,crmn->crn", A, A), 0.0)
 
 
-def features_pullback(found: Features, places: Places, A_bar: Float[Array, "c R M n"]) -> Kernel:
+def features_pullback(
+    found: Features, inputs: LayerInputs, A_bar: Float[Array, "c R M n"]
+) -> Kernel:
     """The gradient in log kernel parameters of what depends on A by AᵀA alone.
 
     k̄ = L⁻ᵀĀ and K̄ = −½ k̄ (K⁻¹k)ᵀ. Without that condition K̄ is −L⁻ᵀΦ(ĀAᵀ)L⁻¹, Φ the lower triangle with its
@@ -89,13 +91,21 @@ def features_pullback(found: Features, places: Places, A_bar: Float[Array, "c R 
     """
     k_bar = linalg.solve_lower(found.factor, A_bar, transpose=True)
     weights = linalg.solve_lower(found.factor, found.A, transpose=True)
-    return kernels_pullback(found, places, k_bar, -0.5 * k_bar @ np.swapaxes(weights, -1, -2))
+    return kernels_pullback(found, inputs, k_bar, -0.5 * k_bar @ np.swapaxes(weights, -1, -2))
 
 
-def kernels_pullback(found: Features, places: Places, k_bar: Array, K_bar: Array) -> Kernel:
+def kernels_pullback(found: Features, inputs: LayerInputs, k_bar: Array, K_bar: Array) -> Kernel:
     """The gradient in log kernel parameters from adjoints of k(Z, X) and k(Z, Z)."""
-    if places.active is not None:
-        on = places.active
+    if inputs.active is not None:
+        on = inputs.active
         k_bar, K_bar = k_bar * on[..., None], K_bar * (on[..., :, None] * on[..., None, :])
     first, second = found.across.pullback(k_bar), found.among.pullback(K_bar)
     return jax.tree.map(np.add, first, second)
+
+
+def residual_pullback(
+    found: Features, each: Float[Array, "c g R"], weights: Float[Array, "c g n"]
+) -> Float[Array, "c R M n"]:
+    """The adjoint of A in −½ Σ_g Σ_r each_gr Σ_n m_g(n) res_r(n), with the weights m_g(n)."""
+    per_row = np.swapaxes(each, 1, 2) @ weights
+    return (per_row * (found.residual > 0.0))[:, :, None, :] * found.A

@@ -24,7 +24,12 @@ from pfedhgp.gp.leaf_adjoints import Evaluation, Geometry
 from pfedhgp.gp.linalg import LOG_2PI
 from pfedhgp.inference.structured.host import cells as cells_
 from pfedhgp.inference.structured.host.cells import Cells, Precision
-from pfedhgp.inference.structured.host.features import Features, features_of, features_pullback
+from pfedhgp.inference.structured.host.features import (
+    Features,
+    features_of,
+    features_pullback,
+    residual_pullback,
+)
 from pfedhgp.inference.structured.host.objective import AT_ONCE, Height, Objective
 from pfedhgp.inference.structured.host.parameters import Parameters
 
@@ -35,15 +40,15 @@ SMALL_JITTER = 1e-6
 """With more jitter than this, a layer is not taken for exact."""
 
 
-class Held(NamedTuple):
+class LocalProducts(NamedTuple):
     """The local layer at one ψ: A_aᵀA_a, Σ_n m_g(n) res(n), and what they came from."""
 
     products: Float[Array, "c Rl nn"]
-    left: Float[Array, "c g Rl"]
+    residuals: Float[Array, "c g Rl"]
     source: Features | Evaluation | None
 
-    def of_some(self, which: Array | slice) -> Held:
-        return Held(self.products[which], self.left[which], None)
+    def of_some(self, which: Array | slice) -> LocalProducts:
+        return LocalProducts(self.products[which], self.residuals[which], None)
 
 
 @dataclass(frozen=True)
@@ -53,10 +58,12 @@ class FewCells:
     whole: Objective
     """the same clients with all weights"""
     mask: Float[Array, "c Qn"]
-    data: Float[Array, "c Qn"]
-    """y − H_g m₀, zero where missing; ordered (output, row)"""
-    shared: Float[Array, "c QQ nn"]
-    """H_g S₀ H_gᵀ"""
+    observed: Float[Array, "c Qn"]
+    """y, zero where missing; ordered (output, row)"""
+    among: Float[Array, "c R R nn"]
+    """A_rᵀ S₀_rs A_s of the global latents"""
+    means: Float[Array, "c R n"]
+    """A_rᵀ m₀_r"""
     products: Float[Array, "c Rd nn"]
     """A_rᵀA_r of the global latents, for deviations"""
     scale: Float[Array, "c Q n"]
@@ -68,7 +75,9 @@ class FewCells:
     constant: Float[Array, " c"]
     rows: Geometry | None
     """of the rows with themselves, where the local layer is exact"""
-    known: Held | None = None
+    known: LocalProducts | None = None
+    fixed: GlobalCells | None = None
+    """the global layer, where clients have no loadings of their own on it"""
 
     @staticmethod
     def of(whole: Objective) -> FewCells:
@@ -78,23 +87,21 @@ class FewCells:
         log, moments = linalg.integrate(whole.J, whole.h)
         A = whole.shared.reshape(c, R, M, n)
         S0 = moments.covariance.reshape(c, R, M, R, M)
-        shared, fitted = np.zeros((c, Q * Q, n * n)), np.zeros((c, Q, n))
-        B = whole.B_g
+        among = np.empty((c, R, R, n * n))
         for r in range(R):
-            fitted += B[None, :, r, None] * (moments.mean.reshape(c, R, 1, M)[:, r] @ A[:, r])
             for s in range(R):
                 block = np.swapaxes(A[:, r], 1, 2) @ S0[:, r, :, s] @ A[:, s]
-                pair = np.outer(B[:, r], B[:, s]).reshape(1, -1, 1)
-                shared += pair * block.reshape(c, 1, n * n)
+                among[:, r, s] = block.reshape(c, n * n)
+        means = (moments.mean.reshape(c, R, 1, M) @ A)[:, :, 0]
         own = A[:, : layout.deviations]
         weight = np.einsum("cgn,gq->cqn", cells.weights, cells.outputs)
         mask = (weight > 0).astype(np.float64)
-        data = (np.swapaxes(cells.Y, 1, 2) - fitted) * mask
-        return FewCells(
+        made = FewCells(
             whole=whole,
             mask=mask.reshape(c, Q * n),
-            data=data.reshape(c, Q * n),
-            shared=shared,
+            observed=np.swapaxes(cells.Y, 1, 2).reshape(c, Q * n) * mask.reshape(c, Q * n),
+            among=among,
+            means=means,
             products=(np.swapaxes(own, 2, 3) @ own).reshape(c, layout.deviations, n * n),
             scale=1.0 / np.sqrt(np.where(weight > 0, weight, 1.0)),
             counts_beyond=_beyond(cells),
@@ -103,6 +110,19 @@ class FewCells:
             constant=log - 0.5 * _log_counts(cells),
             rows=_exact_rows(whole, mask),
         )
+        if whole.structure.client_loadings:
+            return made
+        every = np.broadcast_to(whole.B_g, (c, Q, R))
+        fixed = made.global_layer(every)
+        return replace(made, fixed=fixed, among=among[:, :0], means=means[:, :0])
+
+    def global_layer(self, B: Float[Array, "c Q R"]) -> GlobalCells:
+        """H_g S₀ H_gᵀ and y − H_g m₀ with loadings B."""
+        c, Q, R = B.shape
+        pairs = (B[:, :, None, :, None] * B[:, None, :, None, :]).reshape(c, Q * Q, R * R)
+        covariance = pairs @ self.among.reshape(c, R * R, self.among.shape[-1])
+        fitted = (B @ self.means).reshape(c, -1)
+        return GlobalCells(covariance, self.observed - fitted * self.mask)
 
     @property
     def h(self) -> Array:
@@ -113,7 +133,7 @@ class FewCells:
         some = {
             name: getattr(self, name)[which]
             for name in (
-                "mask", "data", "shared", "products", "scale", "prior_mean",
+                "mask", "observed", "among", "means", "products", "scale", "prior_mean",
                 "prior_covariance", "constant",
             )
         }  # fmt: skip
@@ -126,42 +146,48 @@ class FewCells:
             counts_beyond=beyond,
             rows=rows,
             known=known,
+            fixed=None if self.fixed is None else self.fixed.of_some(which),
             **some,
         )
 
     def with_held_kernels(self, at: Parameters) -> FewCells:
         """For a search that holds the local kernels: their features are taken once."""
-        held = self.local(at)
-        return replace(self, known=held._replace(source=None))
+        local = self.local(at)
+        return replace(self, known=local._replace(source=None))
 
-    def local(self, at: Parameters) -> Held:
+    def local(self, at: Parameters) -> LocalProducts:
         """The local layer at ψ."""
         if self.known is not None:
             return self.known
-        places, cells = self.whole.places, self.whole.cells
+        inputs, cells = self.whole.local_inputs, self.whole.cells
         c, n = cells.Y.shape[:2]
-        if places is None:
-            return Held(np.zeros((c, 0, n * n)), np.zeros((c, cells.weights.shape[1], 0)), None)
+        if inputs is None:
+            return LocalProducts(
+                np.zeros((c, 0, n * n)), np.zeros((c, cells.weights.shape[1], 0)), None
+            )
         if self.rows is not None:
             matrix = evaluate(at.natural_kernels(), self.rows)
-            return Held(matrix.K, np.zeros((*cells.weights.shape[:2], matrix.K.shape[1])), matrix)
-        found = features_of(at.natural_kernels(), places)
+            return LocalProducts(
+                matrix.K, np.zeros((*cells.weights.shape[:2], matrix.K.shape[1])), matrix
+            )
+        found = features_of(at.natural_kernels(), inputs)
         products = np.swapaxes(found.A, 2, 3) @ found.A
-        left = cells.weights @ np.swapaxes(found.left, 1, 2)
-        return Held(products.reshape(c, -1, n * n), left, found)
+        residuals = cells.weights @ np.swapaxes(found.residual, 1, 2)
+        return LocalProducts(products.reshape(c, -1, n * n), residuals, found)
 
     def turns(self) -> int:
         return max(1, AT_ONCE // max(1, self.mask.shape[1] ** 2))
 
-    def _solved(self, at: Parameters) -> _Solved:
-        """C factorised at ψ."""
-        held = self.local(at)
+    def _solved(self, at: Parameters, *, inverse: bool = False) -> _Solved:
+        """C factorised at ψ, and inverted for a gradient."""
+        local = self.local(at)
         c, n, Q = self.whole.cells.Y.shape
         every_B = self.whole.loadings(at)
         B = every_B[..., self.whole.layout.latents :]
         pairs = (B[:, :, None, :] * B[:, None, :, :]).reshape(c, Q * Q, -1)
-        products = np.concatenate([self.products, held.products], axis=1)
-        C = (pairs @ products + self.shared).reshape(c, Q, Q, n, n)
+        products = np.concatenate([self.products, local.products], axis=1)
+        layer = self.fixed or self.global_layer(every_B[..., : self.whole.layout.latents])
+        C = (pairs @ products + layer.covariance).reshape(c, Q, Q, n, n)
         noise = cells_.covariance_of(at.noise, Q)
         index = np.arange(n)
         C[..., index, index] += noise[..., None] * self.scale[:, :, None] * self.scale[:, None]
@@ -169,19 +195,23 @@ class FewCells:
         C *= self.mask[:, :, None] * self.mask[:, None, :]
         every = np.arange(Q * n)
         C[:, every, every] += 1.0 - self.mask
-        log, alpha, inverse = linalg.log_normal(C, self.data)
+        log, alpha, inverted = linalg.log_normal(C, layer.data, inverse=inverse)
         precision = cells_.precision_of(at.noise, self.whole.cells)
         value = log + 0.5 * (1.0 - self.mask).sum(1) * LOG_2PI + self.constant
         value += self.counts_beyond.log_constant(precision)
         PB = precision.matrix @ every_B[:, None]
         W = (every_B[:, None] * PB).sum(2)
-        left = np.concatenate(
-            [self.whole.left, self.whole.left[..., : self.whole.layout.deviations], held.left],
+        residuals = np.concatenate(
+            [
+                self.whole.residuals,
+                self.whole.residuals[..., : self.whole.layout.deviations],
+                local.residuals,
+            ],
             axis=2,
         )
-        value -= 0.5 * (W * left).sum((1, 2))
+        value -= 0.5 * (W * residuals).sum((1, 2))
         return _Solved(
-            held, every_B, PB, pairs, products, precision, alpha, inverse, value, left, W
+            local, every_B, PB, pairs, products, precision, alpha, inverted, value, residuals, W
         )
 
     def heights(self, rows: Float[Array, "c P"]) -> Height:
@@ -189,7 +219,7 @@ class FewCells:
         at = self.whole.form.from_rows(rows)
         found = self._solved(at)
         value = found.value + self.whole.prior.value_and_gradient(at)[0]
-        return Height(value, self._weights(at, found), np.zeros(0))
+        return Height(value, self._weights(at, found))
 
     def cavity(self, at: Parameters) -> Float[Array, " c"]:
         """The cavity bound at ψ, without the prior."""
@@ -201,16 +231,16 @@ class FewCells:
         c, n, Q = self.whole.cells.Y.shape
         alpha = found.alpha.reshape(c, Q, n)
         A = self.whole.shared.reshape(c, layout.latents, layout.size, n)
-        along = np.swapaxes(self.whole.B_g, 0, 1) @ alpha
+        along = np.swapaxes(found.every_B[..., : layout.latents], 1, 2) @ alpha
         shared = (A @ along[..., None])[..., 0].reshape(c, -1)
         mean = self.prior_mean + (self.prior_covariance @ shared[..., None])[..., 0]
         own = (np.swapaxes(found.every_B[..., layout.latents :], 1, 2) @ alpha)[..., None]
         d = layout.deviations
         parts = [mean, (A[:, :d] @ own[:, :d])[..., 0].reshape(c, -1)]
-        if self.whole.places is not None:
-            source = found.held.source
+        if self.whole.local_inputs is not None:
+            source = found.local.source
             local = source if isinstance(source, Features) else None
-            local = local or features_of(at.natural_kernels(), self.whole.places)
+            local = local or features_of(at.natural_kernels(), self.whole.local_inputs)
             parts.append((local.A @ own[:, d:])[..., 0].reshape(c, -1))
         return np.concatenate(parts, axis=1)
 
@@ -219,7 +249,8 @@ class FewCells:
     ) -> tuple[Float[Array, " c"], Float[Array, "c P"]]:
         """log p(y, ψ) and its gradient in ψ."""
         at = self.whole.form.from_rows(rows)
-        found = self._solved(at)
+        found = self._solved(at, inverse=True)
+        assert found.inverse is not None
         layout, cells = self.whole.layout, self.whole.cells
         c, n, Q = cells.Y.shape
         R, d = layout.latents, layout.deviations
@@ -229,12 +260,15 @@ class FewCells:
         flat = by_rows.reshape(c, Q * Q, n * n)
         of_pairs = (flat @ np.swapaxes(found.products, 1, 2)).reshape(c, Q, Q, -1)
         of_B = 2.0 * (of_pairs * found.every_B[:, None, :, R:]).sum(2)
-        of_B -= (found.PB[..., R:] * found.left[:, :, None, R:]).sum(1)
+        of_B -= (found.PB[..., R:] * found.residuals[:, :, None, R:]).sum(1)
         diagonal = np.einsum("cqpnn->cqpn", by_rows)
         of_covariance = (diagonal * self.scale[:, :, None] * self.scale[:, None]).sum(3)
         prior, slope = self.whole.prior.value_and_gradient(at)
         if d and self.whole.tied_deviation is None:
             slope.deviation[...] += of_B[..., :d]
+        of_own = slope.global_loadings
+        if of_own is not None:
+            of_own = of_own + self._of_global_loadings(found, flat)
         of_noise = cells_.covariance_pullback(at.noise, of_covariance)
         of_noise += self._of_precision(at, found)
         gradient = Parameters(
@@ -242,19 +276,39 @@ class FewCells:
             slope.deviation,
             slope.loadings + of_B[..., d:],
             jax.tree.map(lambda leaf: leaf + of_noise.reshape(leaf.shape), slope.noise),
+            of_own,
         )
         return found.value + prior, gradient.rows()
+
+    def _of_global_loadings(
+        self, found: _Solved, flat: Float[Array, "c QQ nn"]
+    ) -> Float[Array, "c Q R"]:
+        """The gradient in B_g,i: through C, through y − H_g m₀ and through the residual."""
+        R = self.whole.layout.latents
+        B, (c, Q, n) = found.every_B[..., :R], self._shape
+        pulled = (flat @ np.swapaxes(self.among.reshape(c, R * R, n * n), 1, 2)).reshape(
+            c, Q, Q, R, R
+        )
+        slope = 2.0 * np.einsum("cqprs,cps->cqr", pulled, B, optimize=True)
+        slope += found.alpha.reshape(c, Q, n) @ np.swapaxes(self.means, 1, 2)
+        return slope - (found.PB[..., :R] * found.residuals[:, :, None, :R]).sum(1)
+
+    @property
+    def _shape(self) -> tuple[int, int, int]:
+        """Clients, outputs, rows."""
+        c, n, Q = self.whole.cells.Y.shape
+        return c, Q, n
 
     def _of_precision(self, at: Parameters, found: _Solved) -> Array:
         """The noise's gradient through the residual, and through replicates."""
         B = found.every_B[:, None]
-        bar = -0.5 * ((B * found.left[:, :, None]) @ np.swapaxes(B, 2, 3))
+        bar = -0.5 * ((B * found.residuals[:, :, None]) @ np.swapaxes(B, 2, 3))
         bar -= 0.5 * self.counts_beyond.squares
         return cells_.noise_pullback(at.noise, self.counts_beyond, found.precision, bar)
 
     def _of_kernels(self, found: _Solved, flat: Array, slope: Kernel) -> Kernel:
-        own, places = found.held.source, self.whole.places
-        if own is None or places is None:
+        own, inputs = found.local.source, self.whole.local_inputs
+        if own is None or inputs is None:
             return slope
         cells, d = self.whole.cells, self.whole.layout.deviations
         c, n = cells.Y.shape[:2]
@@ -263,15 +317,26 @@ class FewCells:
             return jax.tree.map(np.add, slope, own.pullback(of_products))
         bar = own.A @ (of_products + np.swapaxes(of_products, 2, 3))
         each = found.W[..., self.whole.layout.latents + d :]
-        per_row = np.swapaxes(each, 1, 2) @ cells.weights
-        bar += (per_row * (own.left > 0.0))[:, :, None, :] * own.A
-        return jax.tree.map(np.add, slope, features_pullback(own, places, bar))
+        bar += residual_pullback(own, each, cells.weights)
+        return jax.tree.map(np.add, slope, features_pullback(own, inputs, bar))
+
+
+class GlobalCells(NamedTuple):
+    """The global layer at the cells, given the others."""
+
+    covariance: Float[Array, "c QQ nn"]
+    """H_g S₀ H_gᵀ"""
+    data: Float[Array, "c Qn"]
+    """y − H_g m₀, zero where missing"""
+
+    def of_some(self, which: Array | slice) -> GlobalCells:
+        return GlobalCells(*(array[which] for array in self))
 
 
 class _Solved(NamedTuple):
     """C at one ψ, and what its adjoint needs."""
 
-    held: Held
+    local: LocalProducts
     every_B: Float[Array, "c Q r"]
     PB: Float[Array, "c g Q r"]
     """Π_g B"""
@@ -280,27 +345,27 @@ class _Solved(NamedTuple):
     precision: Precision
     alpha: Float[Array, "c Qn"]
     """C⁻¹(y − H_g m₀)"""
-    inverse: Float[Array, "c Qn Qn"]
+    inverse: Float[Array, "c Qn Qn"] | None
     value: Float[Array, " c"]
-    left: Float[Array, "c g r"]
+    residuals: Float[Array, "c g r"]
     W: Float[Array, "c g r"]
     """the diagonal of BᵀΠ_gB"""
 
 
 def _exact_rows(whole: Objective, mask: Float[Array, "c Q n"]) -> Geometry | None:
     """The rows with themselves if each client has an inducing input at every row that it observed."""
-    places = whole.places
-    if places is None or np.any(places.jitter > SMALL_JITTER):
+    inputs = whole.local_inputs
+    if inputs is None or np.any(inputs.jitter > SMALL_JITTER):
         return None
-    gaps = places.across.differences
+    gaps = inputs.across.differences
     c, _, cells = gaps.shape
     n = mask.shape[2]
     there = (gaps == 0.0).all(1).reshape(c, cells // n, n)
-    if places.active is not None:
-        there &= places.active[:, 0, :, None] > 0
+    if inputs.active is not None:
+        there &= inputs.active[:, 0, :, None] > 0
     if not np.all(there.any(1) | ~(mask > 0).any(1)):
         return None
-    X = places.across.Z[:, None]
+    X = inputs.across.Z[:, None]
     return Geometry(X, X)
 
 

@@ -19,20 +19,21 @@ from pfedhgp.inference.structured.host import cells as cells_
 from pfedhgp.inference.structured.host.cells import Cells
 from pfedhgp.inference.structured.host.features import (
     Features,
-    Places,
+    LayerInputs,
     features_of,
     features_pullback,
+    residual_pullback,
 )
 from pfedhgp.inference.structured.host.parameters import Parameters, Prior
 from pfedhgp.inference.structured.host.sums import (
     Gathered,
     Layout,
     Totals,
-    pullback,
+    loadings_pullback,
     regathered,
+    sums_pullback,
     totals,
 )
-from pfedhgp.inference.structured.host.sums import features_pullback as sums_pullback
 from pfedhgp.model.blocks import Structure
 
 Array = np.ndarray
@@ -45,12 +46,12 @@ class LocalSums(NamedTuple):
 
     F: Float[Array, "c f n"]
     gathered: Gathered
-    left: Float[Array, "c g r"]
+    residuals: Float[Array, "c g r"]
     features: Features | None
     """None: the layer is not there"""
 
     def of_some(self, which: Array | slice) -> LocalSums:
-        return LocalSums(self.F[which], self.gathered.of(which), self.left[which], None)
+        return LocalSums(self.F[which], self.gathered.of(which), self.residuals[which], None)
 
 
 class Height(NamedTuple):
@@ -58,7 +59,8 @@ class Height(NamedTuple):
 
     value: Float[Array, " c"]
     mean: Float[Array, "c K"]
-    covariance: Float[Array, "c K K"]
+    covariance: Float[Array, "c K K"] | None = None
+    """None: nobody asked for it"""
 
 
 @dataclass(frozen=True)
@@ -72,14 +74,14 @@ class Objective:
     """the global layer's features"""
     fixed: Gathered
     """their sums"""
-    left: Float[Array, "c g R"]
+    residuals: Float[Array, "c g R"]
     """Σ_n m_g(n) res(n) of the global layer"""
     B_g: Float[Array, "Q R"]
     tied_deviation: Float[Array, "Q R"] | None
     """√φ B_g in a model without loadings"""
     J: Float[Array, "c k k"]
     h: Float[Array, "c k"]
-    places: Places | None
+    local_inputs: LayerInputs | None
     """of the local layer; None: it is not there"""
     prior: Prior
     form: Parameters
@@ -93,10 +95,10 @@ class Objective:
             cells=self.cells.of(which),
             shared=self.shared[which],
             fixed=self.fixed.of(which),
-            left=self.left[which],
+            residuals=self.residuals[which],
             J=self.J[which],
             h=self.h[which],
-            places=None if self.places is None else self.places.of_some(which),
+            local_inputs=None if self.local_inputs is None else self.local_inputs.of_some(which),
             prior=self.prior.of_some(which),
             form=self.form.of_some(which),
             known=None if self.known is None else self.known.of_some(which),
@@ -111,26 +113,29 @@ class Objective:
         if self.known is not None:
             return self.known
         cells, layout = self.cells, self.layout
-        if self.places is None:
-            rest = np.zeros((*self.left.shape[:2], 0))
-            left = self._all_left(rest)
-            return LocalSums(self.shared, self.fixed, left, None)
-        found = features_of(at.natural_kernels(), self.places)
+        if self.local_inputs is None:
+            rest = np.zeros((*self.residuals.shape[:2], 0))
+            residuals = self._all_residuals(rest)
+            return LocalSums(self.shared, self.fixed, residuals, None)
+        found = features_of(at.natural_kernels(), self.local_inputs)
         c, n = len(found.A), self.shared.shape[2]
         F = np.concatenate([self.shared, found.A.reshape(c, -1, n)], axis=1)
         new = slice(layout.shared_weights, layout.features)
         weighted = F[:, None, new] * cells.weights[:, :, None, :]
         gathered = regathered(self.fixed, F, weighted, cells.Y, new)
-        left = self._all_left(cells.weights @ np.swapaxes(found.left, 1, 2))
-        return LocalSums(F, gathered, left, found)
+        residuals = self._all_residuals(cells.weights @ np.swapaxes(found.residual, 1, 2))
+        return LocalSums(F, gathered, residuals, found)
 
-    def _all_left(self, local: Float[Array, "c g Rl"]) -> Float[Array, "c g r"]:
-        return np.concatenate([self.left, self.left[..., : self.layout.deviations], local], axis=2)
+    def _all_residuals(self, local: Float[Array, "c g Rl"]) -> Float[Array, "c g r"]:
+        return np.concatenate(
+            [self.residuals, self.residuals[..., : self.layout.deviations], local], axis=2
+        )
 
     def loadings(self, at: Parameters) -> Float[Array, "c Q r"]:
         """[B_g | B̃ | B_l]"""
         count = len(at.loadings)
-        B_g = np.broadcast_to(self.B_g, (count, *self.B_g.shape))
+        own = at.global_loadings
+        B_g = np.broadcast_to(self.B_g, (count, *self.B_g.shape)) if own is None else own
         dev = at.deviation[..., : self.layout.deviations]
         if self.tied_deviation is not None and self.layout.deviations:
             dev = np.broadcast_to(self.tied_deviation, (count, *self.tied_deviation.shape))
@@ -146,25 +151,32 @@ class Objective:
             totals(self.layout, local.gathered, self.loadings(at), precision.matrix),
         )
 
-    def _height(self, local: LocalSums, precision: cells_.Precision, found: Totals) -> Height:
-        """The cavity bound, and the moments of all weights under it."""
+    def _integral(
+        self, local: LocalSums, precision: cells_.Precision, found: Totals
+    ) -> tuple[Float[Array, " c"], Float[Array, "c K K"], Float[Array, "c K"]]:
+        """The cavity bound is a constant and the log integral of Λ and η, to which the others' are added."""
         k = self.layout.shared_weights
         Lambda, eta = found.precision.copy(), found.linear.copy()
         Lambda[:, :k, :k] += self.J
         eta[:, :k] += self.h
-        log, moments = linalg.integrate(Lambda, eta)
-        constant = self.cells.log_constant(precision) - 0.5 * found.residual(local.left)
-        return Height(constant + log, moments.mean, moments.covariance)
+        constant = self.cells.log_constant(precision) - 0.5 * found.residual(local.residuals)
+        return constant, Lambda, eta
 
     def cavity(self, at: Parameters) -> Float[Array, " c"]:
         """The cavity bound at ψ, without the prior."""
-        return self._height(*self.all_sums(at)).value
+        constant, Lambda, eta = self._integral(*self.all_sums(at))
+        return constant + linalg.log_partition(Lambda, eta)
 
-    def heights(self, rows: Float[Array, "c P"]) -> Height:
+    def heights(self, rows: Float[Array, "c P"], *, covariance: bool = False) -> Height:
         """log p(y, ψ), and the weights' moments, without a gradient."""
         at = self.form.from_rows(rows)
-        found = self._height(*self.all_sums(at))
-        return found._replace(value=found.value + self.prior.value_and_gradient(at)[0])
+        constant, Lambda, eta = self._integral(*self.all_sums(at))
+        constant += self.prior.value_and_gradient(at)[0]
+        if not covariance:
+            log, mean = linalg.log_partition_and_mean(Lambda, eta)
+            return Height(constant + log, mean)
+        log, moments = linalg.integrate(Lambda, eta)
+        return Height(constant + log, *moments)
 
     def value_and_gradient(
         self, rows: Float[Array, "c P"]
@@ -172,35 +184,36 @@ class Objective:
         """log p(y, ψ) and its gradient in ψ."""
         at = self.form.from_rows(rows)
         local, precision, found = self.all_sums(at)
-        height = self._height(local, precision, found)
-        mean = height.mean
-        second = height.covariance + mean[:, :, None] * mean[:, None, :]
-        adjoints = pullback(found, mean, second, local.left, self.cells.squares)
+        constant, Lambda, eta = self._integral(local, precision, found)
+        log, moments = linalg.integrate(Lambda, eta)
+        mean, second = moments.mean, moments.second
+        adjoints = loadings_pullback(found, mean, second, local.residuals, self.cells.squares)
         prior, slope = self.prior.value_and_gradient(at)
         R, d = self.layout.latents, self.layout.deviations
         if d and self.tied_deviation is None:
             slope.deviation[...] += adjoints.B[..., R : R + d]
         of_noise = cells_.noise_pullback(at.noise, self.cells, precision, adjoints.Pi)
+        of_own = slope.global_loadings
         gradient = Parameters(
             self._of_kernels(local, found, mean, second, slope.kernels),
             slope.deviation,
             slope.loadings + adjoints.B[..., R + d :],
             jax.tree.map(lambda leaf: leaf + of_noise.reshape(leaf.shape), slope.noise),
+            None if of_own is None else of_own + adjoints.B[..., :R],
         )
-        return height.value + prior, gradient.rows()
+        return constant + log + prior, gradient.rows()
 
     def _of_kernels(
         self, local: LocalSums, found: Totals, mean: Array, second: Array, slope: Kernel
     ) -> Kernel:
-        if local.features is None or self.places is None:
+        if local.features is None or self.local_inputs is None:
             return slope
         own, layout, cells = local.features, self.layout, self.cells
         weights = slice(layout.weights - layout.local_weights, layout.weights)
         bar = sums_pullback(found, cells, local.F, mean, second, weights).reshape(own.A.shape)
         each = np.einsum("cgaa->cga", found.W)[:, :, layout.latents + layout.deviations :]
-        per_row = np.swapaxes(each, 1, 2) @ cells.weights
-        bar += (per_row * (own.left > 0.0))[:, :, None, :] * own.A
-        pulled = features_pullback(own, self.places, bar)
+        bar += residual_pullback(own, each, cells.weights)
+        pulled = features_pullback(own, self.local_inputs, bar)
         return jax.tree.map(np.add, slope, pulled)
 
     def turns(self) -> int:

@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Float
 
 from pfedhgp.gp.kernels import Kernel, Periodic, leaves_of
+from pfedhgp.gp.linalg import diagonal_matrix
 from pfedhgp.gp.noise import DiagonalNoise, FullNoise, Noise
-from pfedhgp.model.blocks import ClientBlock, Structure
+from pfedhgp.inference.structured.traits import Expected, traits_of
+from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Structure
 
 Array = np.ndarray
 
 
 class Parameters(NamedTuple):
-    """ψ of a batch of clients: logarithms of the local kernels' parameters, B̃, B_l and the noise."""
+    """ψ of a batch of clients: logarithms of the local kernels' parameters, B̃, B_l, the noise and B_g,i."""
 
     kernels: Kernel
     deviation: Float[Array, "c Q R"]
     loadings: Float[Array, "c Q Rl"]
     noise: Noise
+    global_loadings: Float[Array, "c Q R"] | None = None
+    """None: those of the global block are everybody's"""
 
     @staticmethod
     def of(blocks: ClientBlock) -> Parameters:
         logs = jax.tree.map(lambda leaf: np.log(np.asarray(leaf)), blocks.kernels)
         noise = jax.tree.map(np.asarray, blocks.noise)
-        return Parameters(logs, np.asarray(blocks.deviation), np.asarray(blocks.loadings), noise)
+        own = blocks.global_loadings
+        return Parameters(
+            logs,
+            np.asarray(blocks.deviation),
+            np.asarray(blocks.loadings),
+            noise,
+            None if own is None else np.asarray(own),
+        )
 
     def rows(self) -> Float[Array, "c P"]:
         """One row of numbers for each client."""
@@ -47,6 +58,31 @@ class Parameters(NamedTuple):
     def of_some(self, which: Array | slice) -> Parameters:
         return jax.tree.map(lambda leaf: leaf[which], self)
 
+    def traits(self, structure: Structure) -> Float[Array, "c t"]:
+        """The logarithms of scales that have a population."""
+        return traits_of(structure, self.kernels, self.loadings, self.noise)
+
+    def places(self, structure: Structure) -> Array:
+        """Which number of a row each trait belongs to."""
+        sizes = [_each(self.kernels), _each(self.deviation), _each(self.loadings)]
+        noise = np.arange(_each(self.noise))
+        if isinstance(self.noise, FullNoise):
+            noise = noise[:: self.noise.log_factor.shape[1] + 1]
+        of_loadings = np.arange(sizes[2] if structure.tied else 0)
+        return np.concatenate(
+            [np.arange(sizes[0]), of_loadings + sum(sizes[:2]), noise + sum(sizes)]
+        )
+
+    def turns(self, structure: Structure) -> Float[Array, "c t"]:
+        """How fast each trait moves with its number."""
+        count, own = len(self.loadings), self.noise.levels().shape[1]
+        of_noise = 2.0 if isinstance(self.noise, FullNoise) else 1.0
+        parts = [np.ones((count, _each(self.kernels)))]
+        if structure.tied:
+            B = self.loadings.reshape(count, -1)
+            parts.append(2.0 * B / (B**2 + 1e-12))
+        return np.concatenate([*parts, np.full((count, own), of_noise)], axis=1)
+
     def natural_kernels(self) -> Kernel:
         return jax.tree.map(np.exp, self.kernels)
 
@@ -59,6 +95,7 @@ class Parameters(NamedTuple):
             self.deviation,
             self.loadings,
             self.noise,
+            self.global_loadings,
         )
 
 
@@ -66,56 +103,76 @@ class Prior(NamedTuple):
     """What `client_step.log_prior` says of ψ, for a batch of clients."""
 
     structure: Structure
-    anchor: Parameters
-    phi: float
+    expected: Expected
+    shared: GlobalBlock
     floor: Float[Array, "c d"] | None
 
     def of_some(self, which: Array | slice) -> Prior:
         floor = None if self.floor is None else self.floor[which]
-        return Prior(self.structure, self.anchor.of_some(which), self.phi, floor)
+        expected = jax.tree.map(lambda leaf: leaf[which], self.expected)
+        return self._replace(expected=expected, floor=floor)
 
     def value_and_gradient(self, at: Parameters) -> tuple[Float[Array, " c"], Parameters]:
         """log p(ψ) up to a constant, and its gradient."""
-        gaps = jax.tree.map(lambda a, b: a - b, at.kernels, self.anchor.kernels)
-        value = np.zeros(len(at.loadings))
-        for gap in jax.tree.leaves(gaps):
-            value -= 0.125 * _per_client(gap**2)
-        of_kernels = jax.tree.map(lambda gap: -0.25 * gap, gaps)
-        noise_value, of_noise = _noise_gap(at.noise, self.anchor.noise)
-        value -= 0.125 * noise_value
-        B, dev, tied = at.loadings, at.deviation, self.structure.tied
+        tied, B, dev = self.structure.tied, at.loadings, at.deviation
+        gap = at.traits(self.structure) - self.expected.mean
+        slope = -self.expected.precision * gap
+        value = 0.5 * np.einsum("ct,ct->c", slope, gap) - 0.125 * at.noise.mixing()
+        of_kernels, start = _cut(at.kernels, slope)
+        of_noise = slope[:, start:]
         if tied:
-            gap = np.log(B**2 + 1e-12) - np.log(self.anchor.loadings**2 + 1e-12)
-            value -= 0.125 * _per_client(gap**2)
-            of_loadings = -0.5 * gap * B / (B**2 + 1e-12)
+            of_noise = slope[:, start + B.shape[2] :]
+            part = slope[:, start : start + B.shape[2]].reshape(B.shape)
+            of_loadings = part * 2.0 * B / (B**2 + 1e-12)
         else:
             value -= 0.5 * _per_client(B**2)
             of_loadings = -B
         of_deviation = np.zeros_like(dev)
         if self.structure.deviation and not tied:
-            size = int(np.prod(dev.shape[1:]))
-            value -= 0.5 * (_per_client(dev**2) / self.phi + size * np.log(self.phi))
-            of_deviation = -dev / self.phi
+            size, phi = int(np.prod(dev.shape[1:])), float(self.shared.phi)
+            value -= 0.5 * (_per_client(dev**2) / phi + size * np.log(phi))
+            of_deviation = -dev / phi
         if self.floor is not None:
             value -= _below_floor(at.kernels, of_kernels, self.floor)
-        return value, Parameters(of_kernels, of_deviation, of_loadings, of_noise)
+        own, spread = at.global_loadings, self.shared.loadings_covariance
+        of_own = None
+        if own is not None and spread is not None:
+            gaps_of_own = (own - self.shared.loadings).reshape(len(own), -1)
+            pulled = -np.linalg.solve(spread, gaps_of_own.T).T
+            value += 0.5 * (gaps_of_own * pulled).sum(1)
+            of_own = pulled.reshape(own.shape)
+        return value, Parameters(
+            of_kernels, of_deviation, of_loadings, _noise_slope(at.noise, of_noise), of_own
+        )
+
+
+def _cut(like: Kernel, columns: Float[Array, "c t"]) -> tuple[Kernel, int]:
+    """The first columns in the form of `like`, and how many they are."""
+    leaves, form = jax.tree.flatten(like)
+    found, start = [], 0
+    for leaf in leaves:
+        stop = start + leaf[0].size
+        found.append(columns[:, start:stop].reshape(leaf.shape).copy())
+        start = stop
+    return jax.tree.unflatten(form, found), start
+
+
+def _noise_slope(noise: Noise, of_levels: Float[Array, "c K"]) -> Noise:
+    """The gradient of the prior in the noise's coordinates, from that in its levels."""
+    if isinstance(noise, DiagonalNoise):
+        return DiagonalNoise(of_levels, noise.floor)
+    assert isinstance(noise, FullNoise)
+    below = -0.25 * np.tril(noise.log_factor, -1)
+    return FullNoise(below + diagonal_matrix(2.0 * of_levels), noise.floor)
+
+
+def _each(tree: Any) -> int:
+    """How many numbers a client has in it."""
+    return sum(int(np.prod(leaf.shape[1:])) for leaf in jax.tree.leaves(tree))
 
 
 def _per_client(values: Array) -> Float[Array, " c"]:
     return values.reshape(len(values), -1).sum(1)
-
-
-def _noise_gap(noise: Noise, anchor: Noise) -> tuple[Array, Noise]:
-    """|log σ² − log σ'²|², and −⅛ of its gradient."""
-    if isinstance(noise, DiagonalNoise):
-        assert isinstance(anchor, DiagonalNoise)
-        gap = noise.log_variance - anchor.log_variance
-        return _per_client(gap**2), DiagonalNoise(-0.25 * gap, noise.floor)
-    assert isinstance(noise, FullNoise)
-    assert isinstance(anchor, FullNoise)
-    gap = np.tril(noise.log_factor - anchor.log_factor)
-    weight = 1.0 + 3.0 * np.eye(gap.shape[1])
-    return _per_client(weight * gap**2), FullNoise(-0.25 * weight * gap, noise.floor)
 
 
 def _below_floor(logs: Kernel, gradient: Kernel, floor: Float[Array, "c d"]) -> Float[Array, " c"]:

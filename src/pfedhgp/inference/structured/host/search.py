@@ -1,25 +1,31 @@
 """Searches and averages over ψ for a batch of clients: many evaluations of one `Objective`.
 
-Clients are taken in turns that fit the cache. Threads would not help: small factorisations hold the
-interpreter.
+Clients are taken in turns that fit the cache. Turns of few clients, whose matrices are large, are computed by
+one thread a core: most of their time goes to BLAS and LAPACK, which need no interpreter. Small ones are not:
+threads would wait for each other. Turns do not depend on one another, so neither do results on threads.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from typing import TypeVar, cast
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, TypeVar, cast
 
 import jax
 import numpy as np
 from jaxtyping import Float
 
 from pfedhgp.inference import host_lbfgs
-from pfedhgp.inference.structured.client_step import SETTLED
+from pfedhgp.inference.lbfgs import Pairs
+from pfedhgp.inference.structured.client_step import SETTLED, Broadcast
 from pfedhgp.inference.structured.host.few_cells import FewCells
 from pfedhgp.inference.structured.host.objective import Height, Objective
 from pfedhgp.inference.structured.host.parameters import Parameters
 
 Array = np.ndarray
+LARGE_CLIENTS = 8
+"""Turns of at most so many clients have large matrices."""
 T = TypeVar("T")
 D = TypeVar("D", bound=Objective | FewCells)
 Density = Objective | FewCells
@@ -38,7 +44,23 @@ def in_turns(objective: D, work: Callable[[D, slice], T]) -> list[T]:
     turns = [slice(a, min(a + size, count)) for a in range(0, count, size)]
     if len(turns) == 1:
         return [work(objective, turns[0])]
-    return [work(cast(D, objective.of_some(turn)), turn) for turn in turns]
+    errors = np.geterr()
+
+    def one(turn: slice) -> T:
+        with np.errstate(**errors):  # a thread begins with NumPy's own
+            return work(cast(D, objective.of_some(turn)), turn)
+
+    threads = min(cores(), len(turns)) if size <= LARGE_CLIENTS else 1
+    if threads == 1:
+        return [one(turn) for turn in turns]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(one, turns))
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    own = getattr(os, "sched_getaffinity", None)  # not on every system
+    return len(own(0)) if own is not None else os.cpu_count() or 1
 
 
 class Evaluations:
@@ -59,22 +81,38 @@ class Evaluations:
         return -value, -gradient
 
 
+class Effort(NamedTuple):
+    """How long a search goes on, and whether kernels move; see `client_step.SHARE`."""
+
+    evaluations: int
+    kernels_free: bool = True
+    share: float = 0.0
+
+    @staticmethod
+    def of(broadcast: Broadcast) -> Effort:
+        return Effort(
+            int(broadcast.evaluations), bool(broadcast.kernels_free > 0), float(broadcast.share)
+        )
+
+
 def maximise(
-    objective: Objective, start: Parameters, *, kernels_free: bool, evaluations: int
+    objective: Objective, start: Parameters, pairs: Pairs, effort: Effort
 ) -> tuple[Parameters, host_lbfgs.State]:
-    """ψ after L-BFGS on the cavity bound and the prior."""
+    """ψ after L-BFGS on the cavity bound and the prior; `pairs` are those of the searches before."""
     mask = np.ones_like(start.rows()[0])
-    if not kernels_free:
+    if not effort.kernels_free:
         mask[: kernel_count(start)] = 0.0
 
     def one(part: Density, turn: slice) -> host_lbfgs.State:
         own = start.of_some(turn)
         return host_lbfgs.minimize(
-            Evaluations(part if kernels_free else part.with_held_kernels(own)).loss,
+            Evaluations(part if effort.kernels_free else part.with_held_kernels(own)).loss,
             own.rows(),
-            evaluations=evaluations,
+            evaluations=effort.evaluations,
             movable=mask,
             settled=SETTLED,
+            share=effort.share,
+            pairs=pairs.of_some(turn),
         )
 
     found = in_turns(quickest(objective), one)
@@ -114,4 +152,4 @@ def heights(objective: Density, points: Float[Array, "c N P"]) -> Height:
     shape = points.shape[:2]
     value = np.concatenate([each[0] for each in found]).reshape(shape)
     mean = np.concatenate([each[1] for each in found])
-    return Height(value, mean.reshape(*shape, -1), np.zeros(0))
+    return Height(value, mean.reshape(*shape, -1))

@@ -15,25 +15,36 @@ from jaxtyping import Float
 
 from pfedhgp.gp import linalg
 from pfedhgp.gp.linalg import Moments
-from pfedhgp.inference.structured.bound import ClientSummary, Statistics, apply_loadings
+from pfedhgp.inference.structured.bound import ClientSummary, GlobalEvidence, Statistics
 from pfedhgp.inference.structured.host import cells as cells_
 from pfedhgp.inference.structured.host.features import (
     Features,
-    Places,
+    LayerInputs,
     features_of,
     kernels_pullback,
+    residual_pullback,
 )
 from pfedhgp.inference.structured.host.objective import LocalSums, Objective
 from pfedhgp.inference.structured.host.parameters import Parameters
-from pfedhgp.inference.structured.host.sums import Gathered, Totals, pullback, regathered, totals
-from pfedhgp.inference.structured.host.sums import features_pullback as sums_pullback
-from pfedhgp.inference.structured.statistics import CURVATURE_STEP, ThetaDerivatives
+from pfedhgp.inference.structured.host.sums import (
+    Gathered,
+    Totals,
+    first_loadings_pullback,
+    regathered,
+    sums_pullback,
+    totals,
+)
+from pfedhgp.inference.structured.statistics import (
+    CURVATURE_STEP,
+    ThetaDerivatives,
+    loadings_spread,
+)
 from pfedhgp.model.blocks import GlobalBlock, theta_of, with_theta
 
 Array = np.ndarray
 
 
-class Own(NamedTuple):
+class OwnFactor(NamedTuple):
     """W = I + Λ_cc = LLᵀ of a batch of clients, with L⁻¹Λ_cg and L⁻¹η_c."""
 
     factor: Float[Array, "c K K"]
@@ -41,11 +52,11 @@ class Own(NamedTuple):
     linear: Float[Array, "c K"]
 
     @staticmethod
-    def of(precision: Array, cross: Array, linear: Array) -> Own:
+    def of(precision: Array, cross: Array, linear: Array) -> OwnFactor:
         """From Λ_cc, Λ_cg and η_c."""
         factor = linalg.factorise(precision + np.eye(precision.shape[-1]))
         white = linalg.solve_lower(factor, np.concatenate([cross, linear[..., None]], axis=2))
-        return Own(factor, white[..., :-1], white[..., -1])
+        return OwnFactor(factor, white[..., :-1], white[..., -1])
 
     def summary(self, constant: Array, precision: Array, linear: Array) -> ClientSummary:
         """(c, h, J), from the constant, Λ_gg and η_g."""
@@ -57,51 +68,60 @@ class Own(NamedTuple):
 
     def conditional(self) -> tuple[Array, Array, Array]:
         """W⁻¹η_c, W⁻¹Λ_cg and W⁻¹"""
-        eye = np.broadcast_to(np.eye(self.factor.shape[-1]), self.factor.shape)
-        half = linalg.solve_lower(self.factor, eye)
-        turned = np.swapaxes(half, 1, 2)
-        return (turned @ self.linear[..., None])[..., 0], turned @ self.cross, turned @ half
+        white = np.concatenate([self.cross, self.linear[..., None]], axis=2)
+        solved = linalg.solve_lower(self.factor, white, transpose=True)
+        return solved[..., -1], solved[..., :-1], linalg.inverse_by_factor(self.factor)
+
+
+class GlobalLayer(NamedTuple):
+    """The global block, where a batch of clients evaluates it, and its L."""
+
+    block: GlobalBlock
+    inputs: LayerInputs
+    factor: Float[Array, "R M M"]
+
+    def of_some(self, which: Array | slice) -> GlobalLayer:
+        return self._replace(inputs=self.inputs.of_some(which))
 
 
 def statistics(
-    objective: Objective,
-    at: Parameters,
-    shared: GlobalBlock,
-    places: Places,
-    factor: Float[Array, "R M M"],
-    *,
-    derivatives: bool,
+    objective: Objective, at: Parameters, shared: GlobalLayer, *, derivatives: bool
 ) -> Statistics:
-    """What the clients send at ψ; `places` are those of the global layer, and `factor` is its L."""
+    """What the clients send at ψ."""
     layout, cells = objective.layout, objective.cells
     k = layout.shared_weights
     local, precision, found = objective.all_sums(at)
-    constant = cells.log_constant(precision) - 0.5 * found.residual(local.left)
+    constant = cells.log_constant(precision) - 0.5 * found.residual(local.residuals)
     gg, gc, eta = _unloaded(objective, found, precision.matrix)
-    own = Own.of(found.precision[:, k:, k:], np.swapaxes(gc, 1, 2), found.linear[:, k:])
+    own = OwnFactor.of(found.precision[:, k:, k:], np.swapaxes(gc, 1, 2), found.linear[:, k:])
     evidence, y, U = own.summary(constant, gg, eta)
-    J, h = apply_loadings(U, y, objective.B_g, layout.latents)
+    B_g = found.B[..., : layout.latents]
+    J, h = loaded_each(U, y, B_g)
     q = linalg.posterior_moments(J + objective.J, h + objective.h)
-    weights = _own_moments(own, objective.B_g, layout.latents, q)
+    weights = _own_moments(own, B_g, q)
     B_dev = found.B[..., layout.latents : layout.latents + layout.deviations]
     B_loc = found.B[..., layout.latents + layout.deviations :]
     dev_square, loc_square = B_dev @ np.swapaxes(B_dev, 1, 2), B_loc @ np.swapaxes(B_loc, 1, 2)
     cut, power = layout.deviation_weights, dev_square
     if layout.deviations and not objective.structure.tied:
-        dev_square = _square(factor[None, : layout.deviations], None, B_dev, weights[:, :cut, :cut])
+        dev_square = _square(
+            shared.factor[None, : layout.deviations], None, B_dev, weights[:, :cut, :cut]
+        )
     if local.features is not None and layout.local:
-        active = None if objective.places is None else objective.places.active
+        active = None if objective.local_inputs is None else objective.local_inputs.active
         loc_square = _square(local.features.factor, active, B_loc, weights[:, cut:, cut:])
-    count = theta_of(objective.structure, shared).shape[0]
+    count = theta_of(objective.structure, shared.block).shape[0]
+    spread = shared.block.loadings_covariance
     return Statistics(
         evidence=evidence,
-        U=U,
-        y=y,
+        U=U if spread is None else J,
+        y=y if spread is None else h,
+        **({} if spread is None else _own_loadings(B_g, U, q, spread)),
         shared_residual=np.einsum(
-            "cgr,cgqp->crqp", local.left[..., : layout.latents], precision.matrix
+            "cgr,cgqp->crqp", local.residuals[..., : layout.latents], precision.matrix
         ),
         **(
-            theta_derivatives(objective, at, local, shared, places, factor, q)
+            theta_derivatives(_Around(objective, at, local, shared, q))
             if derivatives and count and layout.latents
             else _no_derivatives(len(y), count, k)
         )._asdict(),
@@ -110,8 +130,36 @@ def statistics(
         local_square=loc_square,
         noise=cells_.covariance_of(at.noise, cells.Y.shape[2]),
         clients=np.ones(len(y)),
-        residual=found.residual(local.left),
+        residual=found.residual(local.residuals),
     )
+
+
+def _own_loadings(
+    B: Float[Array, "c Q R"],
+    U: Float[Array, "c RQM RQM"],
+    q: Moments,
+    prior: Float[Array, "QR QR"],
+) -> dict[str, Array]:
+    """B_g,i, and E[b bᵀ] with what the rows leave open."""
+    flat = B.reshape(len(B), -1)
+    spread = np.stack([loadings_spread(u, s, prior) for u, s in zip(U, q.second, strict=True)])
+    return {
+        "client_loadings": B,
+        "client_loadings_square": flat[:, :, None] * flat[:, None, :] + spread,
+    }
+
+
+def loaded_each(
+    U: Float[Array, "c RQM RQM"], y: Float[Array, "c RQM"], B: Float[Array, "c Q R"]
+) -> GlobalEvidence:
+    """J and h of each client, with its loadings."""
+    c, Q, R = B.shape
+    M = y.shape[1] // max(Q * R, 1)
+    turned = np.swapaxes(B, 1, 2)
+    half = np.einsum("crq,crqmz->crmz", turned, U.reshape(c, R, Q, M, R * Q * M), optimize=True)
+    J = np.einsum("csp,czspk->czsk", turned, half.reshape(c, R * M, R, Q, M), optimize=True)
+    h = np.einsum("crq,crqm->crm", turned, y.reshape(c, R, Q, M))
+    return GlobalEvidence(J.reshape(c, R * M, R * M), h.reshape(c, R * M))
 
 
 def _no_derivatives(clients: int, parameters: int, weights: int) -> ThetaDerivatives:
@@ -142,14 +190,12 @@ def _unloaded(
     return gg, gc.reshape(c, R * Q * M, own), eta.reshape(c, R * Q * M)
 
 
-def _own_moments(
-    own: Own, B: Float[Array, "Q R"], latents: int, q: Moments
-) -> Float[Array, "c K K"]:
+def _own_moments(own: OwnFactor, B: Float[Array, "c Q R"], q: Moments) -> Float[Array, "c K K"]:
     """E[wwᵀ] of the client's own weights, v_g ~ q."""
     K, width = own.cross.shape[1:]
-    Q = B.shape[0]
+    c, Q, latents = B.shape
     M = width // max(latents * Q, 1)
-    cross = np.einsum("ckrqm,qr->ckrm", own.cross.reshape(len(own.cross), K, latents, Q, M), B)
+    cross = np.einsum("ckrqm,cqr->ckrm", own.cross.reshape(c, K, latents, Q, M), B)
     offset, G, covariance = own._replace(
         cross=cross.reshape(len(cross), K, latents * M)
     ).conditional()
@@ -174,33 +220,36 @@ def _square(
     return B @ C @ np.swapaxes(B, 1, 2)
 
 
-class _Moved(NamedTuple):
+class _Around(NamedTuple):
+    """Where derivatives in θ_g are taken: the clients at ψ, their local layer, θ_g itself and q(v_g)."""
+
+    objective: Objective
+    at: Parameters
+    local: LocalSums
+    shared: GlobalLayer
+    q: Moments
+
+
+class _AtTheta(NamedTuple):
     """The client's sums at another θ_g, the global function's values held."""
 
     summary: ClientSummary
     slope: Float[Array, "c P"]
 
 
-def theta_derivatives(
-    objective: Objective,
-    at: Parameters,
-    local: LocalSums,
-    shared: GlobalBlock,
-    places: Places,
-    factor: Float[Array, "R M M"],
-    q: Moments,
-) -> ThetaDerivatives:
+def theta_derivatives(around: _Around) -> ThetaDerivatives:
     """∂(c, h, J)/∂θ_g and the Hessian of F_i, by central differences around θ_g, for one latent or more."""
-    theta = theta_of(objective.structure, shared)
-    count = len(theta)
+    structure, block = around.objective.structure, around.shared.block
+    theta = theta_of(structure, block)
+    kernels = len(theta) - (2 if structure.tied else 0)
 
-    def moved(p: int, sign: float) -> _Moved:
+    def moved(p: int, sign: float) -> _AtTheta:
         shifted = theta.copy()
         shifted[p] += sign * CURVATURE_STEP
-        block = with_theta(objective.structure, shared, shifted)
-        return _moved(objective, at, local, block, shared, places, factor, q)
+        there = with_theta(structure, block, shifted)
+        return _at_theta(around, there) if p < kernels else _at_scale(around, there)
 
-    ends = [(moved(p, 1.0), moved(p, -1.0)) for p in range(count)]
+    ends = [(moved(p, 1.0), moved(p, -1.0)) for p in range(len(theta))]
 
     def difference(up: Array, down: Array) -> Array:
         return (up - down) / (2.0 * CURVATURE_STEP)
@@ -209,31 +258,54 @@ def theta_derivatives(
         np.stack([difference(a.summary[i], b.summary[i]) for a, b in ends], axis=1)
         for i in range(3)
     )
-    hessian = np.stack([difference(a.slope, b.slope) for a, b in ends], axis=1)
+    hessian = np.zeros((len(d_c), len(theta), len(theta)))
+    for p, (up, down) in enumerate(ends):
+        row = difference(up.slope, down.slope)
+        hessian[:, p, len(theta) - row.shape[1] :] = row
+    # Of log τ and log φ only the slopes in themselves are known; the others' rows have the rest.
+    hessian[:, kernels:, :kernels] = np.swapaxes(hessian[:, :kernels, kernels:], 1, 2)
     return ThetaDerivatives(d_c, d_h, d_J, 0.5 * (hessian + np.swapaxes(hessian, 1, 2)))
 
 
-def _moved(
-    objective: Objective,
-    at: Parameters,
-    local: LocalSums,
-    block: GlobalBlock,
-    shared: GlobalBlock,
-    places: Places,
-    factor: Float[Array, "R M M"],
-    q: Moments,
-) -> _Moved:
-    """(c, h, J) and the slope of F_i at `block`, for the weights v₀ of `shared`: A' = L₀ᵀK⁻¹k."""
+def _at_scale(around: _Around, block: GlobalBlock) -> _AtTheta:
+    """The same in a model without loadings where τ or φ alone moves; the slope is in log τ and log φ.
+
+    The global function is held, so Λ and η change by B_δ = √φ τ, and the global layer's residual by τ². No
+    row is seen again.
+    """
+    objective, at, local, shared, q = around
+    layout, cells = objective.layout, objective.cells
+    k, R, Rd = layout.shared_weights, layout.latents, layout.deviations
+    moved = replace(objective, tied_deviation=np.sqrt(block.phi) * block.loadings)
+    precision = cells_.precision_of(at.noise, cells)
+    found = totals(layout, local.gathered, moved.loadings(at), precision.matrix)
+    residuals = local.residuals.copy()
+    residuals[..., :R] *= ((block.loadings / shared.block.loadings) ** 2).sum(0)
+    constant = cells.log_constant(precision) - 0.5 * found.residual(residuals)
+    Lambda, eta = found.precision, found.linear
+    parts = OwnFactor.of(Lambda[:, k:, k:], Lambda[:, k:, :k], eta[:, k:])
+    summary = parts.summary(constant, Lambda[:, :k, :k], eta[:, :k])
+    mean, second = _joint(parts, q, k + layout.deviation_weights)
+    of_B = first_loadings_pullback(found, mean, second, residuals, R + Rd)
+    of_dev = (of_B[..., R:] * found.B[..., R : R + Rd]).sum((1, 2))
+    each = np.einsum("cgaa->cga", found.W)[..., :R]
+    of_tau = of_dev - (each * residuals[..., :R]).sum((1, 2))
+    return _AtTheta(summary, np.stack([of_tau, 0.5 * of_dev], axis=1))
+
+
+def _at_theta(around: _Around, block: GlobalBlock) -> _AtTheta:
+    """(c, h, J) and the slope of F_i at `block`, for the weights v₀ of θ_g: A' = L₀ᵀK⁻¹k."""
+    objective, at, local, shared, q = around
     layout, cells = objective.layout, objective.cells
     c, k, d, n = len(cells.Y), layout.shared_weights, layout.deviation_weights, cells.Y.shape[1]
     kernels = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (c, *leaf.shape)), block.kernels)
-    own = features_of(kernels, places)
+    own = features_of(kernels, shared.inputs)
     solved = linalg.solve_lower(own.factor, own.A, transpose=True)
-    turned = np.swapaxes(factor, 1, 2)
+    turned = np.swapaxes(shared.factor, 1, 2)
     held = turned @ solved
     tied = objective.structure.tied
     if tied:
-        held = held * (shared.loadings / block.loadings)
+        held = held * (shared.block.loadings / block.loadings)
     raw = own.A[:, : layout.deviations].reshape(c, d, n)
     F = np.concatenate([held.reshape(c, k, n), raw, local.F[:, k:]], axis=1)
     wide = layout._replace(separate=True)
@@ -248,68 +320,70 @@ def _moved(
     )
     precision = cells_.precision_of(at.noise, cells)
     found = totals(wide, gathered, moved.loadings(at), precision.matrix)
-    of_shared = cells.weights @ np.swapaxes(own.left, 1, 2)
+    of_shared = cells.weights @ np.swapaxes(own.residual, 1, 2)
     R, Rd = layout.latents, layout.deviations
-    left = np.concatenate([of_shared, of_shared[..., :Rd], local.left[..., R + Rd :]], axis=2)
-    constant = cells.log_constant(precision) - 0.5 * found.residual(left)
+    residuals = np.concatenate(
+        [of_shared, of_shared[..., :Rd], local.residuals[..., R + Rd :]], axis=2
+    )
+    constant = cells.log_constant(precision) - 0.5 * found.residual(residuals)
     Lambda, eta = found.precision, found.linear
-    parts = Own.of(Lambda[:, k:, k:], Lambda[:, k:, :k], eta[:, k:])
+    parts = OwnFactor.of(Lambda[:, k:, k:], Lambda[:, k:, :k], eta[:, k:])
     summary = parts.summary(constant, Lambda[:, :k, :k], eta[:, :k])
-    mean, second = _joint(parts, q)
+    mean, second = _joint(parts, q, k + d)
     bar = sums_pullback(found, cells, F, mean, second, new)
-    slopes = [_of_kernels(objective, own, places, factor, found, bar, solved, block, shared)]
+    slopes = [_of_kernels(around, block, own, solved, found, bar)]
     if tied:
-        of_B = pullback(found, mean, second, left, cells.squares).B
+        of_B = first_loadings_pullback(found, mean, second, residuals, R + Rd)
         of_dev = (of_B[..., R : R + Rd] * found.B[..., R : R + Rd]).sum((1, 2))
         of_tau = (of_B[..., :R] * found.B[..., :R]).sum((1, 2)) + of_dev
         of_tau -= (bar[:, :k] * F[:, :k]).sum((1, 2))
         slopes += [of_tau[:, None], 0.5 * of_dev[:, None]]
-    return _Moved(summary, np.concatenate(slopes, axis=1))
+    return _AtTheta(summary, np.concatenate(slopes, axis=1))
 
 
-def _joint(own: Own, q: Moments) -> tuple[Float[Array, "c K"], Float[Array, "c K K"]]:
-    """Mean and second moments of [v_g | w], v_g ~ q and w given v_g by the client's own rows."""
+def _joint(
+    own: OwnFactor, q: Moments, rows: int
+) -> tuple[Float[Array, "c K"], Float[Array, "c rows K"]]:
+    """Mean of [v_g | w], v_g ~ q and w given v_g by the client's own rows, and the first second moments."""
     offset, G, covariance = own.conditional()
-    m, turned = q.mean, np.swapaxes(G, 1, 2)
-    mean = offset - (G @ m[..., None])[..., 0]
-    cross = -q.covariance @ turned
-    spread = covariance + G @ q.covariance @ turned
-    joint = np.concatenate([m, mean], axis=1)
-    top = np.concatenate([q.covariance, cross], axis=2)
-    bottom = np.concatenate([np.swapaxes(cross, 1, 2), spread], axis=2)
-    return joint, np.concatenate([top, bottom], axis=1) + joint[:, :, None] * joint[:, None, :]
+    c, k = q.mean.shape
+    mean = np.concatenate([q.mean, offset - (G @ q.mean[..., None])[..., 0]], axis=1)
+    second = np.empty((c, rows, mean.shape[1]))
+    cross = -q.covariance @ np.swapaxes(G, 1, 2)
+    second[:, :k, :k], second[:, :k, k:] = q.covariance, cross
+    second[:, k:, :k] = np.swapaxes(cross[..., : rows - k], 1, 2)
+    second[:, k:, k:] = covariance[:, : rows - k] - G[:, : rows - k] @ cross
+    second += mean[:, :rows, None] * mean[:, None, :]
+    return mean, second
 
 
 def _of_kernels(
-    objective: Objective,
+    around: _Around,
+    block: GlobalBlock,
     own: Features,
-    places: Places,
-    factor: Float[Array, "R M M"],
+    solved: Float[Array, "c R M n"],
     found: Totals,
     bar: Float[Array, "c kd n"],
-    solved: Float[Array, "c R M n"],
-    block: GlobalBlock,
-    shared: GlobalBlock,
 ) -> Float[Array, "c P"]:
     """The slope in log kernel parameters: through a = L⁻¹k, its residual, and A' = L₀ᵀK⁻¹k."""
+    objective, shared = around.objective, around.shared
     layout, cells = objective.layout, objective.cells
     R, M, Rd, k = layout.latents, layout.size, layout.deviations, layout.shared_weights
     c, n = len(bar), bar.shape[2]
     each = np.einsum("cgaa->cga", found.W)
     each = each[..., :R].copy() + _padded(each[..., R : R + Rd], R)
-    per_row = np.swapaxes(each, 1, 2) @ cells.weights
-    raw_bar = (per_row * (own.left > 0.0))[:, :, None, :] * own.A
+    raw_bar = residual_pullback(own, each, cells.weights)
     raw_bar[:, :Rd] += bar[:, k:].reshape(c, Rd, M, n)
     held_bar = bar[:, :k].reshape(c, R, M, n)
     if objective.structure.tied:
-        held_bar = held_bar * (shared.loadings / block.loadings)
+        held_bar = held_bar * (shared.block.loadings / block.loadings)
     lifted = linalg.solve_lower(
-        own.factor, linalg.solve_lower(own.factor, factor @ held_bar), transpose=True
+        own.factor, linalg.solve_lower(own.factor, shared.factor @ held_bar), transpose=True
     )
     # Deviations depend on a by products of features alone: see `features_pullback`.
     raw = linalg.solve_lower(own.factor, raw_bar, transpose=True)
     K_bar = -(0.5 * raw + lifted) @ np.swapaxes(solved, -1, -2)
-    pulled = kernels_pullback(own, places, raw + lifted, K_bar)
+    pulled = kernels_pullback(own, shared.inputs, raw + lifted, K_bar)
     return np.concatenate([leaf.reshape(c, -1) for leaf in jax.tree.leaves(pulled)], axis=1)
 
 

@@ -6,6 +6,7 @@ The functions mirror those of `structured.client_step`, `structured.posterior` a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -14,30 +15,55 @@ from jaxtyping import Float
 from pfedhgp.gp.kernel_adjoints import has_adjoints
 from pfedhgp.gp.kernels import Kernel
 from pfedhgp.gp.noise import FullNoise, Noise
+from pfedhgp.inference.lbfgs import Pairs
 from pfedhgp.inference.structured.averaging import Averaging
 from pfedhgp.inference.structured.bound import GlobalEvidence, Statistics
-from pfedhgp.inference.structured.client_step import LOUDER, MANY_ROWS, Broadcast, Info, StepOptions
+from pfedhgp.inference.structured.client_step import LOUDER, Broadcast, Info, StepOptions
 from pfedhgp.inference.structured.host import averaging
 from pfedhgp.inference.structured.host.cells import Cells, cells_of
-from pfedhgp.inference.structured.host.features import Places, features_of
+from pfedhgp.inference.structured.host.features import LayerInputs, features_of
 from pfedhgp.inference.structured.host.objective import Objective
 from pfedhgp.inference.structured.host.parameters import Parameters, Prior
-from pfedhgp.inference.structured.host.search import Density, in_turns, maximise, quickest
-from pfedhgp.inference.structured.host.statistics import Own, statistics
+from pfedhgp.inference.structured.host.search import Density, Effort, in_turns, maximise, quickest
+from pfedhgp.inference.structured.host.statistics import GlobalLayer, OwnFactor, statistics
 from pfedhgp.inference.structured.host.sums import Layout, gather
+from pfedhgp.inference.structured.host.trait_sites import trait_sites
+from pfedhgp.inference.structured.traits import Expected, at_mean_variances
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
 from pfedhgp.model.posterior import ClientPosterior, Moved, Tangents
 
 Array = np.ndarray
+MOST_ROWS = 2**16
+"""A client with more rows (that cannot be merged) is for the compiled solver, which takes them in chunks."""
 
 
-def serves(options: StepOptions, rows: Rows, blocks: ClientBlock, shared: Kernel) -> Cells | None:
-    """The rows in groups if the host can take these clients; None: they are for the compiled solver."""
+class HostClients(NamedTuple):
+    """A batch of clients as the host takes them: rows, parameters, and what is expected of these."""
+
+    options: StepOptions
+    rows: Rows
+    cells: Cells
+    blocks: ClientBlock
+    expected: Expected
+    jitter: Float[Array, " c"]
+    floor: Float[Array, "c d"] | None
+    pairs: Pairs
+
+
+def supported(options: StepOptions, *kernels: Kernel) -> bool:
+    """Whether the host can take such clients; their rows may still be for the compiled solver."""
     if options.structure.state_space or options.learn_inputs or options.probes:
+        return False
+    return all(has_adjoints(kernel) for kernel in kernels)
+
+
+def host_cells(
+    options: StepOptions, rows: Rows, blocks: ClientBlock, shared: Kernel
+) -> Cells | None:
+    """The rows in groups if the host can take these clients; None: they are for the compiled solver."""
+    if not supported(options, blocks.kernels, shared):
         return None
-    if not has_adjoints(blocks.kernels) or not has_adjoints(shared):
-        return None
-    if rows.cycles is not None or rows.X.shape[1] > MANY_ROWS * 16:
+    if rows.cycles is not None or rows.X.shape[1] > MOST_ROWS:
         return None
     return cells_of(rows, full=isinstance(blocks.noise, FullNoise))
 
@@ -47,55 +73,46 @@ class HostBatch:
     """A batch of clients beside one global block: what every evaluation of theirs starts from."""
 
     options: StepOptions
-    shared: GlobalBlock
-    places: Places
-    """of the global layer, one a client"""
-    factor: Float[Array, "R M M"]
-    """L of the global layer"""
+    shared: GlobalLayer
     clients: ClientBlock
     objective: Objective
     start: Parameters
+    pairs: Pairs
+    """of the searches before"""
 
     def of_some(self, which: Array) -> HostBatch:
         """The same for some of the clients."""
         return replace(
             self,
-            places=self.places.of_some(which),
+            shared=self.shared.of_some(which),
             clients=jax.tree.map(lambda leaf: leaf[which], self.clients),
             objective=self.objective.of_some(which),
             start=self.start.of_some(which),
+            pairs=self.pairs.of_some(which),
         )
 
 
 def batch_of(
-    options: StepOptions,
-    cells: Cells,
-    rows: Rows,
-    shared: GlobalBlock,
-    shared_jitter: float,
-    clients: ClientBlock,
-    anchors: ClientBlock,
-    others: GlobalEvidence,
-    jitter: Float[Array, " c"],
-    floor: Float[Array, "c d"] | None,
+    given: HostClients, shared: GlobalBlock, shared_jitter: float, others: GlobalEvidence
 ) -> HostBatch:
     """Global features of all rows, and their sums, once for a whole round."""
-    X, structure = np.asarray(rows.X), options.structure
+    X, structure = np.asarray(given.rows.X), given.options.structure
+    cells, blocks = given.cells, given.blocks
     c, n = X.shape[:2]
     Z = np.broadcast_to(shared.inputs, (c, *shared.inputs.shape))
-    places = Places.of(Z, X, None, np.full(c, float(shared_jitter)))
-    found = features_of(repeated(shared.kernels, c), places)
+    inputs = LayerInputs.of(Z, X, None, np.full(c, float(shared_jitter)))
+    found = features_of(repeated(shared.kernels, c), inputs)
     latents, size = found.A.shape[1:3]
     F = found.A.reshape(c, latents * size, n)
-    own = Places.of(np.asarray(clients.inputs), X, np.asarray(clients.active), jitter)
-    start = Parameters.of(clients)
+    own = LayerInputs.of(np.asarray(blocks.inputs), X, np.asarray(blocks.active), given.jitter)
+    start = Parameters.of(blocks)
     local = start.loadings.shape[2]
     layout = Layout(
         latents,
         size,
         latents if structure.deviation else 0,
         local,
-        clients.inputs.shape[1] if local else 0,
+        blocks.inputs.shape[1] if local else 0,
     )
     tied = structure.tied and structure.deviation
     objective = Objective(
@@ -104,16 +121,17 @@ def batch_of(
         cells=cells,
         shared=F,
         fixed=gather(F, cells),
-        left=cells.weights @ np.swapaxes(found.left, 1, 2),
+        residuals=cells.weights @ np.swapaxes(found.residual, 1, 2),
         B_g=np.asarray(shared.loadings),
         tied_deviation=np.sqrt(shared.phi) * shared.loadings if tied else None,
         J=np.asarray(others.J),
         h=np.asarray(others.h),
-        places=own if local else None,
-        prior=Prior(structure, Parameters.of(anchors), float(shared.phi), floor),
+        local_inputs=own if local else None,
+        prior=Prior(structure, given.expected, shared, given.floor),
         form=start,
     )
-    return HostBatch(options, shared, places, found.factor[0], clients, objective, start)
+    layer = GlobalLayer(shared, inputs, found.factor[0])
+    return HostBatch(given.options, layer, blocks, objective, start, given.pairs)
 
 
 def repeated(kernels: Kernel, count: int) -> Kernel:
@@ -123,15 +141,13 @@ def repeated(kernels: Kernel, count: int) -> Kernel:
 
 def step(batch: HostBatch, broadcast: Broadcast) -> tuple[ClientBlock, Statistics, Info]:
     """One round of a batch: improve ψ on the cavity bound, then sum up."""
-    at, state = maximise(
-        batch.objective,
-        batch.start,
-        kernels_free=bool(broadcast.kernels_free > 0),
-        evaluations=int(broadcast.evaluations),
-    )
+    at, state = maximise(batch.objective, batch.start, batch.pairs, Effort.of(broadcast))
     wanted = broadcast.derivatives is not None and bool(broadcast.derivatives)
     sums, nats = send(batch, at, derivatives=wanted)
-    info = Info(-state.first_value, -state.value, state.accepted, nats)
+    if batch.objective.prior.expected.asked is not None:
+        free = bool(broadcast.kernels_free > 0)
+        sums = replace(sums, traits=trait_sites(batch.objective, at, kernels_free=free))
+    info = Info(-state.first_value, -state.value, state.accepted, nats, state.pairs)
     return at.block(batch.clients), sums, info
 
 
@@ -140,12 +156,7 @@ def send(batch: HostBatch, at: Parameters, *, derivatives: bool) -> tuple[Statis
 
     def one(part: Objective, turn: slice) -> Statistics:
         return statistics(
-            part,
-            at.of_some(turn),
-            batch.shared,
-            batch.places.of_some(turn),
-            batch.factor,
-            derivatives=derivatives,
+            part, at.of_some(turn), batch.shared.of_some(turn), derivatives=derivatives
         )
 
     parts = in_turns(batch.objective, one)
@@ -201,12 +212,7 @@ def refined(batch: HostBatch, final: Broadcast) -> HostBatch:
     A curvature means something only at the best parameters, and the last round's were found before the last
     step in B_g.
     """
-    found, state = maximise(
-        batch.objective,
-        batch.start,
-        kernels_free=True,
-        evaluations=int(final.evaluations),
-    )
+    found, state = maximise(batch.objective, batch.start, batch.pairs, Effort.of(final))
     fine = np.isfinite(state.value)[:, None]
     rows = np.where(fine, found.rows(), batch.start.rows())
     return replace(batch, start=batch.start.from_rows(rows))
@@ -218,7 +224,9 @@ def posteriors(batch: HostBatch, at: Parameters) -> ClientPosterior:
 
     def one(part: Objective, turn: slice) -> tuple[Array, Array, Array]:
         _, _, found = part.all_sums(at.of_some(turn))
-        own = Own.of(found.precision[:, k:, k:], found.precision[:, k:, :k], found.linear[:, k:])
+        own = OwnFactor.of(
+            found.precision[:, k:, k:], found.precision[:, k:, :k], found.linear[:, k:]
+        )
         return own.conditional()
 
     parts = in_turns(batch.objective, one)
@@ -232,7 +240,8 @@ def average(batch: HostBatch, settings: Averaging) -> ClientPosterior:
     def one(part: Density, turn: slice) -> tuple:
         rows = batch.start.of_some(turn).rows()
         spread = averaging.gaussian(part, rows, settings.reach)
-        height = batch.objective.of_some(turn).heights(spread.centre)
+        spread = spread._replace(centre=_at_mean_variances(batch, spread))
+        height = batch.objective.of_some(turn).heights(spread.centre, covariance=True)
         return spread.centre, height, averaging.ends(part, spread, height.value)
 
     found = in_turns(quickest(batch.objective), one)
@@ -255,6 +264,14 @@ def average(batch: HostBatch, settings: Averaging) -> ClientPosterior:
     )
 
 
+def _at_mean_variances(batch: HostBatch, spread: averaging.Spread) -> Float[Array, "c P"]:
+    """ψ̄ with variances at their means."""
+    at, v = (batch.start.from_rows(v) for v in (spread.centre, (spread.factor**2).sum(2)))
+    structure = batch.objective.structure
+    loadings, noise = at_mean_variances(structure, at.loadings, at.noise, (v.loadings, v.noise))
+    return at._replace(loadings=loadings, noise=noise).rows()
+
+
 def _tangents(batch: HostBatch, at: Parameters, mean: Array, ends: averaging.Ends) -> Tangents:
     """Half the difference between both ends of each direction, and their middle over ψ̄."""
     up = _made_of(batch, ends.up, ends.up_weights)
@@ -268,7 +285,7 @@ def _tangents(batch: HostBatch, at: Parameters, mean: Array, ends: averaging.End
     half = Moved(*(kept(0.5 * (a - b)) for a, b in zip(up, down, strict=True)))
     pairs = zip(up, down, here, strict=True)
     middle = Moved(*(kept(0.5 * (a + b) - now) for a, b, now in pairs))
-    return Tangents(**half._asdict(), reach=ends.reach, middle=Tangents(**middle._asdict()))
+    return replace(half.tangents(), reach=ends.reach, middle=middle.tangents())
 
 
 def _made_of(batch: HostBatch, points: Float[Array, "c N P"], weights: Array) -> Moved:
@@ -281,9 +298,11 @@ def _made_of(batch: HostBatch, points: Float[Array, "c N P"], weights: Array) ->
     layout = batch.objective.layout
     cut = layout.latents + layout.deviations
     shape = (c, N, B.shape[1])
+    own = B[..., : 0 if each.global_loadings is None else layout.latents]
     return Moved(
         kernels,
         B[..., layout.latents : cut].reshape(*shape, -1),
         B[..., cut:].reshape(*shape, -1),
         weights,
+        own.reshape(*shape, -1),
     )

@@ -58,7 +58,7 @@ class Layout(NamedTuple):
         return self.latents + self.deviations + self.local
 
 
-class _Places(NamedTuple):
+class _WeightIndices(NamedTuple):
     """For each weight its row of F and its column of B; the same for pairs, as flat indices."""
 
     row: Array
@@ -70,7 +70,7 @@ class _Places(NamedTuple):
 
 
 @cache
-def _places(layout: Layout) -> _Places:
+def _indices(layout: Layout) -> _WeightIndices:
     own = np.arange(layout.shared_weights)
     first = layout.shared_weights if layout.separate else 0
     deviation = first + np.arange(layout.deviation_weights)
@@ -81,7 +81,7 @@ def _places(layout: Layout) -> _Places:
     ] * layout.local
     column = np.repeat(np.arange(layout.columns), counts)
     starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(int)
-    return _Places(
+    return _WeightIndices(
         row,
         column,
         row[:, None] * layout.features + row[None, :],
@@ -146,26 +146,26 @@ class Totals(NamedTuple):
 
     def by_feature(self, values: Float[Array, "c k f"]) -> Float[Array, "c k K"]:
         """Columns of features at each weight."""
-        return np.take(values, _places(self.layout).row, axis=2)
+        return np.take(values, _indices(self.layout).row, axis=2)
 
     def by_column(self, values: Float[Array, "c k r"]) -> Float[Array, "c k K"]:
         """Columns of loadings at each weight."""
-        return np.take(values, _places(self.layout).column, axis=2)
+        return np.take(values, _indices(self.layout).column, axis=2)
 
-    def residual(self, left: Float[Array, "c g r"]) -> Float[Array, " c"]:
-        """Σ_g Σ_a (W_g)_aa left_ga, with left_ga = Σ_n m_g(n) res_a(n)"""
-        return np.einsum("cgaa,cga->c", self.W, left)
+    def residual(self, residuals: Float[Array, "c g r"]) -> Float[Array, " c"]:
+        """Σ_g Σ_a (W_g)_aa residuals_ga, with residuals_ga = Σ_n m_g(n) res_a(n)"""
+        return np.einsum("cgaa,cga->c", self.W, residuals)
 
 
 def totals(layout: Layout, gathered: Gathered, B: Array, Pi: Float[Array, "c g Q Q"]) -> Totals:
     """Λ and η for loadings B = [B_g | B_δ | B_l] and precisions Π_g."""
-    places = _places(layout)
+    where = _indices(layout)
     PB = Pi @ B[:, None]
     W = np.swapaxes(B, 1, 2)[:, None] @ PB
     c, groups = W.shape[:2]
-    pairs = np.take(gathered.G.reshape(c, groups, -1), places.rows, axis=2)
-    loaded = np.take(W.reshape(c, groups, -1), places.columns, axis=2)
-    projected = np.take((gathered.T @ PB).reshape(c, groups, -1), places.linear, axis=2)
+    pairs = np.take(gathered.G.reshape(c, groups, -1), where.rows, axis=2)
+    loaded = np.take(W.reshape(c, groups, -1), where.columns, axis=2)
+    projected = np.take((gathered.T @ PB).reshape(c, groups, -1), where.linear, axis=2)
     if groups == 1:
         precision, linear = pairs[:, 0] * loaded[:, 0], projected[:, 0]
     else:
@@ -180,28 +180,49 @@ class Adjoints(NamedTuple):
     Pi: Float[Array, "c g Q Q"]
 
 
-def pullback(
+def loadings_pullback(
     found: Totals,
     mean: Float[Array, "c K"],
     second: Float[Array, "c K K"],
-    left: Float[Array, "c g r"],
+    residuals: Float[Array, "c g r"],
     squares: Float[Array, "c g Q Q"],
 ) -> Adjoints:
     """Adjoints of B and Π in mean·η − ½ ⟨second, Λ⟩ − ½ residual − ½ Σ_g ⟨Π_g, squares_g⟩.
 
     That is the gradient of a log integral over the weights where `mean` and `second` are their moments.
     """
-    places, B_turned = _places(found.layout), np.swapaxes(found.B, 1, 2)[:, None]
-    W_bar = _summed(_summed(second[:, None] * found.pairs, places.starts, 2), places.starts, 3)
+    W_bar, drawn = _columns_bar(found, mean, second, residuals, found.layout.columns)
+    BW, B_turned = found.B[:, None] @ W_bar, np.swapaxes(found.B, 1, 2)[:, None]
+    of_B = found.Pi @ (2.0 * BW + drawn)
+    return Adjoints(of_B.sum(1), (BW + drawn) @ B_turned - 0.5 * squares)
+
+
+def first_loadings_pullback(
+    found: Totals,
+    mean: Float[Array, "c K"],
+    second: Float[Array, "c k K"],
+    residuals: Float[Array, "c g r"],
+    columns: int,
+) -> Float[Array, "c Q columns"]:
+    """The adjoint of the first columns of B alone, from the second moments of their weights."""
+    W_bar, drawn = _columns_bar(found, mean, second, residuals, columns)
+    both = 2.0 * found.B[:, None] @ np.swapaxes(W_bar, 2, 3)
+    return (found.Pi @ (both + drawn)).sum(1)
+
+
+def _columns_bar(
+    found: Totals, mean: Array, second: Array, residuals: Array, columns: int
+) -> tuple[Float[Array, "c g columns r"], Float[Array, "c g Q columns"]]:
+    """The adjoint of W_g, which is symmetric, and Σ_k m_k T_k over the weights of each column: some rows."""
+    where = _indices(found.layout)
+    starts, rows = where.starts[:columns], second.shape[1]
+    pairs = second[:, None] * found.pairs[:, :, :rows]
+    W_bar = _summed(_summed(pairs, starts, 2), where.starts, 3)
     W_bar *= -0.5
-    index = np.arange(found.layout.columns)
-    W_bar[:, :, index, index] -= 0.5 * left
-    T = np.take(found.gathered.T, places.row, axis=2)
-    drawn = np.swapaxes(_summed(mean[:, None, :, None] * T, places.starts, 2), 2, 3)
-    both = W_bar + np.swapaxes(W_bar, 2, 3)
-    of_B = found.Pi @ (found.B[:, None] @ both + drawn)
-    of_Pi = (found.B[:, None] @ W_bar + drawn) @ B_turned - 0.5 * squares
-    return Adjoints(of_B.sum(1), of_Pi)
+    index = np.arange(columns)
+    W_bar[:, :, index, index] -= 0.5 * residuals[..., :columns]
+    T = np.take(found.gathered.T, where.row[:rows], axis=2)
+    return W_bar, np.swapaxes(_summed(mean[:, None, :rows, None] * T, starts, 2), 2, 3)
 
 
 def _summed(values: Array, starts: Array, axis: int) -> Array:
@@ -211,7 +232,7 @@ def _summed(values: Array, starts: Array, axis: int) -> Array:
     return np.add.reduceat(values, starts, axis=axis)
 
 
-def features_pullback(
+def sums_pullback(
     found: Totals,
     cells: Cells,
     F: Float[Array, "c f n"],
@@ -223,7 +244,7 @@ def features_pullback(
 
     It is Σ_g (m yᵀΠ_g b − (second ⊙ W_g) F) diag(m_g). These weights must not share their features.
     """
-    column = _places(found.layout).column[weights]
+    column = _indices(found.layout).column[weights]
     total: Array | float = 0.0
     for g in range(found.Pi.shape[1]):
         projected = np.swapaxes(cells.Y @ (found.Pi[:, g] @ found.B), 1, 2)

@@ -23,6 +23,7 @@ from pfedhgp.model.predictor import (
     prior_covariance,
     tilt,
 )
+from support.compiled import times_compiled
 from support.posteriors import make
 
 CASES = {
@@ -124,9 +125,9 @@ def test_other_devices_compile_and_batch(monkeypatch):
     for module in (batching, at_inputs):
         monkeypatch.setattr(module, "on_host", lambda: False)
     monkeypatch.setattr(batching, "SMALL", 0)  # small calls would run in NumPy there too
-    before = moments.compilations()
+    before = times_compiled(moments)
     alone = [found(client) for client in clients]
-    assert moments.compilations() == before + 2  # with tangents and without
+    assert times_compiled(moments) == before + 2  # with tangents and without
     together = batching.run_batched([lambda name=name: found(name) for name in clients])
     for one, two, three in zip(expected, alone, together, strict=True):
         for a, b, c in zip(one, two, three, strict=True):

@@ -44,6 +44,7 @@ WRONG = {
     "layers": [*NO_NAME, ("global", "lokal"), ("global", "global"), ("deviation",), (), {"global": 1}],
     "latents": NO_COUNT,
     "local_latents": NO_COUNT,
+    "client_loadings": [*NO_FLAG],
     "noise": [*NO_NAME, "white"],
     "local": [*NO_NAME, "kalman"],
     "inducing": [*NO_COUNT, None],

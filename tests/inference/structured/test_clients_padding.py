@@ -17,6 +17,7 @@ from pfedhgp.inference.structured.host.few_cells import FewCells
 from pfedhgp.model.blocks import Rows, Structure
 from support import twins
 from support.client_batches import Batch, batch, on_jax
+from support.host_batches import host_batch
 
 CLIENTS = 3
 UNTIED, TIED = Structure(), Structure(tied=True)
@@ -51,28 +52,24 @@ def padded(made: Batch, length: int) -> Batch:
 def alone(made: Batch, i: int, size: int) -> Batch:
     """Client `i` by itself, without padding."""
     part = slice(i, i + 1)
-    others, blocks, anchors = jax.tree.map(
-        lambda leaf: leaf[part], (made.others, made.blocks, made.anchors)
+    others, blocks, expected = jax.tree.map(
+        lambda leaf: leaf[part], (made.others, made.blocks, made.expected)
     )
     rows = Rows(*(v[part, :size] for v in (made.rows.X, made.rows.Y, made.rows.mask)), None, None)
     own = {"jitter": made.jitter[part], "floor": made.floor[part]}
-    return replace(made, others=others, blocks=blocks, anchors=anchors, rows=rows, **own)
+    return replace(made, others=others, blocks=blocks, expected=expected, rows=rows, **own)
 
 
 def close(found, expected) -> None:
     found, expected = np.asarray(found), np.asarray(expected)
     size = np.max(np.abs(expected), initial=0.0)
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9 * max(size, 1e-6))
+    # Residuals are differences of numbers of size 1/σ², whose rounding they keep.
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9 * size + 1e-13)
 
 
 def on_host(made: Batch) -> tuple:
     """Everything that a client's rows go into: bound and gradient, sums, opening, posterior."""
-    cells = host.serves(made.options, made.rows, made.blocks, made.broadcast.block.kernels)
-    assert cells is not None
-    found = host.batch_of(
-        made.options, cells, made.rows, made.broadcast.block, float(made.broadcast.jitter),
-        made.blocks, made.anchors, made.others, made.jitter, made.floor,
-    )  # fmt: skip
+    found = host_batch(made)
     psi = found.start.rows()
     sums, nats = host.send(found, found.start, derivatives=False)
     return (

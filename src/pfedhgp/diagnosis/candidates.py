@@ -1,0 +1,198 @@
+"""Candidates for the covariance of cycles, judged by held-out runs, and averaged.
+
+    ℓ_k = −½ d²_k − ½ log|Σ_k|,   or, with a scale of the cycle's own, −½ (D+1) log(1 + d²_k) − ½ log|Σ_k|
+    P = Σ_c w_c softmax(ℓ_c/τ_c),   w_c ∝ exp(−2 runs · (loss_c − least))
+
+Each candidate has the temperature τ at which held-out runs lose least. All runs weigh the same, however many
+cycles they have: a run of 200 cycles is one draw of what else was different. A site that has runs of its own
+can judge them alone, since losses at given temperatures are sums over runs (`losses`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import logsumexp
+
+from pfedhgp.diagnosis.coordinates import View
+from pfedhgp.diagnosis.cycle_metric import CycleMetric
+from pfedhgp.diagnosis.run_layers import TARGETS, Layers
+from pfedhgp.diagnosis.run_sums import RunSums
+from pfedhgp.errors import InputError
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+SHRINKAGES: Mapping[str, tuple[float, ...]] = {
+    "channel": (1e-4, 1e-3, 1e-2, 0.1, 0.3, 1.0),
+    "cell": (1e-4, 1e-3, 1e-2, 0.1, 0.3, 1.0),
+    "smooth": (1e-4, 1e-3, 1e-2, 0.1, 0.3, 1.0),
+    "within": (1e-3, 0.1, 1.0),
+    "cycles": (1e-3, 1e-2, 0.1, 0.3),
+}
+"""δ of each target"""
+OWN_RUNS, OWN_SIZE = 3, 340
+"""A class's own covariance is tried if every class has this many runs and there are few coordinates."""
+TEMPERATURES = np.append(np.geomspace(1.0, 1e8, 81), 1e300)
+"""The last one makes all classes equally likely."""
+SHARP = 2.0
+"""How many independent losses a held-out run counts for: its cycles are alike, and more than one."""
+LEAST_WEIGHT, KEPT = 1e-3, 36
+"""Candidates that weigh less are left out, and so are those after the first few."""
+
+
+@dataclass(frozen=True, order=True)
+class Candidate:
+    """A covariance: what S is shrunk towards, how far, whether classes have their own; and tails."""
+
+    target: str
+    shrinkage: float
+    own: bool = False
+    heavy: bool = False
+    """Whether a cycle has a scale of its own (Student t with one degree of freedom)."""
+
+    def __post_init__(self) -> None:
+        if self.target not in TARGETS or not 0.0 < self.shrinkage <= 1.0:
+            raise InputError(
+                f"no candidate {self.target!r}, {self.shrinkage!r}: targets are {', '.join(TARGETS)}, and "
+                "the shrinkage is above 0 and at most 1"
+            )
+
+    def __str__(self) -> str:
+        whose = "a class's own" if self.own else "shared"
+        return f"{self.target} {self.shrinkage:g}, {whose}{', heavy tails' if self.heavy else ''}"
+
+    @property
+    def shape(self) -> Candidate:
+        """The same covariance, with Gaussian tails."""
+        return Candidate(self.target, self.shrinkage, self.own)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A candidate, how far to trust it, and how it did on held-out runs."""
+
+    candidate: Candidate
+    temperature: float
+    loss: float
+    """log-loss, all runs weighing the same"""
+    accuracy: float
+    weight: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **asdict(self.candidate),
+            **{k: v for k, v in vars(self).items() if k != "candidate"},
+        }
+
+    @staticmethod
+    def from_json(tree: Mapping[str, Any]) -> Judged:
+        parts = {name: tree[name] for name in Candidate.__dataclass_fields__}
+        rest = {name: tree[name] for name in Judged.__dataclass_fields__ if name != "candidate"}
+        return Judged(Candidate(**parts), **rest)
+
+
+def candidates_for(sums: RunSums, size: int) -> tuple[Candidate, ...]:
+    """Every target and shrinkage with either tail; a class's own where the runs can tell."""
+    own = sums.own and bool(np.all(sums.runs >= OWN_RUNS)) and size <= OWN_SIZE
+    runs_matter = bool(np.sum(sums.cycles) > np.sum(sums.runs))
+    targets = TARGETS if runs_matter else TARGETS[:3]
+    return tuple(
+        Candidate(target, delta, each, heavy)
+        for each in ((False, True) if own else (False,))
+        for target in targets
+        for delta in SHRINKAGES[target]
+        for heavy in (False, True)
+    )
+
+
+def metrics(
+    candidate: Candidate,
+    layers: Layers,
+    sums: RunSums,
+    *,
+    view: View | None = None,
+    noise: FloatArray | None = None,
+) -> Iterator[CycleMetric]:
+    """The metric of all classes, or one after another if they have their own.
+
+    With a `view` that of what is seen of a cycle; `noise` (Q,) is that outside of the coordinates.
+    """
+    r = layers.means.shape[1] // layers.channels
+    slices = [slice(q * r, (q + 1) * r) for q in range(layers.channels)]
+    each = range(len(layers.means)) if candidate.own else (None,)
+    for k in each:
+        used = layers if k is None else layers.of_class(sums, k)
+        sigma = used.covariance(candidate.target, candidate.shrinkage)
+        if view is None:
+            yield CycleMetric.of(sigma, slices)
+        else:
+            assert noise is not None
+            yield CycleMetric.of(view.covariance(sigma, noise), view.slices)
+
+
+def distances(
+    found: Sequence[CycleMetric], cycles: FloatArray, means: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """d² (C, K) with the wildest channel set aside, and log|Σ| (K,), for one metric or one a class."""
+    K = len(means)
+    if len(found) == 1:
+        return found[0].robust(cycles, means), np.full(K, found[0].log_det)
+    parts = [m.robust(cycles, means[k : k + 1]) for k, m in enumerate(found)]
+    return np.concatenate(parts, axis=1), np.asarray([m.log_det for m in found])
+
+
+def log_density(square: FloatArray, log_det: FloatArray, size: int, *, heavy: bool) -> FloatArray:
+    """ℓ (C, K), up to a constant that classes share; log|Σ| is (K,) or (C, K)."""
+    tail = -0.5 * (size + 1) * np.log1p(square) if heavy else -0.5 * square
+    return np.asarray(tail - 0.5 * (log_det - log_det.mean(axis=-1, keepdims=True)))
+
+
+def log_posterior(density: FloatArray, temperature: float) -> FloatArray:
+    """log softmax(ℓ/τ)."""
+    warm = density / temperature
+    return np.asarray(warm - logsumexp(warm, axis=1, keepdims=True))
+
+
+def losses(density: FloatArray, truth: IntArray, weights: FloatArray) -> FloatArray:
+    """Σ_c weight · log-loss at each of `TEMPERATURES`, and last Σ_c weight · [right]; sums over cycles."""
+    place = np.arange(len(truth))
+    found = [
+        -np.sum(weights * log_posterior(density, float(t))[place, truth]) for t in TEMPERATURES
+    ]
+    right = np.sum(weights * (np.argmax(density, axis=1) == truth))
+    return np.asarray([*found, right])
+
+
+def judged(sums: Mapping[Candidate, FloatArray], runs: float) -> tuple[Judged, ...]:
+    """Temperature and weight of each candidate, from its `losses` over all held-out runs; best first.
+
+    `runs` is the sum of all weights, that is the number of runs.
+    """
+    mean = {candidate: each / runs for candidate, each in sums.items()}
+    least = min(float(each[:-1].min()) for each in mean.values())
+    raw = {c: float(np.exp(-SHARP * runs * (each[:-1].min() - least))) for c, each in mean.items()}
+    total = sum(raw.values())
+    found = [
+        Judged(
+            candidate,
+            temperature=float(TEMPERATURES[int(np.argmin(each[:-1]))]),
+            loss=float(each[:-1].min()),
+            accuracy=float(each[-1]),
+            weight=raw[candidate] / total,
+        )
+        for candidate, each in mean.items()
+    ]
+    return tuple(sorted(found, key=lambda each: (-each.weight, each.candidate)))
+
+
+def kept(found: Sequence[Judged]) -> tuple[Judged, ...]:
+    """Those that are averaged, with weights that sum to one."""
+    some = [each for each in found if each.weight >= LEAST_WEIGHT][:KEPT]
+    total = sum(each.weight for each in some)
+    return tuple(
+        Judged(e.candidate, e.temperature, e.loss, e.accuracy, e.weight / total) for e in some
+    )

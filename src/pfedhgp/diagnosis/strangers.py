@@ -1,0 +1,79 @@
+"""Cycles of no known class: which covariance shows them best, and how surprising a known run may be.
+
+Each class is left out in turn. Its held-out cycles are then strangers to the other classes, whose own
+held-out runs set the limits. The covariance under which strangers are furthest beyond the limits is the one
+by which "none of these" goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from pfedhgp.diagnosis.candidates import Candidate
+from pfedhgp.diagnosis.held_out_runs import Cycles, Held
+from pfedhgp.diagnosis.thresholds import largest_of_runs, limits_of_ratios
+
+FloatArray = npt.NDArray[np.float64]
+MISSED = 0.05
+"""Share of strangers that may go unnoticed: the margin is what the others reach."""
+
+
+def ratios(held: Held, without: int | None = None) -> FloatArray:
+    """d²/N of every cycle under every class, (C, K, 2 + Q): towards other classes, whole, and by channel."""
+    at = 0 if without is None else 1 + without
+    towards = held.towards[:, :, at] / max(float(held.directions[at]), 1.0)
+    if not held.directions[at]:
+        towards = np.full_like(towards, np.nan)
+    whole = held.square / held.lengths.sum()
+    return np.concatenate(
+        [towards[:, :, None], whole[:, :, None], held.given / held.lengths], axis=2
+    )
+
+
+def margin(cycles: Cycles, held: Held, false_alarms: float) -> float:
+    """By how much strangers are beyond the limits, for the class that fares worst."""
+    member = cycles.folds >= 0
+    keys = np.asarray(cycles.run_keys)
+    found = []
+    for stranger in range(cycles.classes):
+        strange = member & (cycles.labels == stranger)
+        known = member & (cycles.labels != stranger)
+        if not strange.any() or not known.any():
+            continue
+        ratio = ratios(held, stranger)
+        own = ratio[np.flatnonzero(known), cycles.labels[known]]
+        limits = limits_of_ratios(largest_of_runs(own, keys[known]), false_alarms)
+        rest = [k for k in range(cycles.classes) if k != stranger]
+        beyond = np.nanmax(ratio[strange][:, rest] / limits, axis=2).min(axis=1)
+        found.append(float(np.quantile(beyond, MISSED)))
+    return min(found, default=1.0)
+
+
+def reference_of(
+    cycles: Cycles,
+    held: Mapping[Candidate, Held],
+    shapes: Sequence[Candidate],
+    false_alarms: float,
+) -> Candidate:
+    """The covariance that shows strangers best."""
+    if len(shapes) == 1:
+        return shapes[0]
+    margins = {shape: margin(cycles, held[shape], false_alarms) for shape in shapes}
+    return max(shapes, key=lambda shape: margins[shape])
+
+
+def ratios_of_runs(
+    cycles: Cycles, held: Held, outside: FloatArray | None
+) -> tuple[FloatArray, FloatArray]:
+    """The largest d²/N of each held-out run under its own class, (B, 3 + Q), and N.
+
+    `outside` (C,) is the same of what lies outside of the coordinates, N times over.
+    """
+    member = np.flatnonzero(cycles.folds >= 0)
+    own = ratios(held)[member, cycles.labels[member]]
+    beyond = np.full(len(member), np.nan) if outside is None else outside[member]
+    views = np.concatenate([own[:, :2], beyond[:, None], own[:, 2:]], axis=1)
+    return largest_of_runs(views, [cycles.run_keys[c] for c in member]), held.lengths

@@ -1,0 +1,318 @@
+"""Server and clients of the Markov solver: EM between q(u) at the knots and what clients own.
+
+A round is one exchange. The server broadcasts the totals ΣJ, Σh at the knots, the lengthscales and the
+population of loadings. Each client solves for q(u), improves its own parameters and returns its
+evidence, R × R numbers and R numbers a knot. The server adds up, and takes its step in all that is shared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import equinox as eqx
+import numpy as np
+
+from pfedhgp.gp.noise import DiagonalNoise
+from pfedhgp.inference.arrays import (
+    State,
+    block_arrays,
+    block_from_arrays,
+    block_of,
+    block_to_arrays,
+)
+from pfedhgp.inference.jitter import expect_finite, sufficient_jitter
+from pfedhgp.inference.markov import knots, step
+from pfedhgp.inference.markov.knots import Evidence, KnotPosterior
+from pfedhgp.inference.messages import KNOT_SUMS, LEVEL_SUMS, pack, unpack
+from pfedhgp.inference.own_weights import population_of
+from pfedhgp.inference.protocols import Arrays
+from pfedhgp.inference.structured.bound import GlobalEvidence
+from pfedhgp.inference.structured.clients import StructuredClients
+from pfedhgp.inference.structured.server import PopulationSums, with_population
+from pfedhgp.model.blocks import ClientBlock, GlobalBlock
+from pfedhgp.model.global_posterior import from_knots
+from pfedhgp.model.noise_level import loudness
+from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population
+from pfedhgp.model.spec import Spec
+
+if TYPE_CHECKING:
+    from pfedhgp.inference.markov.settings import Markov
+
+LEVEL_PRECISION, LARGEST_STEP = 4.0, 0.3
+"""of γ: the precision of its prior, and how far it moves in a round."""
+OPENING_NOISE, OPENING_DRIFT = 0.3, 0.003
+"""σ² and b² at the start, in scaled units: drifts start small, or they would take what clients share."""
+
+
+def lengths_of(block: GlobalBlock) -> np.ndarray:
+    """ℓ of each shared function."""
+    return np.asarray(block.kernels.lengthscale, np.float64).reshape(-1)  # type: ignore[attr-defined]
+
+
+def solve(block: GlobalBlock, evidence: Evidence) -> KnotPosterior:
+    """q(u) at the block's knots."""
+    return knots.posterior(np.asarray(block.inputs)[:, 0], lengths_of(block), evidence)
+
+
+class MarkovServer:
+    """Lengthscales, the population of loadings, and the last totals at the knots."""
+
+    def __init__(self, settings: Markov, spec: Spec, block: GlobalBlock) -> None:
+        if spec.noise == "level":
+            block = replace(block, noise_levels=np.zeros(2))
+        self.settings, self.spec, self.block = settings, spec, block
+        self.jitter = sufficient_jitter(block, settings.jitter)
+        self.anchor = lengths_of(block)
+        M, R = len(block.inputs), spec.latents
+        self.totals = Evidence(np.zeros((M, R, R)), np.zeros((M, R)))
+        self.sums: dict[str, np.ndarray] | None = None
+        self.round = 0
+        self.bounds: list[float] = []
+
+    def request(self) -> dict[str, np.ndarray]:
+        count = self.settings.evaluations if self.round else 0
+        return {
+            **block_to_arrays(self.block),
+            **pack(KNOT_SUMS, {"knot_J": self.totals.J, "knot_h": self.totals.h}),
+            "evaluations": np.asarray(float(count)),
+            "kernels_free": np.asarray(float(self.round > self.settings.frozen_rounds)),
+            "jitter": np.asarray(self.jitter),
+        }
+
+    def gather(self, sums: Arrays) -> float:
+        """Takes the summed evidence and returns the bound: Σ constants + log ∫ p(u) exp(hᵀu − ½uᵀJu)."""
+        self.sums = unpack((*KNOT_SUMS, *LEVEL_SUMS), sums)
+        self.totals = Evidence(self.sums["knot_J"], self.sums["knot_h"])
+        bound = float(self.sums["evidence"]) + solve(self.block, self.totals).log_partition
+        expect_finite("the bound", bound, matrix="K⁻¹ + ΣJ")
+        self.bounds.append(bound)
+        self.round += 1
+        return bound
+
+    def advance(self, inputs: np.ndarray | None = None) -> None:
+        """The next lengthscales and population; knots stay where they are."""
+        assert self.sums is not None
+        new = with_population(self.block, PopulationSums.of(self.sums))
+        lengths, scales = knots.improved(
+            np.asarray(self.block.inputs)[:, 0],
+            lengths_of(self.block),
+            self.totals,
+            self.anchor,
+            learn=self.settings.learn_shared and self.round > 1,
+        )
+        self.totals = knots.scaled(self.totals, scales)
+        each = np.tile(scales, len(new.loadings))
+        shape = np.shape(new.kernels.lengthscale)  # type: ignore[attr-defined]
+        new = replace(
+            eqx.tree_at(lambda b: b.kernels.lengthscale, new, lengths.reshape(shape)),
+            loadings=np.asarray(new.loadings) * scales,
+            loadings_covariance=new.loadings_covariance * each[:, None] * each[None, :],
+        )
+        if self.round > 2:
+            new = with_levels(new, self.sums)
+        expect_finite("the server's step", new, matrix="the global block")
+        self.block = new
+
+    def finish(self) -> GlobalPosterior:
+        """q(v_g) at the last totals."""
+        assert self.sums is not None
+        self.block = with_population(self.block, PopulationSums.of(self.sums))
+        self.jitter = sufficient_jitter(self.block, self.jitter)
+        found = from_knots(self.block, *self.totals, self.jitter)
+        expect_finite("q(v_g)", (found.mean, found.covariance), matrix="I + LᵀJL")
+        return found
+
+    def population(self) -> Population:
+        assert self.sums is not None
+        s = self.sums
+        return population_of(
+            self.spec.structure,
+            np.zeros_like(s["noise"]),
+            s["local_square"],
+            s["noise"],
+            s["clients"],
+        )
+
+    def shared_nats(self) -> float:
+        """Knots lie where rows are, and leave nothing out."""
+        return 0.0
+
+    def state(self) -> State:
+        arrays = {
+            **block_arrays("block", self.block),
+            "anchor": self.anchor,
+            "knot_J": self.totals.J,
+            "knot_h": self.totals.h,
+            "bounds": np.asarray(self.bounds, np.float64),
+        }
+        return State(arrays, {"jitter": self.jitter, "turn": self.round})
+
+    def restore(self, state: State) -> None:
+        block = block_of(state, "block", self.block.kernels)
+        assert block is not None
+        self.block, self.anchor = block, state.array("anchor")
+        self.totals = Evidence(state.array("knot_J"), state.array("knot_h"))
+        self.bounds = state.array("bounds").tolist()
+        self.jitter, self.round = float(state.plain["jitter"]), int(state.plain["turn"])
+
+
+def with_levels(block: GlobalBlock, sums: Arrays) -> GlobalBlock:
+    """γ after a Newton step within a box, γ ~ N(0, ½²)."""
+    if block.noise_levels is None:
+        return block
+    now = np.asarray(block.noise_levels)
+    curvature = np.asarray(sums["level_curvature"]) + LEVEL_PRECISION * np.eye(2)
+    step = np.linalg.solve(curvature, np.asarray(sums["level_slope"]) - LEVEL_PRECISION * now)
+    return replace(block, noise_levels=now + np.clip(step, -LARGEST_STEP, LARGEST_STEP))
+
+
+@dataclass
+class MarkovClients(StructuredClients):
+    """A batch of clients. What they keep and how they predict is as with other state-space local layers."""
+
+    levels: np.ndarray | None = None
+    """Where each cell was predicted to be in the last round, in scaled units."""
+    starts: ClientBlock = field(init=False)
+    """The agreed starting values, around which the priors are."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.starts = self.blocks
+
+    def answer(
+        self, arrays: Arrays, kind: str, names: tuple[str, ...]
+    ) -> list[dict[str, np.ndarray]]:
+        self.names = names
+        shared = block_from_arrays(arrays, self.like)
+        found = unpack(KNOT_SUMS, {n: arrays[n] for n in ("knot_J", "knot_h")})
+        q = solve(shared, Evidence(found["knot_J"], found["knot_h"]))
+        problem = step.Problem.of(
+            self._series(shared), q, self._population(shared), self._logs(opening=True)
+        )
+        evaluations = int(arrays["evaluations"])
+        places = len(shared.inputs)
+        if evaluations:
+            free = bool(arrays["kernels_free"])
+            logs = step.search(problem, self._logs(), evaluations, drifts_free=free)
+            sent = step.send(problem, logs, None, places)
+        else:
+            logs = self._logs(opening=True)
+            own = np.asarray(self.blocks.global_loadings)
+            sent = step.send(problem, logs, own.reshape(-1, own.shape[2]), places)
+        self._keep(logs, sent.loadings)
+        self.levels = sent.level
+        return self._replies(sent, logs)
+
+    def posteriors(
+        self, shared: GlobalPosterior, jitter: float, others: GlobalEvidence | None = None
+    ) -> list[ClientPosterior]:
+        """Rows count as much as their noise at their level allows."""
+        series, white = self._series(shared.block), self.rows
+        shape = np.swapaxes(white.mask, 1, 2).shape
+        weights = np.swapaxes(series.weights.reshape(shape), 1, 2)
+        self.rows = replace(white, mask=weights)
+        try:
+            return super().posteriors(shared, jitter, others)
+        finally:
+            self.rows = white
+
+    def state(self) -> State:
+        kept = super().state()
+        levels = {} if self.levels is None else {"levels": self.levels}
+        return replace(kept, arrays={**kept.arrays, **levels})
+
+    def restore(self, state: State) -> None:
+        super().restore(state)
+        self.levels = state.arrays.get("levels")
+
+    def _series(self, shared: GlobalBlock) -> step.Series:
+        """Each output of each client as a series, its times at the nearest knots."""
+        X, Y, mask = (np.asarray(a) for a in (self.rows.X, self.rows.Y, self.rows.mask))
+        c, n, Q = Y.shape
+        places = np.asarray(shared.inputs)[:, 0]
+        middles = 0.5 * (places[1:] + places[:-1])
+        times = np.repeat(X[:, None, :, 0], Q, axis=1).reshape(c * Q, n)
+        scatter = np.zeros((c, Q))
+        counts = np.swapaxes(mask, 1, 2).reshape(c * Q, n)
+        if self.rows.scatter is not None:
+            scatter = np.einsum("cgqq->cq", np.asarray(self.rows.scatter))
+        return step.Series(
+            times,
+            np.searchsorted(middles, times),
+            np.swapaxes(Y, 1, 2).reshape(c * Q, n),
+            counts,
+            counts / self._loudness(shared, counts),
+            scatter.reshape(c * Q),
+        )
+
+    def _loudness(self, shared: GlobalBlock, counts: np.ndarray) -> np.ndarray:
+        """v of each cell, by its level in the last round."""
+        if self.levels is None:
+            return np.ones_like(counts)
+        return loudness(self.levels, shared.noise_levels)
+
+    def _population(self, shared: GlobalBlock) -> step.LoadingsPrior:
+        """N(B_g, Σ_B), output by output."""
+        Q, R = shared.loadings.shape
+        count = len(self.jitter)
+        spread = np.asarray(shared.loadings_covariance).reshape(Q, R, Q, R)
+        each = np.linalg.inv(spread[np.arange(Q), :, np.arange(Q)])
+        mean = np.asarray(shared.loadings)
+        return step.LoadingsPrior(np.tile(mean, (count, 1)), np.tile(each, (count, 1, 1)))
+
+    def _logs(self, *, opening: bool = False) -> np.ndarray:
+        """log (ℓ, b², σ²) of each series."""
+        block = self.starts if opening else self.blocks
+        lengths = np.asarray(block.kernels.lengthscale)  # type: ignore[attr-defined]
+        lengths = lengths.reshape(len(self.jitter), -1)
+        Q = lengths.shape[1]
+        sizes = np.asarray(block.loadings)[:, np.arange(Q), np.arange(Q)] ** 2
+        noise = np.asarray(block.noise.variances(Q))  # type: ignore[attr-defined]
+        if opening:
+            sizes, noise = np.full_like(sizes, OPENING_DRIFT), np.full_like(noise, OPENING_NOISE)
+        return np.log(np.stack([lengths, sizes, noise], axis=2)).reshape(-1, 3)
+
+    def _keep(self, logs: np.ndarray, loadings: np.ndarray) -> None:
+        """The clients' blocks with what was found."""
+        blocks, count = self.blocks, len(self.jitter)
+        own = np.asarray(blocks.global_loadings)
+        lengths, sizes, noise = np.moveaxis(np.exp(logs).reshape(count, own.shape[1], 3), 2, 0)
+        shape = np.shape(blocks.kernels.lengthscale)  # type: ignore[attr-defined]
+        kernels = eqx.tree_at(lambda k: k.lengthscale, blocks.kernels, lengths.reshape(shape))
+        assert isinstance(blocks.noise, DiagonalNoise)
+        variances = np.maximum(noise - blocks.noise.floor, 1e-12)
+        self.blocks = replace(
+            blocks,
+            kernels=kernels,
+            loadings=np.sqrt(sizes)[:, :, None] * np.eye(own.shape[1]),
+            noise=replace(blocks.noise, log_variance=np.log(variances)),
+            global_loadings=loadings.reshape(own.shape),
+        )
+
+    def _replies(self, sent: step.Sent, logs: np.ndarray) -> list[dict[str, np.ndarray]]:
+        count = len(self.jitter)
+        Q = len(logs) // count
+        R = sent.loadings.shape[1]
+        _, sizes, noise = np.moveaxis(np.exp(logs).reshape(count, Q, 3), 2, 0)
+        replies = []
+        for i in range(count):
+            own = range(i * Q, (i + 1) * Q)
+            c = sent.loadings[own.start : own.stop]
+            square = np.outer(c.reshape(-1), c.reshape(-1)).reshape(Q, R, Q, R)
+            square[np.arange(Q), :, np.arange(Q)] += sent.spread[own.start : own.stop]
+            reply = {
+                "evidence": sent.evidence[own.start : own.stop].sum(),
+                "knot_J": sum(sent.about_knots[k].J for k in own),
+                "knot_h": sum(sent.about_knots[k].h for k in own),
+                "local_square": np.diag(sizes[i]),
+                "noise": np.diag(noise[i]),
+                "client_loadings": c,
+                "client_loadings_square": square.reshape(Q * R, Q * R),
+                "clients": np.ones(()),
+            }
+            if self.spec.noise == "level":
+                reply["level_slope"] = sent.level_slope[own.start : own.stop].sum(0)
+                reply["level_curvature"] = sent.level_curvature[own.start : own.stop].sum(0)
+            replies.append(pack((*KNOT_SUMS, *LEVEL_SUMS), reply))
+        return replies
