@@ -103,6 +103,9 @@ def test_messages_are_those_of_the_schema_and_a_stopped_contest_goes_on():
         ({"kernel": []}, "list of kernels"),
         ({"kernel": ["rbf", ["rbf"]]}, "list of kernels"),
         ({"kernel": "auto: rbf, wave"}, "'wave' is not a kernel"),
+        ({"latents": "auto", "client_loadings": True}, "client_loadings"),
+        ({"latents": "many"}, "'auto'"),
+        ({"local_latents": 0}, "local_latents"),
     ],
 )
 def test_what_cannot_be_chosen_is_refused_in_one_line(settings, message):

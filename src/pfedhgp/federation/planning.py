@@ -57,6 +57,7 @@ def make_plan(settings: ModelSettings, inputs: int, outputs: int) -> Plan:
         )
     if settings.client_loadings and inference.name == "mean-field":
         raise InputError("client_loadings needs inference='structured': mean-field has none")
+    latents, local_latents = numbers_of_latents(settings, outputs)
     specs = [
         build_spec(
             inputs=inputs,
@@ -64,8 +65,8 @@ def make_plan(settings: ModelSettings, inputs: int, outputs: int) -> Plan:
             kernel=kernel,
             local_kernel=local,
             layers=tuple(settings.layers),
-            latents=settings.latents,
-            local_latents=settings.local_latents,
+            latents=latents,
+            local_latents=local_latents,
             noise=settings.noise,
             local=settings.local,
             client_loadings=settings.client_loadings,
@@ -96,6 +97,17 @@ def make_plan(settings: ModelSettings, inputs: int, outputs: int) -> Plan:
         cycles=choice,
         specs=tuple(specs) if len(specs) > 1 else (),
     )
+
+
+def numbers_of_latents(settings: ModelSettings, outputs: int) -> tuple[int | None, int | None]:
+    """(shared, local) as they were given; None: the usual number, which "auto" is below three outputs."""
+    given = (settings.latents, settings.local_latents)
+    if AUTO in given and settings.client_loadings:
+        raise InputError("latents='auto' cannot be combined with client_loadings: give a number")
+    if AUTO in given and outputs > 2:
+        raise InputError("latents='auto' is not there yet for three outputs or more: give a number")
+    shared, local = (None if isinstance(number, str) else number for number in given)
+    return shared, local
 
 
 def kernels_to_try(settings: ModelSettings) -> list[tuple[Kernel, Kernel]]:

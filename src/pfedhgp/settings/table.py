@@ -59,17 +59,18 @@ class ModelSection:
         kind=kinds.words(*LAYERS),
         help="Which layers there are. Fewer than three are ablations.",
     )
-    latents: int | None = setting(
+    latents: int | str | None = setting(
         default=None,
-        kind=kinds.whole(1),
-        help="Number of latent functions of the global and deviation layers.",
+        kind=kinds.budget(1),
+        help="Number of latent functions of the global and deviation layers: a number, or auto (chosen "
+        "from sums over clients, from three outputs on).",
         unset="1 for one output, else 2",
         example=2,
     )
-    local_latents: int | None = setting(
+    local_latents: int | str | None = setting(
         default=None,
-        kind=kinds.whole(1),
-        help="Number of latent functions of the local layers.",
+        kind=kinds.budget(1),
+        help="Number of latent functions of the local layers: a number or auto.",
         unset="1 for one output, else 2",
         example=2,
     )
