@@ -1,4 +1,4 @@
-"""kernel="auto": models with different kernels compete in the same exchanges."""
+"""kernel="auto", latents="auto": models compete in the same exchanges."""
 
 from __future__ import annotations
 
@@ -64,12 +64,19 @@ def test_bounds_are_those_of_training_alone():
     assert both.bound_ == pytest.approx(alone.bound_, rel=1e-8)
 
 
-def test_messages_are_those_of_the_schema_and_a_stopped_contest_goes_on():
-    settings = checked(
-        FederatedGP(kernel=["rbf", "rbf + periodic", Matern32(2.0)], inference=QUICK, inducing=8)
-    )
-    plan = make_plan(settings, 1, 1)
-    rows = [ClientRows(k, x[:, None], y[:, None]) for k, (x, y) in waves().items()]
+@pytest.mark.parametrize(
+    ("settings", "outputs"),
+    [
+        ({"kernel": ["rbf", "rbf + periodic", Matern32(2.0)]}, 1),
+        ({"latents": "auto", "local_latents": "auto"}, 3),
+    ],
+)
+def test_messages_are_those_of_the_schema_and_a_stopped_contest_goes_on(settings, outputs):
+    plan = make_plan(checked(FederatedGP(**settings, inference=QUICK, inducing=8)), 1, outputs)
+    rows = [
+        ClientRows(k, x[:, None], np.stack([y**p for p in range(1, outputs + 1)], axis=1))
+        for k, (x, y) in waves().items()
+    ]
     server, groups = Server(plan), group_clients(plan, rows, batch=True)
     side_by_side = 0
     while (request := server.request()) is not None:
@@ -100,6 +107,8 @@ def test_messages_are_those_of_the_schema_and_a_stopped_contest_goes_on():
     [
         ({"kernel": "auto", "inference": "mean-field"}, "mean-field"),
         ({"kernel": "auto", "cycles": "stationary"}, "cycle layer"),
+        ({"latents": "auto", "inference": "mean-field"}, "`latents`.*mean-field"),
+        ({"local_latents": "auto", "cycles": "stationary"}, "`latents`.*cycle layer"),
         ({"kernel": []}, "list of kernels"),
         ({"kernel": ["rbf", ["rbf"]]}, "list of kernels"),
         ({"kernel": "auto: rbf, wave"}, "'wave' is not a kernel"),
@@ -109,8 +118,9 @@ def test_messages_are_those_of_the_schema_and_a_stopped_contest_goes_on():
     ],
 )
 def test_what_cannot_be_chosen_is_refused_in_one_line(settings, message):
+    several = {name: (x, np.stack([y] * 3, axis=1)) for name, (x, y) in waves().items()}
     with pytest.raises(InputError, match=message) as error:
-        FederatedGP(**settings).fit(waves())
+        FederatedGP(**settings).fit(several if "latents" in message else waves())
     assert "\n" not in str(error.value)
 
 
@@ -118,3 +128,70 @@ def test_a_list_with_periodic_parts():
     plan = make_plan(checked(FederatedGP(kernel="auto: rbf, matern32 + periodic(2.0)")), 1, 1)
     assert [contest.label(spec)["kernel"] for spec in plan.specs] == ["rbf", "matern32 + periodic"]
     assert isinstance(plan.specs[1].kernel.kernel.kernels[1], Periodic)
+
+
+# ------------------------------------------------------------------------------- numbers of latents
+
+
+def several_outputs(latents: int = 3, outputs: int = 5, clients: int = 3, n: int = 30):
+    """Three shared waves in five outputs, and one wave of its own at each client."""
+    rng = np.random.default_rng(0)
+    B, found = rng.normal(size=(outputs, latents)), {}
+    for i in range(clients):
+        x = np.sort(rng.uniform(0.0, 10.0, n))
+        h = np.stack([np.sin(x), np.cos(0.7 * x), np.sin(1.9 * x + 1.0)], axis=1)
+        own = 0.3 * np.sin(3.0 * x + i)[:, None] * rng.normal(size=outputs)
+        found[f"c{i}"] = (x, h @ B.T + own + 0.05 * rng.normal(size=(n, outputs)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def numbered():
+    return FederatedGP(latents="auto", local_latents="auto", inference=QUICK).fit(several_outputs())
+
+
+def test_three_shared_waves_are_found_and_the_numbers_are_kept(numbered, tmp_path):
+    choice = numbered.model_.settings["choice"]
+    assert choice[0]["latents"] == 3 == numbered.model_.shared.block.loadings.shape[1]
+    assert {(each["latents"], each["local_latents"]) for each in choice} >= {(1, 1), (2, 2)}
+    assert "with 3 + 3 latents chosen" in contest.in_words(choice)
+    assert contest.subject(choice) == "kernels and latents"
+    numbered.save(tmp_path / "M")
+    again = FederatedGP.load(tmp_path / "M")
+    assert again.latents == "auto"
+    assert again.model_.settings["choice"] == choice
+    x, y = several_outputs()["c0"]
+    again.adopt("new", x, y)
+    assert again.predict("new", x[:3]).mean.shape == (3, 5)
+    assert numbered.exchanges_ == 2 + 1 + 4
+
+
+def test_the_chosen_numbers_have_the_bound_of_a_training_of_their_own(numbered):
+    size = numbered.model_.history[-1]["inducing"]
+    assert {record["inducing"] for record in numbered.model_.history} == {size}
+    alone = FederatedGP(latents=3, local_latents=3, inference=QUICK, inducing=size)
+    assert alone.fit(several_outputs()).bound_ == pytest.approx(numbered.bound_, rel=1e-8)
+
+
+def test_below_three_outputs_there_is_nothing_to_choose():
+    for outputs in (1, 2):
+        plan = make_plan(checked(FederatedGP(latents="auto", local_latents="auto")), 1, outputs)
+        assert not plan.chooses
+        assert plan.spec.latents == outputs
+    exact = {"local": "state-space", "local_kernel": "matern32"}
+    plan = make_plan(checked(FederatedGP(local_latents="auto", **exact)), 1, 4)
+    assert not plan.chooses  # one local function an output
+
+
+def test_kernels_and_latents_are_chosen_together():
+    settings = FederatedGP(kernel=["rbf", "matern52"], latents="auto", inference=QUICK)
+    plan = make_plan(checked(settings), 1, 4)
+    assert len(plan.candidates) == 2 * 4
+    assert [(s.latents, s.local_latents) for s in plan.candidates[:4]] == [(2, 2)] * 2 + [
+        (1, 2)
+    ] * 2
+    assert plan.to_json()["ranks"][0] == [2, 2]
+    data = {name: (x, y[:, :4]) for name, (x, y) in several_outputs(n=20).items()}
+    choice = settings.fit(data).model_.settings["choice"]
+    assert all(each["local_latents"] == 2 for each in choice)
+    assert {each["latents"] for each in choice} >= {2, 3}

@@ -78,6 +78,7 @@ def summary_of(
         "exchanges": model.exchanges_,
         "bound": model.bound_,
         "ended": in_words(model.history_),
+        "chosen": contest.subject(model.model_.settings.get("choice", ())),
         "choice": contest.in_words(model.model_.settings.get("choice", ())),
         "seconds": seconds,
         "holdout": metrics["holdout"],
@@ -103,7 +104,7 @@ def print_summary(summary: dict[str, Any]) -> None:
             more = ": a higher limit (--rounds) lets it take its last steps back"
         print(f"training {summary['ended']}{more}")
     if summary.get("choice") is not None:
-        print(f"kernels {summary['choice']}")
+        print(f"{summary['chosen']} {summary['choice']}")
     if summary["overall"] is not None:
         for line in score_lines(summary):
             print(line)

@@ -79,11 +79,11 @@ def _most_together(plan: Plan, longest: int, outputs: int) -> int:
     if longest > LONG:
         return 1
     inputs = plan.inducing if isinstance(plan.inducing, int) else 1
-    features = longest * outputs * max(1, plan.spec.latents) * inputs
+    latents = max(1, *(spec.latents for spec in plan.candidates))
+    features = longest * outputs * latents * inputs
     room = device_memory()
     if room is None:
         return max(1, TOGETHER // features)
     usual = plan.inducing if isinstance(plan.inducing, int) else USUAL_INPUTS
-    latents = max(1, plan.spec.latents)
     weights = 3 * latents * usual  # of the three layers
     return max(1, int(room / (8 * COPIES * (longest * outputs * weights + weights**2))))

@@ -85,11 +85,12 @@ class Case:
     def spec(self) -> Spec:
         """The model that the request is about."""
         number = self.request.get("candidate")
-        if number is None or not self.plan.specs:
+        if number is None or not self.plan.chooses:
             return self.plan.spec
-        if np.shape(number) or float(number) not in range(len(self.plan.specs)):
-            raise MessageError(f"`candidate` must be below {len(self.plan.specs)}")
-        return self.plan.specs[int(number)]
+        models = self.plan.candidates
+        if np.shape(number) or float(number) not in range(len(models)):
+            raise MessageError(f"`candidate` must be below {len(models)}")
+        return models[int(number)]
 
     @property
     def open_periods(self) -> bool:
@@ -141,7 +142,7 @@ _SIZES: Mapping[str, Callable[[Case], int]] = {
 
 
 def _most_others(plan: Plan) -> int:
-    return OTHERS_IN_CONTEST if plan.specs else OTHER_STARTS
+    return OTHERS_IN_CONTEST if plan.chooses else OTHER_STARTS
 
 
 def _largest_inducing(plan: Plan) -> int:

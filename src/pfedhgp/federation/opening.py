@@ -15,7 +15,7 @@ from pfedhgp.federation.phases import Prepared
 from pfedhgp.federation.plan import Plan
 from pfedhgp.gp.kernels import Kernel
 from pfedhgp.inference.protocols import Inference, ServerParty
-from pfedhgp.inference.starts import budget, contest
+from pfedhgp.inference.starts import budget, contest, ranks
 from pfedhgp.inference.starts.candidates import Start, global_block
 from pfedhgp.model.blocks import GlobalBlock
 from pfedhgp.model.spec import Spec, starting_kernels
@@ -42,10 +42,11 @@ class Opening:
         return {**self.party.request(), **self.prepared.named}
 
     def score(self) -> float:
-        """The last bound, less what its shared parameters cost: see `contest`."""
+        """The last bound, less what its parameters cost: see `contest` and `ranks`."""
         parameters = sum(np.size(leaf) for leaf in jax.tree.leaves(self.block.kernels))
         cells = float(self.prepared.counted.cells.sum())
-        return self.party.bounds[-1] - contest.penalty(parameters, cells)
+        price = ranks.price(self.prepared.spec, cells, self.prepared.counted.clients)
+        return self.party.bounds[-1] - contest.penalty(parameters, cells) - price
 
 
 def opened(prepared: Prepared, start: Start, *, seed: int | None, learn: bool) -> Opening:

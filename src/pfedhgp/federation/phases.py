@@ -108,7 +108,7 @@ class Prepared:
     @property
     def named(self) -> dict[str, np.ndarray]:
         """What messages say of which model they are about, if there is a choice."""
-        return {"candidate": np.asarray(float(self.candidate))} if self.plan.specs else {}
+        return {"candidate": np.asarray(float(self.candidate))} if self.plan.chooses else {}
 
     @property
     def moment(self) -> np.ndarray:

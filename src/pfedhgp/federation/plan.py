@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,8 @@ class Plan:
     """A cycle layer; None: cycles are replicates with white residuals."""
     specs: tuple[Spec, ...] = ()
     """Models with different kernels, of which training chooses one; `spec` is the first. None: no choice."""
+    ranks: tuple[tuple[int, int], ...] = ()
+    """Pairs (latents, local latents) of which training chooses one; those of `spec` are the first."""
 
     @property
     def learn_inducing(self) -> bool | str:
@@ -47,7 +50,7 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """Every choice by its name: two plans are the same if these are."""
         choices = _fields_of(self.spec)
-        others = {f.name for f in fields(self)} - {"spec", "specs"}
+        others = {f.name for f in fields(self)} - {"spec", "specs", "ranks"}
         choices |= {f.name: getattr(self, f.name) for f in fields(self) if f.name in others}
         settings: Any = self.inference
         choices["inference"] = {"name": self.inference.name, **asdict(settings)}
@@ -57,12 +60,25 @@ class Plan:
                 {name: _plain(value, name) for name, value in _fields_of(spec).items()}
                 for spec in self.specs
             ]
-        return plain
+        return plain | ({"ranks": [list(pair) for pair in self.ranks]} if self.ranks else {})
 
     @property
+    def chooses(self) -> bool:
+        """Whether training chooses among several models."""
+        return bool(self.specs or self.ranks)
+
+    @cached_property
     def candidates(self) -> tuple[Spec, ...]:
-        """The models that training chooses from; the one model if there is no choice."""
-        return self.specs or (self.spec,)
+        """The models that training chooses from, by number: each kernel with the first pair of `ranks`, then
+        with the second, and so on; the one model if there is no choice."""
+        kernels = self.specs or (self.spec,)
+        if not self.ranks:
+            return kernels
+        return tuple(
+            replace(spec, latents=shared, local_latents=local)
+            for shared, local in self.ranks
+            for spec in kernels
+        )
 
 
 def _fields_of(spec: Spec) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from pfedhgp.gp.kernels import KERNELS, Kernel, Matern12, Periodic, Sum, split_s
 from pfedhgp.inference.markov.settings import Markov
 from pfedhgp.inference.protocols import Inference
 from pfedhgp.inference.registry import INFERENCES, inference_named
+from pfedhgp.inference.starts import ranks
 from pfedhgp.inference.starts.forms import FORMS
 from pfedhgp.inference.structured.averaging import Averaging
 from pfedhgp.inference.structured.settings import Structured
@@ -27,6 +28,9 @@ from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.spec import Spec, build_spec, like_shared, name_of
 from pfedhgp.settings import kinds
 from pfedhgp.settings.table import MODEL_SETTINGS, ModelSettings
+
+LEAST_OUTPUTS = 3
+"""From so many outputs on, "auto" chooses how many latents there are."""
 
 
 def cycle_choice(settings: ModelSettings) -> CycleChoice | None:
@@ -57,7 +61,7 @@ def make_plan(settings: ModelSettings, inputs: int, outputs: int) -> Plan:
         )
     if settings.client_loadings and inference.name == "mean-field":
         raise InputError("client_loadings needs inference='structured': mean-field has none")
-    latents, local_latents = numbers_of_latents(settings, outputs)
+    latents, local_latents = numbers_of_latents(settings)
     specs = [
         build_spec(
             inputs=inputs,
@@ -73,9 +77,11 @@ def make_plan(settings: ModelSettings, inputs: int, outputs: int) -> Plan:
         )
         for kernel, local in kernels_to_try(settings)
     ]
-    if len(specs) > 1:
-        _check_choice(inference, choice)
     spec = specs[0]
+    pairs = ranks_to_try(settings, spec)
+    for name, chosen in (("kernel", len(specs) > 1), ("latents", bool(pairs))):
+        if chosen:
+            _check_choice(name, inference, choice)
     if isinstance(inference, Structured) and inference.probes:
         _check_probes(inference, spec)
     if isinstance(inference, Markov):
@@ -96,18 +102,27 @@ def make_plan(settings: ModelSettings, inputs: int, outputs: int) -> Plan:
         seed=settings.seed,
         cycles=choice,
         specs=tuple(specs) if len(specs) > 1 else (),
+        ranks=pairs,
     )
 
 
-def numbers_of_latents(settings: ModelSettings, outputs: int) -> tuple[int | None, int | None]:
-    """(shared, local) as they were given; None: the usual number, which "auto" is below three outputs."""
+def numbers_of_latents(settings: ModelSettings) -> tuple[int | None, int | None]:
+    """(shared, local) as they were given; None: the usual number, with which "auto" begins."""
     given = (settings.latents, settings.local_latents)
     if AUTO in given and settings.client_loadings:
         raise InputError("latents='auto' cannot be combined with client_loadings: give a number")
-    if AUTO in given and outputs > 2:
-        raise InputError("latents='auto' is not there yet for three outputs or more: give a number")
     shared, local = (None if isinstance(number, str) else number for number in given)
     return shared, local
+
+
+def ranks_to_try(settings: ModelSettings, spec: Spec) -> tuple[ranks.Pair, ...]:
+    """The numbers of latents that training chooses from; none if they are given, or below three outputs."""
+    shared = settings.latents == AUTO and spec.latents > 0
+    local = settings.local_latents == AUTO and spec.local_latents > 0 and not spec.state_space
+    if spec.outputs < LEAST_OUTPUTS or not (shared or local):
+        return ()
+    numbers = (None if shared else spec.latents, None if local else spec.local_latents)
+    return ranks.pairs(spec.outputs, *numbers)
 
 
 def kernels_to_try(settings: ModelSettings) -> list[tuple[Kernel, Kernel]]:
@@ -137,12 +152,12 @@ def _listed(given: Any, usual: list[Kernel]) -> list[Kernel]:
     return [_kernel(each) for each in (given if isinstance(given, tuple) else (given,))]
 
 
-def _check_choice(inference: Inference, cycles: CycleChoice | None) -> None:
-    """Where training can choose kernels, and where not."""
+def _check_choice(name: str, inference: Inference, cycles: CycleChoice | None) -> None:
+    """Where training can choose kernels and numbers of latents, and where not."""
     if not isinstance(inference, Structured):
-        raise InputError("`kernel` cannot be chosen with mean-field, which has no bound: name one")
+        raise InputError(f"`{name}` cannot be chosen with {inference.name}: give one")
     if cycles is not None:
-        raise InputError("`kernel` cannot be chosen together with a cycle layer: name one")
+        raise InputError(f"`{name}` cannot be chosen together with a cycle layer: give one")
 
 
 def _check_probes(inference: Structured, spec: Spec) -> None:

@@ -14,11 +14,12 @@ import numpy as np
 
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import InputError
+from pfedhgp.federation.opening import inducing_inputs
 from pfedhgp.federation.phases import Counted, Outcome, Phase, Prepared, RunState, Sums
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.training import Starts
 from pfedhgp.inference.cycles.exchange import CycleServer
-from pfedhgp.inference.starts import candidates, census, contest, shared_scale
+from pfedhgp.inference.starts import candidates, census, contest, ranks, shared_scale
 from pfedhgp.inference.starts.census import Scales
 from pfedhgp.inference.starts.periodogram import starting_period
 
@@ -132,14 +133,26 @@ def prepared(
         gain = max(found.gain for found in waves)
         periods = np.array([found.period for found in waves]) * np.where(width > 0, width, 1.0)
     short = shared_is_short(scales, sums, ratio)
+    found = Prepared(plan, counted, plan.spec, scaling, scales, short, periods)
     kept: tuple[int, ...] = ()
     if plan.specs:
         evidence = sums["forms"].T if short else sums["forms"]
         cells = float(counted.cells.sum())
         kept = contest.shortlist(plan.specs, evidence, gain, cells=cells, clients=counted.clients)
-    first = kept[0] if kept else 0
-    found = Prepared(plan, counted, plan.spec, scaling, scales, short, periods, shortlist=kept)
-    return found.about(first)
+        found = found.about(kept[0])
+    if plan.ranks:
+        kept = (*(kept or (0,)), *other_ranks(found))
+    return replace(found, shortlist=kept)
+
+
+def other_ranks(prepared: Prepared) -> list[int]:
+    """Numbers of the models with the first kernel and other numbers of latents that are worth training."""
+    plan, spec = prepared.plan, prepared.spec
+    inputs = inducing_inputs(prepared, candidates.with_long_shared(prepared.scales))
+    most = candidates.LARGEST_MESSAGE // max(spec.outputs * len(inputs), 1)
+    pairs = ranks.worth_training(plan.ranks, prepared.moment, most)
+    log.info("latents to compare: %s", [plan.ranks[number] for number in pairs])
+    return [number * len(plan.specs or (plan.spec,)) + prepared.candidate for number in pairs[1:]]
 
 
 def scaling_of(plan: Plan, counted: Sums, lower: np.ndarray, upper: np.ndarray) -> Scaling:

@@ -67,7 +67,8 @@ KNOWN_DOMAIN = When("`domain` is given", lambda case: case.plan.domain is not No
 UNKNOWN_DOMAIN = When("no `domain` is given", lambda case: case.plan.domain is None)
 OPEN_PERIOD = When("a kernel leaves its period open", lambda case: case.open_periods)
 BINS_ASKED = When("the server asks for bins", lambda case: "bins" in case.request)
-CONTEST = When("kernels are chosen in training", lambda case: bool(case.plan.specs))
+KERNELS_CHOSEN = When("kernels are chosen in training", lambda case: bool(case.plan.specs))
+CONTEST = When("kernels or numbers of latents are chosen", lambda case: case.plan.chooses)
 HAS_CYCLES = When("there is a cycle layer", lambda case: case.plan.cycles is not None)
 STRETCHED = When("a few rows stretch the domain", lambda case: "crowd" in case.request)
 DECIDED = When('`learn_inducing="auto"` decided that they move', lambda case: case.decided_to_learn)
@@ -125,7 +126,7 @@ _SCALING = Part(
     title="the scaling",
 )
 _LAGS = Part(
-    (*sent.LAGS, Part(sent.WAVES, OPEN_PERIOD), Part(sent.FORMS, CONTEST)),
+    (*sent.LAGS, Part(sent.WAVES, OPEN_PERIOD), Part(sent.FORMS, KERNELS_CHOSEN)),
     title="sums by distance",
 )
 _CANDIDATE = Part(

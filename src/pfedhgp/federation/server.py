@@ -163,7 +163,7 @@ class Server:
                 plain[f"candidate{own}"] = each.prepared.candidate
         if (best := run.best) is not None:
             kept = {"bound": best.bound, "attempt": best.attempt, "jitter": float(best.jitter)}
-            kept |= {"candidate": best.prepared.candidate} if self.plan.specs else {}
+            kept |= {"candidate": best.prepared.candidate} if self.plan.chooses else {}
             plain["best"] = kept
             arrays |= block_arrays("best", best.shared.block)
             arrays |= below("best_moments", to_arrays(best.shared))

@@ -197,8 +197,7 @@ class Rounds:
         order = sorted(range(len(behind)), key=lambda i: behind[i])
         stays = [i for i in order if i == order[0] or behind[i] < allowed]
         dropped = [
-            {**contest.label(self.running[i].prepared.spec), "round": self.number}
-            | {"behind": float(behind[i])}
+            {**label(self.running[i].prepared), "round": self.number} | {"behind": float(behind[i])}
             for i in order
             if i not in stays
         ]
@@ -225,8 +224,8 @@ class Rounds:
             if population is not None:
                 population = from_the_start(population, prepared, start)
             run.best = Best(bound, run.attempt, shared, population, party.jitter, start, prepared)
-        if prepared.plan.specs and run.attempt == 0:
-            chosen = {**contest.label(prepared.spec), "round": None, "behind": 0.0}
+        if prepared.plan.chooses and run.attempt == 0:
+            chosen = {**label(prepared), "round": None, "behind": 0.0}
             run.choice = [chosen, *reversed(run.choice)]
         run.attempt += 1
         return {"bound": bound, "ended": ended}
@@ -255,6 +254,13 @@ class Finish:
             population = over_observing_clients(found, self.best.prepared)
             self.run.best = replace(self.best, population=population)
         return Outcome(None)
+
+
+def label(prepared: Prepared) -> dict[str, Any]:
+    """What a choice says of a model: its kernels, and how many latents it has if that was chosen, too."""
+    spec = prepared.spec
+    numbers = {"latents": spec.latents, "local_latents": spec.local_latents}
+    return {**contest.label(spec), **(numbers if prepared.plan.ranks else {})}
 
 
 def record_of(run: RunState, party: ServerParty, bound: float | None, kind: str) -> dict[str, Any]:

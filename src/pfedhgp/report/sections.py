@@ -92,7 +92,8 @@ def fitted(found: Gathered) -> list[tuple[str, Any]]:
         if len(model.clients) > 1:
             facts_.append(("Local kernels of the others", "under each client's figures"))
     if (choice := contest.in_words(model.settings.get("choice", ()))) is not None:
-        facts_.append(("Choice of kernels", choice))
+        subject = contest.subject(model.settings["choice"])
+        facts_.append((f"Choice of {subject}", choice))
     if "global" in found.layers:
         facts_.append(("Inducing inputs, global", str(len(model.shared.block.inputs))))
     if "local" in found.layers:

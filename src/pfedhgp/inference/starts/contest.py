@@ -101,10 +101,12 @@ def in_words(choice: Sequence[Mapping[str, Any]]) -> str | None:
     ...     ]
     ... )
     'rbf (local rbf) chosen; behind: matern52 (local rbf) by 2.3 nats in round 2 (odds 10 to 1)'
+
+    With numbers of latents, shared + local, if these were compared, too.
     """
     if not choice:
         return None
-    shown = [f"{each['kernel']} (local {each['local_kernel']})" for each in choice]
+    shown = [_shown(each) for each in choice]
     others = [
         f"{name} by {each['behind']:.1f} nats in round {each['round']} ({odds(each['behind'])})"
         for name, each in zip(shown, choice, strict=True)
@@ -112,6 +114,19 @@ def in_words(choice: Sequence[Mapping[str, Any]]) -> str | None:
     ]
     first = next(n for n, each in zip(shown, choice, strict=True) if each["round"] is None)
     return f"{first} chosen" + (f"; behind: {', '.join(others)}" if others else "")
+
+
+def _shown(each: Mapping[str, Any]) -> str:
+    """Kernels, and the numbers of latents if they were chosen, too."""
+    kernels = f"{each['kernel']} (local {each['local_kernel']})"
+    if "latents" not in each:
+        return kernels
+    return f"{kernels} with {each['latents']} + {each['local_latents']} latents"
+
+
+def subject(choice: Sequence[Mapping[str, Any]]) -> str:
+    """What was chosen: kernels, or numbers of latents with them."""
+    return "kernels and latents" if choice and "latents" in choice[0] else "kernels"
 
 
 def odds(nats: float) -> str:
