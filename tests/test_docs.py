@@ -385,7 +385,7 @@ def test_commands_and_options_in_the_text_exist(path):
         for parameter in command.params:
             options |= {*parameter.opts, *parameter.secondary_opts}
     for code in inline_code(path):
-        if named := re.match(r"pfedhgp ([a-z]+)", code):
+        if named := re.match(r"pfedhgp ([a-z-]+)", code):
             assert named[1] in commands, code
         if named := re.match(r"make ([a-z-]+)", code):
             assert named[1] in TARGETS, code

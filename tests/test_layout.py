@@ -74,9 +74,9 @@ def commands() -> set[tuple[str, str]]:
     """(file, name) of the functions that are commands: their parameters are a user's options."""
     found = set()
     for name in COMMANDS:
-        module = importlib.import_module(f"pfedhgp.cli.{name}")
+        module = importlib.import_module(f"pfedhgp.cli.{name.replace('-', '_')}")
         own = [c.callback for c in module.app.registered_commands] if name == "reproduce" else []
-        for function in own or [inspect.unwrap(getattr(module, name))]:
+        for function in own or [inspect.unwrap(getattr(module, name.replace("-", "_")))]:
             found.add((inspect.getfile(function), function.__name__))
     return found
 

@@ -28,8 +28,12 @@ def help_of(*words: str, capsys) -> str:
 
 @pytest.mark.parametrize("name", commands.COMMANDS)
 def test_commands_are_listed_by_the_first_line_of_their_own(name, capsys):
-    module = importlib.import_module(f"pfedhgp.cli.{name}")
-    own = module.app.info.help if name == "reproduce" else inspect.getdoc(getattr(module, name))
+    module = importlib.import_module(f"pfedhgp.cli.{name.replace('-', '_')}")
+    own = (
+        module.app.info.help
+        if name == "reproduce"
+        else inspect.getdoc(getattr(module, name.replace("-", "_")))
+    )
     first = " ".join(own.split("\n\n")[0].split())
     assert commands.COMMANDS[name] == first
     assert f"{name} {first}" in help_of(capsys=capsys)

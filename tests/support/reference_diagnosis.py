@@ -82,3 +82,17 @@ def robust_distance(y, mean, sigma, slices) -> float:
         if u > n:
             best = min(best, others + n * (1.0 + np.log(u / n)))
     return best
+
+
+def partition_evidence(x, labels, ratio) -> float:
+    """log p of points (U, r) in groups: a dense Gaussian for each group and direction, and a prior."""
+    total = 0.0
+    for g in sorted(set(labels.tolist())):
+        mine = x[labels == g]
+        n = len(mine)
+        V = np.eye(n) + ratio * np.ones((n, n))
+        for column in mine.T:
+            value = column @ np.linalg.solve(V, column) + np.linalg.slogdet(V)[1]
+            total -= 0.5 * (value + n * np.log(2 * np.pi))
+        total += float(np.sum(np.log(np.arange(1, n))))  # (n − 1)!
+    return total

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pfedhgp.base.compilation_cache import use_compilation_cache
+from pfedhgp.cli.new_classes import lines_of, proposed
 from pfedhgp.cli.options import AsJson, Delimiter, Overwrite, Quiet, RunFolder, TableFile
 from pfedhgp.cli.targets import check_file, check_table, write_table
 from pfedhgp.cli.terminal import result, say, warnings_as_lines
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pfedhgp.cli.cycle_batches import Batch
     from pfedhgp.diagnosis.decision import Diagnosis, Why
     from pfedhgp.diagnosis.evidence import Evidence
+    from pfedhgp.diagnosis.proposals import Proposal
     from pfedhgp.estimator import FederatedGP
 
 Explain = Callable[[int, str, str], "Why"]
@@ -56,6 +58,18 @@ def classify(
             metavar="CLASS=WEIGHT", help="Prior weight of a class; give it for every class."
         ),
     ] = None,
+    propose: Annotated[
+        bool,
+        typer.Option(
+            "--propose", help="Group cycles that are none of these into candidate new classes."
+        ),
+    ] = False,
+    block: Annotated[
+        str | None,
+        typer.Option(
+            help="With --propose: column with the run of each cycle; cycles of a run stay together."
+        ),
+    ] = None,
     why: Annotated[
         Path | None,
         typer.Option(
@@ -73,7 +87,8 @@ def classify(
 
     DATA is a long table with --cycle, or an .npz or .mat file with cycles.
 
-    The output has the columns cycle, class, probability, surprise and the log density of each class.
+    The output has the columns cycle, class, probability, surprise and the log density of each class. With
+    --propose it also has the column proposal; add-class then makes a class of a proposal.
 
     RUN stores counts and the closest calls for its report, but no samples.
     """
@@ -86,6 +101,8 @@ def classify(
             check_file(why, overwrite=overwrite)
         if held_out is not None and label is None:
             raise InputError("--held-out needs --label, the column or array with the true classes")
+        if block is not None and not propose:
+            raise InputError("--block needs --propose: runs are kept together in proposals alone")
         rate = _false_alarms(false_alarms, held_out)
         spec = open_run(run)
         classes = [str(entry["name"]) for entry in spec["clients"]]
@@ -95,7 +112,9 @@ def classify(
             )
         priors = _priors(prior, classes)
         columns = columns_of(spec)
-        batches = read_batches(data, columns, cycle=cycle, label=label, delimiter=delimiter)
+        batches = read_batches(
+            data, columns, cycle=cycle, label=label, delimiter=delimiter, block=block
+        )
         kept = None
         if held_out is not None:
             kept = read_batches(held_out, columns, cycle=cycle, label=label, delimiter=delimiter)
@@ -116,11 +135,13 @@ def classify(
         scored = None  # before anything is written: a label may name an unknown class
         if truth:
             scored = decision.scores(diagnosis.classes, truth, diagnosis.probability)
-        write_table(table_of(diagnosis, names), out)
+        proposals = proposed(model, batches, diagnosis) if propose else None
+        write_table(table_of(diagnosis, names, proposals), out)
         explain = _explainer(model, batches)
         if why is not None:
             write_table(_reasons(diagnosis, names, explain), str(why))
-        _store_for_report(run, spec, diagnosis, names, explain, scored)
+        shown = None if proposals is None else [each.to_json(names) for each in proposals]
+        _store_for_report(run, spec, diagnosis, names, explain, scored, shown)
     summary: dict[str, Any] = {
         "out": out,
         "cycles": len(names),
@@ -128,6 +149,7 @@ def classify(
         "none": int(diagnosis.none.sum()),
         "thresholds": known.thresholds is not None,
         "scores": scored,
+        **({} if shown is None else {"proposals": shown}),
     }
     if as_json:
         result({**summary, "warnings": told})
@@ -140,6 +162,8 @@ def classify(
                 f"ECE {scored['ece']:.3f}",
                 quiet=quiet,
             )
+        for line in lines_of(proposals or ()):
+            say(line, quiet=quiet)
 
 
 def _store_for_report(
@@ -149,6 +173,7 @@ def _store_for_report(
     names: Sequence[str],
     explain: Explain,
     scored: Mapping[str, Any] | None,
+    proposals: Sequence[Mapping[str, Any]] | None,
 ) -> None:
     """Stores counts and reasons in RUN; warns if the folder cannot be written."""
     from pfedhgp.diagnosis import files as classified
@@ -159,6 +184,7 @@ def _store_for_report(
         model=str(spec["sha256"]),
         explain=explain,
         scores=scored,
+        proposals=proposals,
         layer=_older_layer(spec["settings"].get("diagnosis")),
     )
     try:
@@ -235,8 +261,10 @@ def _priors(given: Sequence[str] | None, classes: Sequence[str]) -> dict[str, fl
     return found
 
 
-def table_of(found: Diagnosis, names: Sequence[str]) -> pl.DataFrame:
-    """cycle, class, probability of that class, surprise, and the log density of each class."""
+def table_of(
+    found: Diagnosis, names: Sequence[str], proposals: Sequence[Proposal] | None = None
+) -> pl.DataFrame:
+    """cycle, class, probability of that class, surprise, the log density of each class; and proposals."""
     import numpy as np
     import polars as pl
 
@@ -250,7 +278,12 @@ def table_of(found: Diagnosis, names: Sequence[str]) -> pl.DataFrame:
     }
     for k, name in enumerate(found.classes):
         columns[f"log density: {name}"] = found.log_density[:, k]
-    return pl.DataFrame(columns)
+    table = pl.DataFrame(columns)
+    if proposals is None:
+        return table
+    group = {c: each.name for each in proposals for c in each.cycles}
+    own = pl.Series("proposal", [group.get(c) for c in range(len(names))], pl.String)
+    return table.with_columns(own)
 
 
 def _reasons(found: Diagnosis, names: Sequence[str], explain: Explain) -> pl.DataFrame:

@@ -24,6 +24,7 @@ COMMANDS = {
     "fit": "Fit a federated model to tables and write it into a folder.",
     "predict": "Predict for the rows of tables, with uncertainty and layer by layer.",
     "classify": "Classify whole cycles by their probability under each client.",
+    "add-class": "Add a class to a model for diagnosis; the other classes stay as they are.",
     "cluster": "Find groups of clients that behave alike, without pooling rows.",
     "report": "Write a report of a fitted model: one HTML file, no network.",
     "server": "Train with sites on their own machines.",
@@ -115,7 +116,8 @@ class Commands(TyperGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in self.commands or cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
-        module = importlib.import_module(f"pfedhgp.cli.{cmd_name}")
+        function = cmd_name.replace("-", "_")
+        module = importlib.import_module(f"pfedhgp.cli.{function}")
         if hasattr(module, "app"):
             found = typer.main.get_command(module.app)
         else:
@@ -125,7 +127,7 @@ class Commands(TyperGroup):
                 context_settings=SETTINGS,
                 pretty_exceptions_show_locals=False,
             )
-            alone.command(cls=PlainCommand)(getattr(module, cmd_name))
+            alone.command(cls=PlainCommand)(getattr(module, function))
             found = typer.main.get_command(alone)
         found.name = cmd_name
         return found

@@ -25,12 +25,22 @@ class Batch:
     cycles: np.ndarray
     channels: tuple[str, ...] | None
     labels: list[str] | None
+    runs: list[str] | None = None
 
 
 def read_batches(
-    path: Path, columns: Columns, *, cycle: str | None, label: str | None, delimiter: str | None
+    path: Path,
+    columns: Columns,
+    *,
+    cycle: str | None,
+    label: str | None,
+    delimiter: str | None,
+    block: str | None = None,
 ) -> list[Batch]:
-    """The cycles of a file; those of a table are grouped by their inputs."""
+    """The cycles of a file; those of a table are grouped by their inputs.
+
+    `block` is the column with the run of each cycle; .npz and .mat files have it as `block`.
+    """
     if path.suffix.lower() in SUFFIXES:
         found = read_cycles(path, label=label or "label")
         if label is not None and found.label is None:
@@ -48,17 +58,30 @@ def read_batches(
                 f"{path}: {found.cycles.shape[1]} channels without names, but the model has "
                 f"{len(own)} outputs ({', '.join(own)}): add an array `channels` with their names"
             )
-        return [Batch(names, found.grid[:, None], found.cycles, own, labels)]
-    return _from_table(path, columns, cycle, label, delimiter)
+        if block not in (None, "block") or (block == "block" and found.block is None):
+            raise InputError(f"{path}: no array `block`; runs are read from that array alone")
+        runs = None if found.block is None else list(found.block)
+        return [Batch(names, found.grid[:, None], found.cycles, own, labels, runs)]
+    return _from_table(path, columns, cycle, label, block, delimiter)
 
 
 def _from_table(
-    path: Path, columns: Columns, cycle: str | None, label: str | None, delimiter: str | None
+    path: Path,
+    columns: Columns,
+    cycle: str | None,
+    label: str | None,
+    block: str | None,
+    delimiter: str | None,
 ) -> list[Batch]:
     if cycle is None:
         raise InputError(f"{path}: a table needs --cycle, the column that numbers the cycles")
     given = delimiter_of(delimiter)
-    wanted = [*columns.input_names, *columns.outputs, cycle, *([label] if label else [])]
+    wanted = [
+        *columns.input_names,
+        *columns.outputs,
+        cycle,
+        *(name for name in (label, block) if name),
+    ]
     tables = read_tables([path], wanted=wanted, delimiter=given)
     if len(tables) > 1:
         raise InputError(f"{path}: a folder, but one table of cycles is needed")
@@ -68,10 +91,11 @@ def _from_table(
     needed = replace(columns, client=None, outputs=there, cycle=cycle)
     (rows,) = observations_of(tables, needed)
     assert rows.cycle is not None
-    truth = None
-    if label is not None:
-        truth = tables[0].column(label).cast(pl.String).fill_null("").to_list()
-    groups: dict[bytes, list[tuple[str, Any, Any, str | None]]] = {}
+    truth, runs = (
+        None if name is None else tables[0].column(name).cast(pl.String).fill_null("").to_list()
+        for name in (label, block)
+    )
+    groups: dict[bytes, list[tuple[str, Any, Any, str | None, str | None]]] = {}
     for name in dict.fromkeys(rows.cycle.tolist()):
         mine = np.flatnonzero(rows.cycle == name)
         order = np.lexsort(rows.X[mine].T[::-1])
@@ -81,7 +105,8 @@ def _from_table(
         if not np.isfinite(Y).any():
             raise InputError(f"{path}: cycle {name!r} has no values: all its samples are missing")
         own = None if truth is None else str(truth[mine[0]])
-        groups.setdefault(X.tobytes(), []).append((name, X, Y, own))
+        run = None if runs is None else _one_run(path, name, [runs[row] for row in mine])
+        groups.setdefault(X.tobytes(), []).append((name, X, Y, own, run))
     return [
         Batch(
             [each[0] for each in group],
@@ -89,6 +114,14 @@ def _from_table(
             np.stack([each[2].T for each in group]),
             there,
             None if truth is None else [str(each[3]) for each in group],
+            None if runs is None else [str(each[4]) for each in group],
         )
         for group in groups.values()
     ]
+
+
+def _one_run(path: Path, cycle: str, runs: list[str]) -> str:
+    """The run of a cycle's rows, which must be the same in all."""
+    if len(set(runs)) > 1:
+        raise InputError(f"{path}: cycle {cycle!r} is in two blocks")
+    return runs[0]

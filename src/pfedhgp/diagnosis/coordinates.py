@@ -70,6 +70,12 @@ class Coordinates:
         found = z if self.functions is None else z @ self.functions
         return np.asarray(found.reshape(len(cycles), -1))
 
+    def curves(self, found: FloatArray) -> FloatArray:
+        """(C, Q, n): coordinates as curves on the training grid, in the channels' own units."""
+        parts = found.reshape(len(found), self.channels, self.rank)
+        z = parts if self.functions is None else parts @ self.functions.T
+        return np.asarray(self.centre + self.spread[:, None] * z)
+
     def outside(self, cycles: FloatArray, found: FloatArray) -> FloatArray:
         """|z_q|² − |c_q|², (C, Q): what the coordinates leave out."""
         z = self.scaled(cycles)

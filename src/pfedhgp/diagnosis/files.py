@@ -45,6 +45,7 @@ def report_content(
     model: str,
     explain: Callable[[int, str, str], Why],
     scores: Mapping[str, Any] | None = None,
+    proposals: Sequence[Mapping[str, Any]] | None = None,
     layer: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The content of the file; `explain(cycle, chosen, other)` gives reasons, `model` is a SHA-256."""
@@ -73,6 +74,7 @@ def report_content(
         else {k: scores[k] for k in ("accuracy", "log_loss", "ece")},
         "layer": None if layer is None else dict(layer),
         "calls": calls,
+        **({} if proposals is None else {"proposals": [dict(each) for each in proposals]}),
     }
 
 

@@ -77,8 +77,13 @@ def filled(
     labels: IntArray,
     runs: IntArray,
     sums_of: Callable[[Filled], RunSums],
+    *,
+    added: int = 0,
 ) -> Filled:
-    """Coordinates of cycles (C, Q, n) with NaN; `sums_of` makes sums of a guess."""
+    """Coordinates of cycles (C, Q, n) with NaN; `sums_of` makes sums of a guess.
+
+    The last `added` classes of the sums have no part in how cycles differ.
+    """
     seen = np.isfinite(cycles)
     whole = guessed(cycles, labels, runs, space.grid)
     found = space.of(whole)
@@ -98,8 +103,9 @@ def filled(
     ]
     for _ in range(STEPS if len(groups) <= PATTERNS else 0):
         sums = sums_of(now)
-        layers = Layers.of(sums, space.channels)
-        noise = sums.outside / max(space.outside_freedom * float(sums.cycles.sum()), 1.0)
+        layers = Layers.of(sums, space.channels, added=added)
+        trained = float(sums.cycles[: layers.trained].sum())
+        noise = sums.outside / max(space.outside_freedom * trained, 1.0)
         means = np.where(alone[:, None], layers.means[labels], _means_of(now.found, runs))
         better, spread = now.found.copy(), []
         for there, members, single in groups:

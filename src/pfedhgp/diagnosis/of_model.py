@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pfedhgp.diagnosis import decision, evidence
+from pfedhgp.diagnosis.added_class import Added
 from pfedhgp.diagnosis.gaussians_of_model import class_gaussian_of
 from pfedhgp.diagnosis.reasons import why_of_runs
 from pfedhgp.diagnosis.run_classifier import RunClassifier
@@ -31,6 +32,13 @@ def with_classifier(
     """The model with this classifier; `facts` go into its settings for the report."""
     settings = {**model.settings, KEY: {**facts, **classifier.to_json()}}
     return replace(model, settings=settings, diagnosis=classifier.to_arrays())
+
+
+def with_added(model: FittedModel, found: Added) -> FittedModel:
+    """The model with a classifier to which a class was added."""
+    before = model.settings[KEY]
+    facts = {**before, "added_classes": [*before.get("added_classes", ()), found.facts]}
+    return with_classifier(model, found.classifier, facts)
 
 
 def classifier_of(model: FittedModel) -> RunClassifier | None:

@@ -8,7 +8,7 @@ together: their sums add up.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -30,6 +30,7 @@ from pfedhgp.diagnosis.decision import Calibration
 from pfedhgp.diagnosis.evidence import Evidence, Novelty, concatenated
 from pfedhgp.diagnosis.run_layers import Layers
 from pfedhgp.diagnosis.run_sums import RunSums
+from pfedhgp.diagnosis.typical import Typical
 from pfedhgp.errors import InputError
 from pfedhgp.inference.cycles.incomplete import groups_of
 
@@ -52,15 +53,20 @@ class RunClassifier:
     reference: Candidate
     """the covariance by which "none of these" and `why` go"""
     calibration: Calibration
+    typical: Typical | None = None
+    """how far held-out runs were from their class; None in models of older versions"""
+    added: tuple[str, ...] = ()
+    """classes that were added after training; the last ones of `classes`"""
 
     @cached_property
     def layers(self) -> Layers:
-        return Layers.of(self.sums, self.coordinates.channels)
+        return Layers.of(self.sums, self.coordinates.channels, added=len(self.added))
 
     @property
     def noise(self) -> FloatArray:
         """The variance of a sample outside of the coordinates, (Q,); 0 if nothing is."""
-        freedom = self.coordinates.outside_freedom * float(self.sums.cycles.sum())
+        trained = self.sums.cycles[: self.layers.trained]
+        freedom = self.coordinates.outside_freedom * float(trained.sum())
         return np.asarray(self.sums.outside / freedom if freedom else 0.0 * self.sums.outside)
 
     # ------------------------------------------------------------------------------ evidence
@@ -148,7 +154,7 @@ class RunClassifier:
 
     def _metrics(self, shape: Candidate, space: Space, which: list[int]) -> list[CycleMetric]:
         if space.view is None:
-            found = self._complete(shape)
+            found = self.complete(shape)
         else:
             found = list(metrics(shape, self.layers, self.sums, view=space.view, noise=self.noise))
         return [found[k] for k in which] if shape.own else found
@@ -162,7 +168,7 @@ class RunClassifier:
             out.append(sigma if space.view is None else space.view.covariance(sigma, self.noise))
         return out
 
-    def _complete(self, shape: Candidate) -> list[CycleMetric]:
+    def complete(self, shape: Candidate) -> list[CycleMetric]:
         """The metrics of complete cycles, kept."""
         if shape not in self._kept:
             self._kept[shape] = list(metrics(shape, self.layers, self.sums))
@@ -193,6 +199,8 @@ class RunClassifier:
             "candidates": [each.to_json() for each in self.judged],
             "reference": vars(self.reference),
             "calibration": self.calibration.to_json(),
+            "typical": None if self.typical is None else asdict(self.typical),
+            "added": list(self.added),
         }
 
     @staticmethod
@@ -207,6 +215,8 @@ class RunClassifier:
             judged=tuple(Judged.from_json(each) for each in tree["candidates"]),
             reference=Candidate(**tree["reference"]),
             calibration=Calibration.from_json(tree["calibration"]),
+            typical=Typical(**tree["typical"]) if tree.get("typical") else None,
+            added=tuple(tree.get("added", ())),
         )
 
 

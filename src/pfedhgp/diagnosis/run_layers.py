@@ -16,7 +16,7 @@ dozen runs S has rank a dozen, so it is shrunk towards a target:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -31,6 +31,8 @@ STILL = 1e-8
 """Variance of a coordinate that never moves, relative to the mean of its channel's."""
 STILL_CHANNEL = 1e-10
 """The same relative to all channels."""
+ADDED_RUNS = 3
+"""A class that was added later has a covariance of its own if it has this many runs."""
 TARGETS = ("channel", "cell", "smooth", "within", "cycles")
 
 
@@ -49,34 +51,37 @@ class Layers:
     """1 − 1/n_h; 0 if every run is a single cycle"""
     floor: FloatArray
     """(D,), added to every variance"""
+    trained: int
+    """of how many classes S and W are; those behind them were added later"""
 
     @staticmethod
-    def of(sums: RunSums, channels: int) -> Layers:
-        """The layers that all classes share."""
-        total = sums.pooled()
-        B = total.runs
-        nu_b, nu_w = float(np.sum(B - 1.0)), float(np.sum(total.cycles - B))
-        means = total.means / B[:, None]
-        S = (total.between[0] - (means * B[:, None]).T @ means) / max(nu_b, 1.0)
-        W = total.within[0] / max(nu_w, 1.0)
-        share = 1.0 - float(total.inverse.sum() / B.sum()) if nu_w > 0 else 0.0
+    def of(sums: RunSums, channels: int, *, added: int = 0) -> Layers:
+        """The layers that all classes share: of all but the last `added` classes."""
+        K, G = len(sums.runs) - added, len(sums.between) - added
+        B = sums.runs[:K]
+        nu_b, nu_w = float(np.sum(B - 1.0)), float(np.sum(sums.cycles[:K] - B))
+        means = sums.means / sums.runs[:, None]
+        between, within = (part[:G].sum(axis=0) for part in (sums.between, sums.within))
+        S = (between - (means[:K] * B[:, None]).T @ means[:K]) / max(nu_b, 1.0)
+        W = within / max(nu_w, 1.0)
+        share = 1.0 - float(sums.inverse[:K].sum() / B.sum()) if nu_w > 0 else 0.0
         variance = np.maximum(np.diagonal(S) + share * np.diagonal(W), 0.0)
         by_channel = variance.reshape(channels, -1).mean(axis=1)
         floor = STILL * np.repeat(by_channel, S.shape[0] // channels)
         floor += STILL_CHANNEL * max(float(variance.mean()), 1e-300)
-        return Layers(channels, means, S, W, (nu_b, nu_w), share, floor)
+        return Layers(channels, means, S, W, (nu_b, nu_w), share, floor, K)
 
     def of_class(self, sums: RunSums, k: int) -> Layers:
         """The same with the S and W of class k alone; what it cannot say is everyone's."""
         B, N = float(sums.runs[k]), float(sums.cycles[k])
+        if k >= self.trained and B < ADDED_RUNS:
+            return self
         S, W, f = self.S, self.W, self.means[k]
         if B > 1:
             S = (sums.between[k] - B * np.outer(f, f)) / (B - 1.0)
         if N > B:
             W = sums.within[k] / (N - B)
-        return Layers(
-            self.channels, self.means, S, W, (max(B - 1.0, 0.0), N - B), self.share, self.floor
-        )
+        return replace(self, S=S, W=W, freedom=(max(B - 1.0, 0.0), N - B))
 
     def covariance(self, target: str, delta: float) -> FloatArray:
         """Σ of a new cycle of a new run."""

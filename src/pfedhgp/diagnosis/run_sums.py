@@ -12,7 +12,7 @@ Training needs nothing else of the data: class means f, the covariance S of run 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,10 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class RunSums:
-    """Sums of K classes in D coordinates. Matrices are one a class (G = K), or of all classes (G = 1)."""
+    """Sums of K classes in D coordinates. Matrices are one a class (G = K), or of all classes (G = 1).
+
+    Each class that was added later has matrices of its own, behind those.
+    """
 
     runs: FloatArray
     """B, (K,)"""
@@ -57,6 +60,15 @@ class RunSums:
         return RunSums(
             self.runs, self.cycles, self.inverse, self.means, between, within, self.outside
         )
+
+    def with_class(self, other: RunSums) -> RunSums:
+        """The same with one more class, whose matrices are kept apart. Nothing else changes.
+
+        What the coordinates leave out stays that of the classes of training.
+        """
+        names = ("runs", "cycles", "inverse", "means", "between", "within")
+        parts = {n: np.concatenate([getattr(self, n), getattr(other, n)]) for n in names}
+        return replace(self, **parts)
 
     def as_arrays(self, prefix: str = "") -> dict[str, FloatArray]:
         """As they are sent and stored."""

@@ -33,6 +33,7 @@ from pfedhgp.diagnosis.run_classifier import RunClassifier
 from pfedhgp.diagnosis.run_sums import RunSums, sums_of_runs
 from pfedhgp.diagnosis.strangers import ratios_of_runs, reference_of
 from pfedhgp.diagnosis.thresholds import limits_of_runs
+from pfedhgp.diagnosis.typical import Typical, typical_of
 from pfedhgp.errors import InputError, warn
 
 FloatArray = npt.NDArray[np.float64]
@@ -100,6 +101,7 @@ def train(
         sums=total if any(each.candidate.own for each in found) else total.pooled(),
         judged=found,
         reference=verdict.reference,
+        typical=verdict.typical,
         calibration=Calibration(
             thresholds=verdict.limits,
             false_alarms=rate,
@@ -303,6 +305,7 @@ class _Judgement:
     reference: Candidate
     limits: tuple[float, ...] | None
     facts: dict[str, Any]
+    typical: Typical | None = None
 
 
 def _judge(data: Cycles, total: RunSums, space: Coordinates, how: How) -> _Judgement:
@@ -337,7 +340,7 @@ def _judge(data: Cycles, total: RunSums, space: Coordinates, how: How) -> _Judge
     facts["lda"] = beside.lda_beside(data).to_json()
     reference = reference_of(data, held, _for_strangers(found), how.false_alarms)
     limits = _limits(data, held[reference], space, how.false_alarms) if how.thresholds else None
-    return _Judgement(found, reference, limits, facts)
+    return _Judgement(found, reference, limits, facts, typical_of(data, reference))
 
 
 def _for_strangers(found: Sequence[Judged]) -> list[Candidate]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,13 +17,8 @@ from pfedhgp.data.domain import check_domain
 from pfedhgp.data.rows import with_observations
 from pfedhgp.data.tables import GivenData, clients_from
 from pfedhgp.errors import InputError, NotFittedError, warn
-from pfedhgp.estimator.inputs import (
-    cycles_on,
-    inputs_of,
-    rows_by_client,
-    rows_of,
-    warn_of_far,
-)
+from pfedhgp.estimator.cycle_methods import CycleMethods
+from pfedhgp.estimator.inputs import inputs_of, rows_by_client, rows_of, warn_of_far
 from pfedhgp.federation import inprocess, planning
 from pfedhgp.federation.clients import ClientGroup
 from pfedhgp.federation.grouping import group_clients
@@ -38,12 +33,11 @@ from pfedhgp.settings.setting import arguments_text
 from pfedhgp.settings.table import MODEL_SETTINGS, ModelSettings
 
 if TYPE_CHECKING:
-    from pfedhgp.diagnosis.decision import Calibration, Diagnosis, Why
     from pfedhgp.zones.clustering import SketchSettings
     from pfedhgp.zones.result import Zones
 
 
-class FederatedGP(ModelSettings):
+class FederatedGP(CycleMethods, ModelSettings):
     """y_i(x) = f_global(x) + f_deviation,i(x) + f_local,i(x) + noise, learned without pooling rows.
 
     {arguments}
@@ -219,54 +213,6 @@ class FederatedGP(ModelSettings):
         if name not in model.clients:
             warn(f"no client {name!r} in the data: this is the population's prediction")
         return prediction.predict(model, name, array, device=device)
-
-    def classify(
-        self,
-        cycles: Any,
-        *,
-        grid: Any,
-        channels: Sequence[str] | None = None,
-        classes: Sequence[str] | None = None,
-        priors: Mapping[str, float] | None = None,
-        calibration: Calibration | None = None,
-    ) -> Diagnosis:
-        """Which client each cycle (C, Q, n) on the grid of n samples is of, by predictive log-likelihood.
-
-        Any grid will do; NaN is a missing sample. With `channels`, which outputs the cycles have, in their
-        order: others count as missing. `priors` are class weights, by default equal. Temperature and
-        thresholds of "none of these" are those that `train_diagnosis` left in the model, or `calibration`.
-        """
-        from pfedhgp.diagnosis import decision
-        from pfedhgp.diagnosis.of_model import evidence_of
-
-        X, Y = cycles_on(self._fitted(), cycles, grid, channels)
-        known = calibration or self.calibration_
-        found = evidence_of(self._fitted(), X, Y, classes, novelty=known.thresholds is not None)
-        return decision.diagnose(found, priors=priors, calibration=known)
-
-    def why(
-        self,
-        cycle: Any,
-        *,
-        grid: Any,
-        chosen: str,
-        other: str,
-        channels: Sequence[str] | None = None,
-    ) -> Why:
-        """What of one cycle (Q, n) speaks for `chosen` rather than `other`, by channel and along the axis."""
-        from pfedhgp.diagnosis.of_model import why_of
-
-        model = self._fitted()
-        X, Y = cycles_on(model, [cycle], grid, channels)
-        return why_of(model, (str(chosen), str(other)), X=X, cycle=Y[0])
-
-    @property
-    def calibration_(self) -> Calibration:
-        """Temperature and thresholds of the model; neutral where it was not trained for diagnosis."""
-        from pfedhgp.diagnosis.decision import Calibration
-
-        tree = self._fitted().settings.get("diagnosis")
-        return Calibration() if tree is None else Calibration.from_json(tree["calibration"])
 
     @with_numerics
     def adopt(self, client: str, X: Any, y: Any) -> FederatedGP:

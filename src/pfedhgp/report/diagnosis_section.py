@@ -36,8 +36,19 @@ def section(
         }
         for place, call in enumerate(content["calls"] if content is not None else ())
     ]
+    proposals = [
+        {
+            **group,
+            "stretches": [
+                {**each, "start": axis.point(each["start"]), "end": axis.point(each["end"])}
+                for each in group["stretches"]
+            ],
+        }
+        for group in (content or {}).get("proposals", ())
+    ]
     said = None if trained is None else behind(trained)
-    shown = {"cycles": 0, **(content or {}), "calls": calls, "trained": trained, "behind": said}
+    shown = {"cycles": 0, **(content or {}), "calls": calls, "proposals": proposals}
+    shown |= {"trained": trained, "behind": said}
     return Markup(words.template("diagnosis.html").render(shown))
 
 
