@@ -309,6 +309,7 @@ class ClientGroup:
         self._choose(request.arrays)
         for party in (self.parties[self.attempt], *self.others.values()):
             local_budget.grow(self.plan, party, self.scaled)
+            local_budget.shrink(self.plan, party, self.scaled)
         return self._train(request)
 
     def _on_finish(self, request: Message) -> list[dict[str, np.ndarray]]:

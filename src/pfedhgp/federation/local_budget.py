@@ -1,4 +1,4 @@
-"""How many local inducing inputs a client has, at the start and as training goes on."""
+"""How many local inducing inputs a client has: at the start, and more or fewer as training goes on."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ from pfedhgp.inference.starts import budget
 from pfedhgp.inference.starts.candidates import Start
 from pfedhgp.model.blocks import ClientBlock
 from pfedhgp.model.spec import Spec, starting_kernels
+
+IDLE = 0.2
+"""Inputs that cost less than this part of what a start aims at are perhaps more than are needed."""
+FEWER = 0.85
+"""A client changes to fewer inputs if they are less than this part of those that it has."""
 
 
 def starting_inputs(
@@ -92,6 +97,27 @@ def grow(plan: Plan, party: ClientParty, clients: Sequence[ClientRows]) -> None:
         kernels = unstack(party.blocks.kernels, i)
         found = budget.greedy_rows(kernels, client.X, 0.0, cap)
         inputs.append(found if len(found) > count[i] else None)
+    if any(Z is not None for Z in inputs):
+        party.replace_inputs(inputs)
+
+
+def shrink(plan: Plan, party: ClientParty, clients: Sequence[ClientRows]) -> None:
+    """Takes back inducing inputs that the learned kernels do not need, if these vary less than the start's.
+
+    What is left costs at most MARGIN · NATS, as at the start, and must be a good deal fewer.
+    """
+    nats, cost = party.local_nats, party.residual_cost()
+    if plan.local_inducing != "auto" or nats is None or cost is None:
+        return
+    idle = (nats < IDLE * budget.MARGIN * budget.NATS) & np.isfinite(cost)
+    inputs: list[np.ndarray | None] = [None] * len(clients)
+    for i in np.flatnonzero(idle):
+        cap = int(FEWER * np.asarray(party.blocks.active[i]).sum())
+        if cap < budget.ALL_ROWS:
+            continue
+        tolerance = budget.MARGIN * budget.NATS / max(cost[i], 1e-12)
+        found = budget.greedy_rows(unstack(party.blocks.kernels, i), clients[i].X, tolerance, cap)
+        inputs[i] = found if len(found) < cap else None
     if any(Z is not None for Z in inputs):
         party.replace_inputs(inputs)
 

@@ -66,6 +66,20 @@ class Geometry:
         some._squares = {key: squares[which] for key, squares in self._squares.items()}
         return some
 
+    def first(self, rows: int, columns: int) -> Geometry:
+        """The same for the first rows of X and the first rows of Z."""
+        some = copy.copy(self)
+        some.X, some.Z, some.shape = (
+            self.X[..., :rows, :],
+            self.Z[..., :columns, :],
+            (rows, columns),
+        )
+        gaps = self.differences.reshape(*self.differences.shape[:-1], *self.shape)
+        kept = gaps[..., :rows, :columns]
+        some.differences = kept.reshape(*kept.shape[:-2], rows * columns)
+        some._squares = {}
+        return some
+
 
 class Evaluation(ABC):
     """A kernel's matrix at one set of parameters, and what its derivatives need."""

@@ -73,6 +73,12 @@ class ClientParty(Protocol):
     def replace_inputs(self, inputs: list[np.ndarray | None]) -> None:
         """Gives clients other local inducing inputs; None leaves a client's as they are."""
 
+    def residual_cost(self) -> np.ndarray | None:
+        """The nats that a mean residual of 1 would cost each client's local layer, at most.
+
+        None, or NaN for a client: it keeps its inducing inputs, however many they are.
+        """
+
     def posteriors(self, shared: GlobalPosterior, jitter: float) -> list[ClientPosterior]:
         """What each client keeps for prediction."""
 

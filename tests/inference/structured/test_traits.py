@@ -124,7 +124,8 @@ def test_sites_on_the_host_are_those_of_the_compiled_solver(case):
     asked = Reference(given.expected.mean + rng.normal(size=shape), rng.uniform(0.1, 2.0, shape))
     given = replace(given, expected=replace(given.expected, asked=asked))
     made = host_batch(given)
-    found = trait_sites(made.objective, made.start, kernels_free=True)
+    slope = made.objective.value_and_gradient(made.start.rows())[1]
+    found = trait_sites(made.objective, made.start, slope, None, kernels_free=True).sites
     broadcast = on_jax(given.broadcast)
     names = ("others", "blocks", "expected", "rows", "jitter", "floor")
     for i, own in each_client(given, *names):

@@ -249,6 +249,9 @@ class MeanFieldClients:
     def forget_last_reply(self) -> None:
         """Nothing to do: a client's step depends on Θ_global alone, not on what was summed."""
 
+    def residual_cost(self) -> None:
+        """Sizes are compiled: inputs stay."""
+
     def replace_inputs(self, inputs: list[np.ndarray | None]) -> None:
         """The number of local inducing inputs is fixed here: q(v_l) belongs to them."""
         raise NotImplementedError("mean-field keeps its local inducing inputs")

@@ -33,6 +33,7 @@ from pfedhgp.inference.structured.statistics import ThetaDerivatives, statistics
 from pfedhgp.inference.structured.surrogate import Surrogate
 from pfedhgp.inference.structured.traits import (
     Expected,
+    TraitCurvature,
     below_floor,
     sites_by_slopes,
     traits_of,
@@ -83,7 +84,6 @@ class Broadcast(eqx.Module):
     jitter: Array
     evaluations: Array
     share: Array
-    """See SHARE"""
     derivatives: Array | None
     """1 where the server will move θ_g next, and so needs derivatives in it; None: no code for them"""
 
@@ -116,7 +116,8 @@ class Info(NamedTuple):
     accepted: Array
     local_nats: Array
     pairs: lbfgs.Pairs
-    """what the search learned of the curvature, for the next round's"""
+    curvature: TraitCurvature | None = None
+    """like the pairs, what the next round may use of the curvature"""
 
 
 def log_prior(

@@ -37,13 +37,14 @@ from pfedhgp.inference.structured.client_step import Broadcast, Info, StepOption
 from pfedhgp.inference.structured.coordinates import parameters
 from pfedhgp.inference.structured.final_posteriors import final_posteriors
 from pfedhgp.inference.structured.host import step as host
-from pfedhgp.inference.structured.host.cells import Cells
+from pfedhgp.inference.structured.host.cells import Cells, residual_cost
 from pfedhgp.inference.structured.traits import (
     SUMS,
     USUAL_NOISE,
     Expected,
     Population,
     Reference,
+    TraitCurvature,
     predicted,
     traits_of,
     updated,
@@ -78,6 +79,8 @@ class StructuredClients:
     local_nats: np.ndarray | None = None
     pairs: Pairs = field(init=False)
     """What the last searches learned of the curvature."""
+    curvature: TraitCurvature | None = None
+    """In the traits, as it was last taken."""
     jitter: np.ndarray = field(init=False)
     names: tuple[str, ...] = ()
     drawn: tuple[np.ndarray, jax.Array] | None = None
@@ -121,6 +124,7 @@ class StructuredClients:
             own_jitter,
             self.floor,
             self.pairs,
+            self.curvature,
         )
         return host.batch_of(own, shared, float(jitter), others)
 
@@ -196,6 +200,7 @@ class StructuredClients:
         self.blocks, sums, info = self._with_enough_jitter(step, names)
         self.info, self.local_nats = info, np.asarray(info.local_nats)
         self.pairs = Pairs(*(np.asarray(each) for each in info.pairs))
+        self.curvature = info.curvature
         return sums
 
     def step(
@@ -299,13 +304,24 @@ class StructuredClients:
             for i in range(len(inputs))
         ]
         chosen = [old if new is None else new for old, new in zip(now, inputs, strict=True)]
-        size = round_up(max(len(Z) for Z in chosen))
+        most = max(len(Z) for Z in chosen)
+        size = round_up(most) if self.cells is None else most  # only compiled sizes are a ladder
         padded = np.stack([np.pad(Z, ((0, size - len(Z)), (0, 0)), mode="edge") for Z in chosen])
         active = np.stack([np.arange(size) < len(Z) for Z in chosen]).astype(np.float64)
         where = lambda b: (b.inputs, b.active)  # noqa: E731
         self.blocks = eqx.tree_at(where, self.blocks, (padded, active))
         if self.options().learn_inputs:  # there are other coordinates now
             self.pairs = self._no_pairs()
+
+    def residual_cost(self) -> np.ndarray | None:
+        """½ Σ_n R max_a b_aᵀΠb_a of each client; NaN while its kernels are where they began."""
+        if self.cells is None or not self.spec.local_latents:
+            return None
+        free = to_free(on_numpy(self.blocks))
+        now = traits_of(self.spec.structure, free.kernels, free.loadings, free.noise)
+        kernels = sum(leaf[0].size for leaf in jax.tree.leaves(free.kernels))
+        moved = (now != self.centre)[:, :kernels].any(1)
+        return np.where(moved, residual_cost(free.noise, self.cells, free.loadings), np.nan)
 
     def state(self) -> State:
         """Blocks, what is expected of them, and the statistics last sent, which the cavity needs."""
@@ -317,6 +333,7 @@ class StructuredClients:
                 **block_arrays("own_block", self.own_block),
                 **nats,
                 **below("pairs", self.pairs._asdict()),
+                **({} if self.curvature is None else below("curvature", self.curvature._asdict())),
                 **below("expected", tree_to_arrays(self.expected)),
                 "jitter": np.asarray(self.jitter),
             }
@@ -331,6 +348,8 @@ class StructuredClients:
         self.jitter = state.array("jitter")
         kept = state.part("pairs")  # a run that an earlier version began has none
         self.pairs = Pairs(kept["S"], kept["Y"]) if kept else self._no_pairs()
+        known = state.part("curvature")
+        self.curvature = TraitCurvature(known["at"], known["hessian"]) if known else None
         if state.has("expected"):
             self.expected = tree_from_arrays(state.part("expected"), self.expected)
 

@@ -61,6 +61,23 @@ class Expected(eqx.Module):
     """at which the client says what its rows tell; None: it need not"""
 
 
+class TraitCurvature(NamedTuple):
+    """∂² log p(y | ψ) in each client's traits, and ψ where it was taken."""
+
+    at: Float[Array, "c P"]
+    """NaN: that was not free then, or nothing is known"""
+    hessian: Float[Array, "c t t"]
+
+    @staticmethod
+    def unknown(clients: int, parameters: int, traits: int) -> TraitCurvature:
+        return TraitCurvature(
+            np.full((clients, parameters), np.nan), np.zeros((clients, traits, traits))
+        )
+
+    def of_some(self, which: Array | slice) -> TraitCurvature:
+        return TraitCurvature(self.at[which], self.hessian[which])
+
+
 class Population(NamedTuple):
     """μ and τ² of each trait, counted from the agreed start."""
 

@@ -26,9 +26,30 @@ def test_few_cells_have_the_same_objective(case):
     heights = made.objective.heights(rows)
     compared(few.heights(rows).value, heights.value)
     compared(few.heights(rows).mean, heights.mean, rel=1e-7)
-    held = few.with_held_kernels(made.start).value_and_gradient(rows)[1]
     kernels = search.kernel_count(made.start)
-    compared(held[:, kernels:], gradient[:, kernels:], rel=1e-12)
+    for density, whole in ((few, gradient), (made.objective, slope)):
+        held = density.with_held_kernels(made.start).value_and_gradient(rows)[1]
+        compared(held[:, kernels:], whole[:, kernels:], rel=1e-12)
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_inducing_inputs_that_nobody_has_are_left_out(missing):
+    """For all clients, and for those with fewest inputs; kernels may be held before or after."""
+    made = host_batch(batch(padding=True, missing=missing, local_size=6))
+    active = made.objective.local_inputs.active
+    assert active is not None
+    fewest = np.flatnonzero(active.sum((1, 2)) == active.sum((1, 2)).min())
+    for which in (np.arange(3), fewest):
+        rows = made.start.rows()[which]
+        for density in (made.objective, FewCells.of(made.objective)):
+            some = density.of_some(which)
+            value, gradient = some.without_padding().value_and_gradient(rows)
+            compared(value, some.value_and_gradient(rows)[0], rel=1e-12)
+            compared(gradient, some.value_and_gradient(rows)[1])
+            held = some.with_held_kernels(made.start.of_some(which))
+            compared(held.without_padding().value_and_gradient(rows)[0], value, rel=1e-12)
+    few = made.objective.of_some(fewest).without_padding()
+    assert few.layout.local_size == active.sum((1, 2)).min()
 
 
 @pytest.mark.parametrize("kernel", [rbf, wavy])

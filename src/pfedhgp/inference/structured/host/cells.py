@@ -135,6 +135,13 @@ def precision_of(noise: Noise, cells: Cells) -> Precision:
     return Precision(np.linalg.inv(block) * both, np.linalg.slogdet(block)[1])
 
 
+def residual_cost(noise: Noise, cells: Cells, B: Float[Array, "c Q r"]) -> Float[Array, " c"]:
+    """½ r max_a Σ_n b_aᵀP_n b_a: the most nats that a mean residual of 1 costs a layer with loadings B."""
+    Pi = precision_of(noise, cells).matrix
+    each = np.einsum("cqa,cgqp,cpa,cg->ca", B, Pi, B, cells.counts, optimize=True)
+    return 0.5 * B.shape[2] * each.max(1, initial=0.0)
+
+
 def noise_pullback(
     noise: Noise, cells: Cells, precision: Precision, bar: Float[Array, "c g Q Q"]
 ) -> Float[Array, "c k"]:

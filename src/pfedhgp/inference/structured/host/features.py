@@ -46,6 +46,20 @@ class LayerInputs(NamedTuple):
             self.jitter[which],
         )
 
+    def without_padding(self) -> LayerInputs:
+        """The same without inducing inputs that are padding at every client; padding comes last."""
+        if self.active is None:
+            return self
+        count = int(self.active.sum(2).max(initial=0.0))
+        every = bool((self.active.sum(2) == count).all())
+        among, across = self.among, self.across
+        return LayerInputs(
+            among.first(count, count),
+            across.first(count, across.shape[1]),
+            None if every else self.active[..., :count],
+            self.jitter,
+        )
+
 
 class Features(NamedTuple):
     """A = L⁻¹k(Z, X) of each latent, and the residual k(x, x) − |a(x)|²."""

@@ -31,7 +31,8 @@ from pfedhgp.inference.structured.host.features import (
     residual_pullback,
 )
 from pfedhgp.inference.structured.host.objective import AT_ONCE, Height, Objective
-from pfedhgp.inference.structured.host.parameters import Parameters
+from pfedhgp.inference.structured.host.parameters import Parameters, Prior
+from pfedhgp.model.blocks import Structure
 
 Array = np.ndarray
 
@@ -128,6 +129,14 @@ class FewCells:
     def h(self) -> Array:
         return self.whole.h
 
+    @property
+    def structure(self) -> Structure:
+        return self.whole.structure
+
+    @property
+    def prior(self) -> Prior:
+        return self.whole.prior
+
     def of_some(self, which: Array | slice) -> FewCells:
         """The same for some of the clients, in any order; a client may be there several times."""
         some = {
@@ -149,6 +158,10 @@ class FewCells:
             fixed=None if self.fixed is None else self.fixed.of_some(which),
             **some,
         )
+
+    def without_padding(self) -> FewCells:
+        """The same density without inducing inputs that none of these clients has."""
+        return self if self.rows is not None else replace(self, whole=self.whole.without_padding())
 
     def with_held_kernels(self, at: Parameters) -> FewCells:
         """For a search that holds the local kernels: their features are taken once."""

@@ -48,7 +48,7 @@ class LocalSums(NamedTuple):
     gathered: Gathered
     residuals: Float[Array, "c g r"]
     features: Features | None
-    """None: the layer is not there"""
+    """None: the layer is not there, or its kernels are held"""
 
     def of_some(self, which: Array | slice) -> LocalSums:
         return LocalSums(self.F[which], self.gathered.of(which), self.residuals[which], None)
@@ -104,9 +104,17 @@ class Objective:
             known=None if self.known is None else self.known.of_some(which),
         )
 
+    def without_padding(self) -> Objective:
+        """The same density without inducing inputs that none of these clients has: with fewer weights."""
+        if self.local_inputs is None or self.known is not None:
+            return self
+        inputs = self.local_inputs.without_padding()
+        layout = self.layout._replace(local_size=inputs.among.shape[0])
+        return replace(self, local_inputs=inputs, layout=layout)
+
     def with_held_kernels(self, at: Parameters) -> Objective:
-        """For a search that holds the local kernels: their sums are taken once."""
-        return replace(self, known=self.local_sums(at))
+        """For a search that holds the local kernels: their sums are taken once, none is pulled back."""
+        return replace(self, known=self.local_sums(at)._replace(features=None))
 
     def local_sums(self, at: Parameters) -> LocalSums:
         """Sums over rows with the local features at ψ."""

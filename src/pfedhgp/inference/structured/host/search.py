@@ -104,7 +104,7 @@ def maximise(
         mask[: kernel_count(start)] = 0.0
 
     def one(part: Density, turn: slice) -> host_lbfgs.State:
-        own = start.of_some(turn)
+        own, part = start.of_some(turn), part.without_padding()
         return host_lbfgs.minimize(
             Evaluations(part if effort.kernels_free else part.with_held_kernels(own)).loss,
             own.rows(),
@@ -142,7 +142,11 @@ def at_points(
 
 def gradients(objective: Density, points: Float[Array, "c N P"]) -> Float[Array, "c N P"]:
     """∇ log p(y, ψ) at N points of each client."""
-    found = at_points(objective, points, lambda part, rows: part.value_and_gradient(rows)[1])
+
+    def slopes(part: Density, rows: Array) -> Array:
+        return part.without_padding().value_and_gradient(rows)[1]
+
+    found = at_points(objective, points, slopes)
     return np.concatenate(found).reshape(points.shape)
 
 

@@ -28,7 +28,7 @@ from pfedhgp.inference.structured.host.search import Density, Effort, in_turns, 
 from pfedhgp.inference.structured.host.statistics import GlobalLayer, OwnFactor, statistics
 from pfedhgp.inference.structured.host.sums import Layout, gather
 from pfedhgp.inference.structured.host.trait_sites import trait_sites
-from pfedhgp.inference.structured.traits import Expected, at_mean_variances
+from pfedhgp.inference.structured.traits import Expected, TraitCurvature, at_mean_variances
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
 from pfedhgp.model.posterior import ClientPosterior, Moved, Tangents
 
@@ -48,6 +48,7 @@ class HostClients(NamedTuple):
     jitter: Float[Array, " c"]
     floor: Float[Array, "c d"] | None
     pairs: Pairs
+    curvature: TraitCurvature | None = None
 
 
 def supported(options: StepOptions, *kernels: Kernel) -> bool:
@@ -79,6 +80,8 @@ class HostBatch:
     start: Parameters
     pairs: Pairs
     """of the searches before"""
+    curvature: TraitCurvature | None = None
+    """in the traits, as it was last taken"""
 
     def of_some(self, which: Array) -> HostBatch:
         """The same for some of the clients."""
@@ -89,6 +92,7 @@ class HostBatch:
             objective=self.objective.of_some(which),
             start=self.start.of_some(which),
             pairs=self.pairs.of_some(which),
+            curvature=None if self.curvature is None else self.curvature.of_some(which),
         )
 
 
@@ -131,7 +135,7 @@ def batch_of(
         form=start,
     )
     layer = GlobalLayer(shared, inputs, found.factor[0])
-    return HostBatch(given.options, layer, blocks, objective, start, given.pairs)
+    return HostBatch(given.options, layer, blocks, objective, start, given.pairs, given.curvature)
 
 
 def repeated(kernels: Kernel, count: int) -> Kernel:
@@ -144,10 +148,12 @@ def step(batch: HostBatch, broadcast: Broadcast) -> tuple[ClientBlock, Statistic
     at, state = maximise(batch.objective, batch.start, batch.pairs, Effort.of(broadcast))
     wanted = broadcast.derivatives is not None and bool(broadcast.derivatives)
     sums, nats = send(batch, at, derivatives=wanted)
+    curvature = batch.curvature
     if batch.objective.prior.expected.asked is not None:
         free = bool(broadcast.kernels_free > 0)
-        sums = replace(sums, traits=trait_sites(batch.objective, at, kernels_free=free))
-    info = Info(-state.first_value, -state.value, state.accepted, nats, state.pairs)
+        told = trait_sites(batch.objective, at, -state.gradient, curvature, kernels_free=free)
+        sums, curvature = replace(sums, traits=told.sites), told.curvature
+    info = Info(-state.first_value, -state.value, state.accepted, nats, state.pairs, curvature)
     return at.block(batch.clients), sums, info
 
 
