@@ -111,7 +111,7 @@ def shrink(plan: Plan, party: ClientParty, clients: Sequence[ClientRows]) -> Non
         return
     idle = (nats < IDLE * budget.MARGIN * budget.NATS) & np.isfinite(cost)
     inputs: list[np.ndarray | None] = [None] * len(clients)
-    for i in np.flatnonzero(idle):
+    for i in (int(index) for index in np.flatnonzero(idle)):
         cap = int(FEWER * np.asarray(party.blocks.active[i]).sum())
         if cap < budget.ALL_ROWS:
             continue

@@ -69,10 +69,8 @@ class TraitCurvature(NamedTuple):
     hessian: Float[Array, "c t t"]
 
     @staticmethod
-    def unknown(clients: int, parameters: int, traits: int) -> TraitCurvature:
-        return TraitCurvature(
-            np.full((clients, parameters), np.nan), np.zeros((clients, traits, traits))
-        )
+    def unknown(rows: Float[Array, "c P"], traits: int) -> TraitCurvature:
+        return TraitCurvature(np.full_like(rows, np.nan), np.zeros((len(rows), traits, traits)))
 
     def of_some(self, which: Array | slice) -> TraitCurvature:
         return TraitCurvature(self.at[which], self.hessian[which])

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
+from pfedhgp.inference.structured.host import few_cells, objective
 from pfedhgp.inference.structured.host import step as host
 from pfedhgp.inference.structured.host.search import gradients, kernel_count
 from pfedhgp.inference.structured.host.trait_sites import NEAR, trait_sites
@@ -28,6 +30,19 @@ def told(made, at, last, *, kernels_free=True):
     return trait_sites(made.objective, at, slope, last, kernels_free=kernels_free)
 
 
+@pytest.fixture
+def large(monkeypatch):
+    """Clients that are computed one by one."""
+    for module in (objective, few_cells):
+        monkeypatch.setattr(module, "AT_ONCE", 1)
+
+
+def test_small_clients_keep_none():
+    made = asking({}, 1)
+    assert told(made, made.start, None).curvature is None
+
+
+@pytest.mark.usefixtures("large")
 @some_cases("plain", "full noise", "tied", slow=())
 def test_a_kept_curvature_has_todays_prior_in_it(case):
     first, later = asking(case, 1), asking(case, 2)
@@ -39,6 +54,7 @@ def test_a_kept_curvature_has_todays_prior_in_it(case):
     np.testing.assert_array_equal(found.curvature.hessian, kept.hessian)
 
 
+@pytest.mark.usefixtures("large")
 def test_a_client_that_has_moved_takes_it_anew():
     made = asking({}, 1)
     kept = told(made, made.start, None).curvature
@@ -53,6 +69,7 @@ def test_a_client_that_has_moved_takes_it_anew():
         np.testing.assert_array_equal(found.curvature.hessian[i], kept.hessian[i])
 
 
+@pytest.mark.usefixtures("large")
 def test_kernels_that_were_held_are_not_known():
     made = asking({}, 1)
     kernels = kernel_count(made.start)

@@ -1,7 +1,8 @@
 """What clients' rows say of their traits: `client_step.trait_sites` on the host, for a batch.
 
-The curvature in the traits takes an evaluation for each of them. A client that has moved little since its
-last one keeps it: slopes are those at which its search ended, and the prior's part is always today's.
+The curvature in the traits takes an evaluation for each of them. A large client that has moved little since
+its last one keeps it: slopes are those at which its search ended, and the prior's part is always today's.
+Small clients, of which a population says most, take it anew: that costs little.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from jaxtyping import Bool, Float
 from pfedhgp.inference.structured.host.objective import Objective
 from pfedhgp.inference.structured.host.parameters import Parameters
 from pfedhgp.inference.structured.host.search import (
+    LARGE_CLIENTS,
     Density,
     gradients,
     in_turns,
@@ -31,7 +33,8 @@ class Found(NamedTuple):
     """The five numbers of each client, and the curvature behind them."""
 
     sites: Float[Array, "c 5 t"]
-    curvature: TraitCurvature
+    curvature: TraitCurvature | None
+    """None: these clients are small"""
 
 
 def trait_sites(
@@ -43,12 +46,12 @@ def trait_sites(
     kernels_free: bool,
 ) -> Found:
     """From the slope at ψ, and from slopes at a small step in each trait or the last curvature."""
-    structure, rows = objective.structure, at.rows()
+    structure, rows, density = objective.structure, at.rows(), quickest(objective)
     held = 0 if kernels_free else kernel_count(at)
-    old = np.arange(0)
+    large, old = density.turns() <= LARGE_CLIENTS, np.arange(0)
     if last is None:
-        last = TraitCurvature.unknown(*rows.shape, len(at.places(structure)))
-    else:
+        last = TraitCurvature.unknown(rows, len(at.places(structure)))
+    elif large:
         moved = np.abs(rows - last.at)[:, held:]
         old = np.flatnonzero(((moved < NEAR) | ~_matters(at)[held:]).all(1))
     new = np.setdiff1d(np.arange(len(rows)), old)
@@ -56,14 +59,14 @@ def trait_sites(
     origin[:, :held] = np.nan  # next time they may be free
     origin[old] = last.at[old]
     if len(new):
-        some = quickest(objective if not len(old) else objective.of_some(new))
+        some = density if not len(old) else density.of_some(new)
         hessian[new] = _by_slopes(some, at.of_some(new), slope[new], held)
     D = objective.prior.expected.precision
     whole = hessian - D[:, :, None] * np.eye(D.shape[1])
     free = (np.arange(D.shape[1]) >= held).astype(np.float64)
     in_traits = slope[:, at.places(structure)] / at.turns(structure)
     told = sites(objective.prior.expected, at.traits(structure), in_traits, whole, free)
-    return Found(told, TraitCurvature(origin, hessian))
+    return Found(told, TraitCurvature(origin, hessian) if large else None)
 
 
 def _matters(at: Parameters) -> Bool[Array, " P"]:
