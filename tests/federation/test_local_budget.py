@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from pfedhgp import FederatedGP
+from pfedhgp.federation import local_budget
 from pfedhgp.federation.local_budget import FEWER, shrink
 from pfedhgp.gp.kernels import RBF
 from pfedhgp.inference.starts import budget
@@ -51,6 +53,13 @@ def test_what_is_left_costs_as_little_as_at_the_start():
     assert COST * budget.residual(first, wide, party.X[0], Structured().jitter) > AIM
 
 
+def test_a_layer_that_is_nearly_flat_keeps_some():
+    party = Party()
+    party.blocks.kernels = RBF(np.full((2, 2, 1), 40.0))
+    assert shrunk(party) == [budget.ALL_ROWS] * 2
+    assert np.ptp(party.inputs[0]) == np.ptp(party.X[0])
+
+
 @pytest.mark.parametrize(
     ("party", "inducing"),
     [
@@ -61,3 +70,22 @@ def test_what_is_left_costs_as_little_as_at_the_start():
 )
 def test_inputs_that_stay(party, inducing):
     assert shrunk(party, inducing) == [None, None]
+
+
+def test_a_fit_ends_with_fewer_inputs_and_the_same_predictions(monkeypatch):
+    """The waves are longer than the start expects them to be."""
+    rng, rows = np.random.default_rng(0), {}
+    for name in ("a", "b"):
+        x = np.sort(rng.uniform(0.0, 10.0, 240))
+        y = np.sin(x) + 0.5 * np.sin(6.0 * x + rng.uniform(0.0, 6.0))
+        rows[name] = (x[:, None], (y + 0.1 * rng.normal(size=240))[:, None])
+    fits = []
+    for part in (FEWER, 0.0):
+        monkeypatch.setattr(local_budget, "FEWER", part)
+        fits.append(FederatedGP(rounds=4, tolerance=0.0).fit(rows))
+    counts = [sum(c.block.active.sum() for c in m.model_.clients.values()) for m in fits]
+    assert counts[0] < FEWER * counts[1]
+    inputs = np.linspace(0.0, 10.0, 50)[:, None]
+    mine, theirs = (m.predict("a", inputs) for m in fits)
+    assert np.max(np.abs(mine.mean - theirs.mean) / theirs.sd) < 0.02
+    np.testing.assert_allclose(mine.sd, theirs.sd, rtol=0.01)

@@ -117,9 +117,17 @@ def shrink(plan: Plan, party: ClientParty, clients: Sequence[ClientRows]) -> Non
             continue
         tolerance = budget.MARGIN * budget.NATS / max(cost[i], 1e-12)
         found = budget.greedy_rows(unstack(party.blocks.kernels, i), clients[i].X, tolerance, cap)
+        if len(found) < budget.ALL_ROWS:  # a layer that is nearly flat may need more again
+            found = _spaced(clients[i].X, budget.ALL_ROWS)
         inputs[i] = found if len(found) < cap else None
     if any(Z is not None for Z in inputs):
         party.replace_inputs(inputs)
+
+
+def _spaced(X: np.ndarray, count: int) -> np.ndarray:
+    """Every so many of the distinct rows, in order."""
+    distinct = budget.distinct_rows(X)
+    return distinct[np.unique(np.linspace(0, len(distinct) - 1, count).round().astype(int))]
 
 
 def warn_of_cap(plan: Plan, spec: Spec, party: ClientParty, names: Sequence[str]) -> None:

@@ -314,8 +314,16 @@ class StructuredClients:
             self.pairs = self._no_pairs()
 
     def residual_cost(self) -> np.ndarray | None:
-        """½ Σ_n R max_a b_aᵀΠb_a of each client; NaN while its kernels are where they began."""
-        if self.cells is None or not self.spec.local_latents:
+        """½ Σ_n R max_a b_aᵀΠb_a of each client; NaN while its kernels are where they began.
+
+        None also where there are so few cells that these are factorised, and not the weights.
+        """
+        if self.cells is None or self.own_block is None or not self.spec.local_latents:
+            return None
+        layers = self.spec.latents * (2 if self.spec.deviation else 1)
+        weights = layers * len(self.own_block.inputs)
+        weights += self.spec.local_latents * self.blocks.inputs.shape[1]
+        if self.cells.Y[0].size <= weights:
             return None
         free = to_free(on_numpy(self.blocks))
         now = traits_of(self.spec.structure, free.kernels, free.loadings, free.noise)
