@@ -26,6 +26,7 @@ from bench import budgets, gpu, lapack, ours, whole_fits
 from bench.diagnosis import classifying
 from bench.problem import Problem, Sizes, make_problem
 from bench.timing import Summary, Timed, in_turns, ratio, slope, summarise, timed
+from pfedhgp.base.kept_memory import kept_memory
 from pfedhgp.base.numerics import numerics
 
 TOLERANCE = 1e-8
@@ -222,7 +223,7 @@ def run_part(name: str, seconds: float, *, quick: bool, full: bool) -> dict[str,
         from bench.cell import against_torch as cell
 
         return {**about, **cell(seconds)}
-    with numerics():
+    with numerics(), kept_memory():  # as a fit runs
         if name == "lapack":
             return {**about, **against_lapack(sizes, seconds)}
         if name == "torch":

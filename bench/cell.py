@@ -19,6 +19,7 @@ import torch
 from bench import ours, torch_peer
 from bench.problem import Sizes, make_problem
 from bench.timing import Summary, Timed, in_turns, ratio, summarise, timed
+from pfedhgp.base.kept_memory import kept_memory
 from pfedhgp.base.numerics import numerics
 
 EVALUATIONS = 2 * 60 + 8 * 40
@@ -33,7 +34,7 @@ def against_torch(seconds: float, *, evaluations: int = EVALUATIONS) -> dict[str
     print(
         f"\none cell's searches, {evaluations} evaluations; kernel differs from GPyTorch's by {gap:.1e}"
     )
-    with numerics():
+    with numerics(), kept_memory():
         searches = {
             "pfedhgp": ours.search_on_host(problem, evaluations=evaluations),
             "pfedhgp, compiled": ours.search(problem, evaluations=evaluations),

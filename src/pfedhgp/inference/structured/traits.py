@@ -92,7 +92,8 @@ def traits_of(
     structure: Structure, log_kernels: Kernel, loadings: Float[Array, "*c Q Rl"], noise: Noise
 ) -> Float[Array, "*c t"]:
     """Logarithms of the kernels' parameters, of B_l² if there are no loadings, and of σ²."""
-    lead, levels = loadings.shape[:-2], noise.levels()
+    # By its class: equinox makes a module of a bound method, which takes longer than all of this.
+    lead, levels = loadings.shape[:-2], type(noise).levels(noise)
     parts = [leaf.reshape(*lead, -1) for leaf in jax.tree.leaves(log_kernels)]
     if structure.tied:
         xp = namespace(loadings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -50,7 +51,7 @@ class Parameters(NamedTuple):
         leaves, form = jax.tree.flatten(self)
         found, at = [], 0
         for leaf in leaves:
-            size = int(np.prod(leaf.shape[1:]))
+            size = math.prod(leaf.shape[1:])
             found.append(rows[:, at : at + size].reshape(len(rows), *leaf.shape[1:]))
             at += size
         return jax.tree.unflatten(form, found)
@@ -117,7 +118,9 @@ class Prior(NamedTuple):
         tied, B, dev = self.structure.tied, at.loadings, at.deviation
         gap = at.traits(self.structure) - self.expected.mean
         slope = -self.expected.precision * gap
-        value = 0.5 * np.einsum("ct,ct->c", slope, gap) - 0.125 * at.noise.mixing()
+        value = 0.5 * np.einsum("ct,ct->c", slope, gap)
+        if isinstance(at.noise, FullNoise):
+            value -= 0.125 * at.noise.mixing()
         of_kernels, start = _cut(at.kernels, slope)
         of_noise = slope[:, start:]
         if tied:
@@ -160,7 +163,7 @@ def _cut(like: Kernel, columns: Float[Array, "c t"]) -> tuple[Kernel, int]:
 def _noise_slope(noise: Noise, of_levels: Float[Array, "c K"]) -> Noise:
     """The gradient of the prior in the noise's coordinates, from that in its levels."""
     if isinstance(noise, DiagonalNoise):
-        return DiagonalNoise(of_levels, noise.floor)
+        return jax.tree.unflatten(jax.tree.structure(noise), [of_levels])
     assert isinstance(noise, FullNoise)
     below = -0.25 * np.tril(noise.log_factor, -1)
     return FullNoise(below + diagonal_matrix(2.0 * of_levels), noise.floor)
