@@ -25,7 +25,7 @@ from pfedhgp.inference.structured.settings import Structured
 from pfedhgp.model.codec import plain_json
 from pfedhgp.model.cycle_layer import CycleChoice
 from pfedhgp.model.fitted import FittedModel
-from pfedhgp.model.spec import Spec, build_spec, like_shared, name_of
+from pfedhgp.model.spec import Spec, build_spec, count_local, like_shared, name_of
 from pfedhgp.settings import kinds
 from pfedhgp.settings.table import MODEL_SETTINGS, ModelSettings
 
@@ -198,6 +198,12 @@ def settings_of_adoption(settings: ModelSettings) -> Structured:
     if settings.learn_inducing is None:
         return found
     return replace(found, learn_inducing=settings.learn_inducing)
+
+
+def local_latents(settings: ModelSettings, outputs: int) -> int:
+    """How many local functions a client of a model with these settings has."""
+    given = outputs if settings.local == "state-space" else settings.local_latents
+    return count_local(given, outputs=outputs, layers=tuple(settings.layers))
 
 
 def _kernel(given: Kernel | str) -> Kernel:

@@ -81,20 +81,24 @@ def build_spec(
         raise InputError("client_loadings needs the global layer: these are loadings on it")
     one = outputs == 1 and (latents or 1) == 1 and (local_latents or 1) == 1
     rank = latents or (1 if outputs == 1 else 2)
-    local_rank = local_latents or (1 if outputs == 1 else 2)
     return Spec(
         inputs=inputs,
         outputs=outputs,
         kernel=kernel,
         local_kernel=local_kernel,
         latents=rank if "global" in layers else 0,
-        local_latents=local_rank if "local" in layers else 0,
+        local_latents=count_local(local_latents, outputs=outputs, layers=layers),
         deviation="deviation" in layers,
         tied=one and not client_loadings,
         noise=noise_form(noise, outputs),
         state_space=exact,
         client_loadings=client_loadings,
     )
+
+
+def count_local(given: int | None, *, outputs: int, layers: tuple[str, ...]) -> int:
+    """How many local functions a client has; None was left open."""
+    return (given or (1 if outputs == 1 else 2)) if "local" in layers else 0
 
 
 def noise_form(given: str, outputs: int) -> str:

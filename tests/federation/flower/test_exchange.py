@@ -25,6 +25,7 @@ from pfedhgp.federation.schema import DELIVER
 from pfedhgp.federation.server import Server
 from pfedhgp.gp import kernel_text
 from pfedhgp.model import files
+from support.flower_processes import write_rows
 from support.reference_federation import (
     Clock,
     LocalLink,
@@ -116,6 +117,35 @@ def test_server_and_site_read_the_kernel_text_once_each(tmp_path, monkeypatch):
     assert terms.settings()["kernel"] == "rbf(0.5)"
     assert files.load(home / "model").settings["kernel"] == "rbf(0.5)"
     assert read == ["rbf(0.5)"] * 2
+
+
+@pytest.mark.parametrize(
+    ("inference", "layers"),
+    [
+        ({"rounds": 2}, ["global", "deviation", "local"]),
+        ({"rounds": 2}, ["global", "deviation"]),
+        pytest.param(MEAN_FIELD, ["global", "deviation", "local"], marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:not used")
+def test_a_site_that_was_never_counted_gets_the_whole_model(tmp_path, inference, layers):
+    """It fits its own block at the end, with all of its layers, and the others are as they were."""
+    terms = agreement(inference=inference, model={"layers": layers})
+
+    def change(name, request, reply):
+        trained = name == "east" and request.kind != DELIVER
+        return with_nan(reply) if trained and request.kind in ("start", "round") else reply
+
+    engine, link = federation(tmp_path, terms, change=change)
+    for row in ROWS:
+        write_rows(tmp_path / f"{row.name}.parquet", row)
+        data = [tmp_path / f"{row.name}.parquet"]
+        link.sites[row.name] = site_from_files(home=tmp_path / row.name, name=row.name, data=data)
+    assert run(engine) == {}
+    assert "east" not in engine.roster.log[-1]["counted"]
+    models = {name: files.load(tmp_path / name / "model") for name in NAMES}
+    shapes = {name: np.shape(model.clients[name].block.loadings) for name, model in models.items()}
+    assert shapes["east"] == shapes["north"] == (1, int("local" in layers))
 
 
 def test_a_site_that_is_away_comes_back_and_one_joins_late(tmp_path):

@@ -20,11 +20,6 @@ FAULTS = {0: "", 1: "slow", 2: "nan", 3: "replay", 4: "silent", 5: "raise"}
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    reason="known defect: since populations of clients are learned, another number of sites than "
-    "three ends without the model after a run with all of these faults",
-    strict=False,
-)
 def test_kills_nan_replays_and_silence(deployment, run):
     """A site is killed in mid-round, the server after the census and in mid-round, others misbehave.
 

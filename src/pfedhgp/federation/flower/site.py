@@ -324,7 +324,14 @@ def site_model(agreed: AgreedRows, group: ClientGroup, request: Envelope) -> Fit
         posterior, own_jitter = group.posteriors[rows.name], group.parties[attempt].jitter[0]
     else:
         solver = Structured(averaging=getattr(plan.inference, "averaging", None))
-        posterior, own_jitter = adopt(model, rows, noise=plan.spec.noise, settings=solver)
+        posterior, own_jitter = adopt(
+            model,
+            rows,
+            noise=spec.noise,
+            settings=solver,
+            local_inducing=plan.local_inducing,
+            local_latents=spec.local_latents,
+        )
     return replace(
         model, clients={rows.name: posterior}, client_jitter={rows.name: float(own_jitter)}
     )

@@ -35,13 +35,15 @@ def adopt(
     noise: str,
     settings: Structured | None = None,
     local_inducing: int | str = "auto",
+    local_latents: int | None = None,
 ) -> tuple[ClientPosterior, float]:
     """The client's posterior given v_g, and the jitter of its own kernel matrix.
 
-    The evidence of all others about v_g is q(v_g) over its prior: J = S⁻¹ − I, h = S⁻¹m.
+    The evidence of all others about v_g is q(v_g) over its prior: J = S⁻¹ − I, h = S⁻¹m. A model of a
+    server, or of a site before it has its own block, has no client to read `local_latents` from.
     """
     settings = settings or Structured()
-    spec = _spec_of(model, noise)
+    spec = _spec_of(model, noise, local_latents)
     client = model.scaling.rows(in_order(client) if spec.state_space else client)
     start = Start.from_json(model.settings["starting_scales"])
     X, extent = client.X, model.scaling.extent
@@ -102,8 +104,10 @@ def _typical(model: FittedModel, block: ClientBlock) -> ClientBlock:
     return from_free(with_traits(model.structure, free, model.population.traits[0] - now))
 
 
-def _spec_of(model: FittedModel, noise: str) -> Spec:
-    local = np.shape(next(iter(model.clients.values())).block.loadings)[1] if model.clients else 0
+def _spec_of(model: FittedModel, noise: str, local_latents: int | None) -> Spec:
+    local = local_latents
+    if local is None:
+        local = np.shape(next(iter(model.clients.values())).block.loadings)[1]
     return Spec(
         inputs=model.inputs,
         outputs=model.outputs,
