@@ -26,10 +26,10 @@ test: $(VENV)/.stamp ## the tests, without the slow ones (ARGS="-k name" picks s
 test-slow: $(VENV)/.stamp ## the tests marked slow
 	$(VENV)/bin/python -m pytest -m "slow and not flower" -n 2 --dist worksteal $(ARGS) tests
 
-test-flower: $(FLOWER)/.stamp ## federations of real processes over Flower, on loopback
+test-flower: $(FLOWER)/.stamp ## federations of real processes over Flower, on loopback, and masks
 	PFEDHGP_REQUIRE_FLOWER=1 JAX_COMPILATION_CACHE_DIR=$(CURDIR)/$(FLOWER)/compiled \
 	  JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
-	  $(FLOWER)/bin/python -m pytest -m '$(FLOWER_TESTS)' -n 2 --dist worksteal $(ARGS) tests/federation/flower
+	  $(FLOWER)/bin/python -m pytest -m '$(FLOWER_TESTS)' -n 2 --dist worksteal $(ARGS) tests/federation
 
 lint: $(VENV)/.stamp ## formatting, lint rules, the order of imports and types
 	$(VENV)/bin/ruff format --check .

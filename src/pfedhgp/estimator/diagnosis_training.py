@@ -17,6 +17,7 @@ from pfedhgp.diagnosis.training import How, train
 from pfedhgp.errors import InputError
 from pfedhgp.estimator import FederatedGP
 from pfedhgp.estimator.classes import Classes, classes_of
+from pfedhgp.federation.planning import check_diagnosis
 from pfedhgp.model.fitted import FittedModel
 
 CYCLES = "white"
@@ -58,6 +59,7 @@ def train_diagnosis(
         >>> model.classify(cycles(0.6)[:2], grid=grid).labels
         ('worn', 'worn')
     """
+    check_diagnosis(bool(settings.get("masks")))
     if "blocks" in settings:
         older = settings.pop("blocks")
         block = older if block is None else block

@@ -111,6 +111,7 @@ class FederatedGP(CycleMethods, ModelSettings):
         if block is not None:
             from pfedhgp.estimator.classes import classes_from
 
+            planning.check_diagnosis(settings.masks)
             classes = classes_from(
                 data, block, client=client, inputs=inputs, outputs=outputs, cycle=cycle
             )

@@ -24,7 +24,7 @@ from pfedhgp.inference.jitter import WEIGHTS, expect_finite
 from pfedhgp.inference.merged_rows import merge_rows
 from pfedhgp.inference.protocols import ClientParty
 from pfedhgp.inference.rows import cycle_rows, equal_shapes, noise_of, white_rows
-from pfedhgp.inference.starts import census, shared_scale
+from pfedhgp.inference.starts import census, shared_scale, totals
 from pfedhgp.inference.starts.candidates import Start, client_block, with_own_loadings
 from pfedhgp.inference.starts.forms import by_form
 from pfedhgp.inference.starts.periodogram import by_input
@@ -34,7 +34,7 @@ from pfedhgp.model.global_posterior import from_arrays
 from pfedhgp.model.posterior import ClientPosterior
 from pfedhgp.model.spec import Spec, open_periods, with_periods
 
-FORGOTTEN = ("census", "extent", "start", "round", "finish")
+FORGOTTEN = ("magnitude", "census", "extent", "start", "round", "finish")
 """Requests that a resumed run does not answer again; `starts` keeps what matters of them."""
 
 
@@ -83,15 +83,20 @@ class ClientGroup:
             for name, arrays in zip(self.names if replies else (), replies, strict=True)
         ]
 
+    def _on_magnitude(self, request: Message) -> list[dict[str, np.ndarray]]:
+        return [totals.magnitudes(client.X, client.Y, request.arrays) for client in self.clients]
+
     def _on_census(self, request: Message) -> list[dict[str, np.ndarray]]:
-        replies = []
+        replies, masks = [], self.plan.masks
         for client in self.clients:
             sums = census.moments(client.X, client.Y)
+            if masks:
+                sums = totals.moments(client.X, client.Y, request.arrays)
             if self.plan.domain is not None:
                 lower, upper = self.plan.domain
                 unit = (client.X - lower) / np.where(upper > lower, upper - lower, 1.0)
                 sums |= self._by_lag(unit, client.Y)
-            replies.append(sums)
+            replies.append(totals.in_units(sums, request.arrays) if masks else sums)
         return replies
 
     def _on_extent(self, request: Message) -> list[dict[str, np.ndarray]]:
@@ -105,7 +110,7 @@ class ClientGroup:
             }
             if "bins" in request.arrays:
                 sums |= shared_scale.binned(unit[:, 0], client.Y, int(request.arrays["bins"]))
-            replies.append(sums)
+            replies.append(totals.in_units(sums, request.arrays) if self.plan.masks else sums)
         return replies
 
     def _by_lag(self, unit: np.ndarray, Y: np.ndarray) -> dict[str, np.ndarray]:

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from pfedhgp.errors import InputError
 from pfedhgp.federation.clients import ClientGroup
 from pfedhgp.federation.forecast import Forecast
+from pfedhgp.federation.masks.in_process import MaskedClients
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.server import Server
 
@@ -38,6 +40,7 @@ def run(
     have answered, and `replied` the whole `Exchange` before the server takes it. `keep` is called between
     exchanges, when all parties' states belong together.
     """
+    masked = _masked(server, groups, callbacks) if server.plan.masks else None
     asked = any(hasattr(callback, "expect") for callback in callbacks)
     forecast = Forecast(server.plan, groups) if asked else None
     while (request := server.request()) is not None:
@@ -45,15 +48,30 @@ def run(
         for what, seconds in forecast.before(request) if forecast is not None else ():
             _tell(callbacks, "expect", what, seconds)
         replies: Iterable[Message]
-        replies = answers(request, groups, record, partial(_tell, callbacks, "step"))
+        seen = record if masked is None else None
+        replies = answers(request, groups, seen, partial(_tell, callbacks, "step"))
         if any(hasattr(callback, "replied") for callback in callbacks):
             replies = list(replies)
             _tell(callbacks, "replied", Exchange(server, groups, request, replies))
-        entry = server.gather(replies)
+        if masked is None:
+            entry = server.gather(replies)
+        else:
+            entry = server.take(*masked.total(request, replies, record))
         if entry is not None and any([callback(entry) is True for callback in callbacks]):
             server.stop()
         if keep is not None and server.phase is not None:
             keep()
+
+
+def _masked(
+    server: Server, groups: Sequence[ClientGroup], callbacks: Sequence[Callback]
+) -> MaskedClients:
+    """The clients' side of secure aggregation, and the server's."""
+    if any(hasattr(callback, "replied") for callback in callbacks):
+        raise InputError(
+            "a callback with `replied` sees each client's reply, which masks hide: leave one of them out"
+        )
+    return MaskedClients(server.plan, [name for group in groups for name in group.names])
 
 
 def _tell(callbacks: Sequence[Callback], name: str, *what: Any) -> None:

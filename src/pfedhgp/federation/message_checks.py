@@ -34,6 +34,7 @@ from pfedhgp.inference.arrays import tree_to_arrays
 from pfedhgp.inference.messages import Field, Range
 from pfedhgp.inference.starts.census import HISTOGRAM_BINS, LAG_EDGES
 from pfedhgp.inference.starts.periodogram import PERIODS
+from pfedhgp.inference.starts.totals import CLASSES
 from pfedhgp.inference.structured.traits import count_traits
 from pfedhgp.model.spec import Spec, open_periods, starting_kernels, with_periods
 
@@ -46,7 +47,7 @@ SETUP = tuple(each.name for each in EXCHANGES.values() if each.setup)
 """Requests before the first start, all of round 0."""
 LARGEST_BASIS = 4096
 """Basis functions of a cycle layer that are accepted at most, if their number is left open."""
-FIXED = {"H": HISTOGRAM_BINS, "L": len(LAG_EDGES) - 1, "W": len(PERIODS)}
+FIXED = {"H": HISTOGRAM_BINS, "L": len(LAG_EDGES) - 1, "W": len(PERIODS), "K": CLASSES}
 """Symbols that stand for the same number in every run."""
 
 # ------------------------------------------------------------------------- what a message looks like

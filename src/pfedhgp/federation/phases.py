@@ -180,6 +180,8 @@ class RunState:
     """Where each attempt started"""
     choice: list[dict[str, Any]] = field(default_factory=list)
     """What became of each model that was trained, if there was a choice: see `contest`"""
+    known: Sums = field(default_factory=dict)
+    """With masks: public centre and unit of each column"""
     counted: Counted | None = None
     prepared: Prepared | None = None
     best: Best | None = None

@@ -37,6 +37,8 @@ class Plan:
     seed: int = 0
     cycles: CycleChoice | None = None
     """A cycle layer; None: cycles are replicates with white residuals."""
+    masks: bool = False
+    """The server gets totals alone: see `federation.masks`."""
     specs: tuple[Spec, ...] = ()
     """Models with different kernels, of which training chooses one; `spec` is the first. None: no choice."""
     ranks: tuple[tuple[int, int], ...] = ()

@@ -12,6 +12,8 @@ from pfedhgp.base.choices import AUTO, SHARED_WHITE
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError, warn
 from pfedhgp.federation.clients import ClientGroup
+from pfedhgp.federation.masks.keys import check_installed
+from pfedhgp.federation.masks.roster import refuse_with
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
 from pfedhgp.gp.kernels import KERNELS, Kernel, Matern12, Periodic, Sum, split_scale
@@ -89,6 +91,8 @@ def make_plan(settings: ModelSettings, inputs: int, outputs: int) -> Plan:
     elif spec.noise == "level":
         raise InputError("noise='level' needs inference='markov'")
     _warn_of_unused(settings, inference)
+    if settings.masks:
+        _check_masks(settings)
     return Plan(
         spec=spec,
         inference=inference,
@@ -101,6 +105,7 @@ def make_plan(settings: ModelSettings, inputs: int, outputs: int) -> Plan:
         restarts=settings.restarts,
         seed=settings.seed,
         cycles=choice,
+        masks=settings.masks,
         specs=tuple(specs) if len(specs) > 1 else (),
         ranks=pairs,
     )
@@ -204,6 +209,18 @@ def local_latents(settings: ModelSettings, outputs: int) -> int:
     """How many local functions a client of a model with these settings has."""
     given = outputs if settings.local == "state-space" else settings.local_latents
     return count_local(given, outputs=outputs, layers=tuple(settings.layers))
+
+
+def check_diagnosis(masks: bool) -> None:
+    """Diagnosis compares cycles of all classes in one place."""
+    refuse_with(masks, "diagnosis")
+
+
+def _check_masks(settings: ModelSettings) -> None:
+    """What masks cannot hide is refused here; how many clients there are is seen later."""
+    check_installed()
+    if settings.learn_inducing == AUTO:
+        raise InputError("learn_inducing='auto' cannot be combined with `masks`: say True or False")
 
 
 def _kernel(given: Kernel | str) -> Kernel:

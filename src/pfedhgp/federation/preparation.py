@@ -1,6 +1,7 @@
 """Before training: the server asks for sums, and learns from them how to scale and where to start.
 
-Phases: `Census`, then `Extent` if no domain was given, then `Cycles` if there is a cycle layer.
+Phases: `Magnitude` if there are masks, `Census`, then `Extent` if no domain was given, then `Cycles` if there
+is a cycle layer.
 """
 
 from __future__ import annotations
@@ -19,13 +20,45 @@ from pfedhgp.federation.phases import Counted, Outcome, Phase, Prepared, RunStat
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.training import Starts
 from pfedhgp.inference.cycles.exchange import CycleServer
-from pfedhgp.inference.starts import candidates, census, contest, ranks, shared_scale
+from pfedhgp.inference.starts import candidates, census, contest, ranks, shared_scale, totals
 from pfedhgp.inference.starts.census import Scales
 from pfedhgp.inference.starts.periodogram import starting_period
 
 log = logging.getLogger("pfedhgp")
 QUIETEST = 1e-5
 """The noise that starting budgets are laid out for, at least."""
+
+
+@dataclass
+class Magnitude:
+    """With masks: where numbers lie and how large they are, once about zero, once about that centre."""
+
+    plan: Plan
+    run: RunState
+    kind: ClassVar[str] = "magnitude"
+
+    def request(self) -> dict[str, np.ndarray]:
+        spec = self.plan.spec
+        return self.run.known or {
+            "x_centre": np.zeros(spec.inputs),
+            "y_centre": np.zeros(spec.outputs),
+        }
+
+    def take(self, sums: Sums, senders: Sequence[str]) -> Outcome:
+        run = self.run
+        if not run.known:
+            run.known = totals.centres_of(sums, self.request())
+            if any(np.any(centre) for centre in run.known.values()):
+                return Outcome(self)
+        run.known = {**run.known, **totals.units_of(sums)}
+        return Outcome(Census(self.plan, run))
+
+
+def first_phase(plan: Plan, run: RunState) -> Phase:
+    """What the server asks first."""
+    if plan.masks and "x_unit" not in run.known:
+        return Magnitude(plan, run)
+    return Census(plan, run)
 
 
 @dataclass
@@ -37,9 +70,11 @@ class Census:
     kind: ClassVar[str] = "census"
 
     def request(self) -> dict[str, np.ndarray]:
-        return {}
+        return self.run.known if self.plan.masks else {}
 
     def take(self, sums: Sums, senders: Sequence[str]) -> Outcome:
+        if self.plan.masks:
+            sums = totals.whole(sums, self.run.known)
         self.run.counted = counted = Counted(sums, len(senders))
         if self.plan.domain is None:
             return Outcome(Extent(self.plan, self.run, counted))
@@ -63,9 +98,11 @@ class Extent:
         several = self.counted.clients > 1 and plan.cycles is None and plan.inference.knows_bound
         if bins and several and candidates.asks_between_clients(plan.spec):
             asked["bins"] = np.asarray(float(bins))
-        return asked
+        return asked | ({"y_unit": self.run.known["y_unit"]} if plan.masks else {})
 
     def take(self, sums: Sums, senders: Sequence[str]) -> Outcome:
+        if self.plan.masks:
+            sums = totals.in_data_units(sums, self.run.known)
         where = (sums["histogram"], self.counted.x_centre, self.counted.x_spread)
         width, crowd = self.counted.x_spread * np.sqrt(12.0), census.limits_of_most_rows(*where)
         found = prepared(self.plan, self.counted, census.extent(*where), sums, width)

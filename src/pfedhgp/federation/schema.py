@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pfedhgp.inference import messages as sent
-from pfedhgp.inference.messages import COUNT, FLAG, NOT_NEGATIVE, SPREAD, Field, Range
+from pfedhgp.inference.messages import COUNT, FLAG, NOT_NEGATIVE, POSITIVE, SPREAD, Field, Range
 from pfedhgp.inference.starts.shared_scale import LEAST_BINS, MOST_BINS
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ SYMBOLS: Mapping[str, str] = {
     "H": "bins of the histogram",
     "L": "classes of distance",
     "W": "periods that are tried",
+    "K": "classes of magnitude, 2⁻⁶³ to 2⁶⁴",
     "B": "bins along the input, twice the number that the request names",
     "G": "cells of the grid, times outputs",
     "S": "numbers of a sketch",
@@ -65,6 +66,8 @@ MEAN_FIELD = When(
 )
 KNOWN_DOMAIN = When("`domain` is given", lambda case: case.plan.domain is not None)
 UNKNOWN_DOMAIN = When("no `domain` is given", lambda case: case.plan.domain is None)
+PLAIN = When("there are no `masks`", lambda case: not case.plan.masks)
+MASKED = When("there are `masks`", lambda case: case.plan.masks)
 OPEN_PERIOD = When("a kernel leaves its period open", lambda case: case.open_periods)
 BINS_ASKED = When("the server asks for bins", lambda case: "bins" in case.request)
 KERNELS_CHOSEN = When("kernels are chosen in training", lambda case: bool(case.plan.specs))
@@ -194,10 +197,26 @@ _COVERAGE = Field("coverage", "G", "share of the variance that its rows explain,
 
 _ALL = (
     Exchange(
+        "magnitude",
+        "first, about zero, and again about the centre that follows",
+        "How large numbers are, so that later sums fit fixed point.",
+        only=MASKED,
+        request=sent.CENTRES,
+        reply=sent.MAGNITUDES,
+        setup=True,
+        federated=False,
+    ),
+    Exchange(
         "census",
-        "first",
+        "first, or after `magnitude`",
         "Counts and sums of the rows, for scales that all agree on.",
-        reply=(*sent.MOMENTS, Part((_LAGS,), KNOWN_DOMAIN)),
+        request=(Part((*sent.CENTRES, *sent.UNITS), MASKED),),
+        reply=(
+            *sent.COUNTS,
+            Part(sent.MOMENTS, PLAIN),
+            Part(sent.MASKED_MOMENTS, MASKED),
+            Part((_LAGS,), KNOWN_DOMAIN),
+        ),
         setup=True,
     ),
     Exchange(
@@ -209,6 +228,7 @@ _ALL = (
             Field("centre", "d", "mean of each input over all clients"),
             Field("spread", "d", "standard deviation of each input", NOT_NEGATIVE),
             Part((Field("bins", "", "number of bins for sums along the input", BINS),), BINS_ASKED),
+            Part((Field("y_unit", "Q", "unit of outputs in sums by distance", POSITIVE),), MASKED),
         ),
         reply=(*sent.HISTOGRAM, _LAGS, Part(sent.BINS, BINS_ASKED)),
         setup=True,

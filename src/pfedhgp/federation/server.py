@@ -7,7 +7,7 @@ It has two calls, so that any engine can drive it: `request()` says what to broa
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from pfedhgp.federation.messages import Message, hash_arrays
 from pfedhgp.federation.opening import Opening, inference_of, shared_kernels
 from pfedhgp.federation.phases import Best, Counted, Phase, Prepared, RunState
 from pfedhgp.federation.plan import Plan
-from pfedhgp.federation.preparation import Census, Extent, after_preparation
+from pfedhgp.federation.preparation import Extent, after_preparation, first_phase
 from pfedhgp.federation.training import Finish, Rounds, Starts, from_the_start
 from pfedhgp.inference.arrays import State, below, block_arrays, block_of
 from pfedhgp.inference.cycles.exchange import CycleServer, layer_from_arrays
@@ -34,7 +34,7 @@ from pfedhgp.model.posterior import Population
 log = logging.getLogger("pfedhgp")
 COUNTERS = ("round", "exchanges", "attempt", "stop_asked", "present", "compared", "learn")
 """Fields of `RunState` that a checkpoint keeps by their names."""
-LATER: Mapping[str, Any] = {"client_loadings": False}
+LATER: Mapping[str, Any] = {"client_loadings": False, "masks": False}
 """What plans of older versions do not say, because they could not choose."""
 
 
@@ -44,7 +44,7 @@ class Server:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.run = RunState()
-        self.current: Phase | None = Census(plan, self.run)
+        self.current: Phase | None = first_phase(plan, self.run)
         self.asked: Message | None = None
 
     @property
@@ -110,12 +110,21 @@ class Server:
                 total = census.merged(total, dict(reply.arrays))
             else:
                 total = {name: total[name] + array for name, array in reply.arrays.items()}
+        return self.take(total, senders, received)
+
+    def take(
+        self, total: dict[str, np.ndarray], senders: Sequence[str], received: int
+    ) -> dict[str, Any] | None:
+        """Takes the sum of the replies of `senders`, which had so many bytes, and moves on."""
+        asked, current, run = self.asked, self.current, self.run
+        assert asked is not None
+        assert current is not None
         if senders:
             run.exchanges += 1
         elif current.kind != "finish":
             raise MessageError(f"no client answered the {current.kind} request")
         self.current, record = current.take(total, senders)
-        run.present = senders or run.present
+        run.present = list(senders) or run.present
         if record is not None:
             record |= {
                 "clients": len(senders),
@@ -135,7 +144,7 @@ class Server:
             **{name: getattr(run, name) for name in COUNTERS},
             "history": run.history,
         }
-        arrays: dict[str, np.ndarray] = {}
+        arrays: dict[str, np.ndarray] = below("known", run.known)
         if run.counted is not None:
             plain["clients"] = run.counted.clients
             arrays |= below("census", run.counted.sums)
@@ -190,8 +199,9 @@ def restored(plan: Plan, state: State) -> tuple[RunState, Phase | None]:
         if plain["plan"].get(name, LATER.get(name)) != value:
             raise InputError(f"`{name}` is not what the run began with: start it again")
     run = RunState(**{name: plain[name] for name in COUNTERS}, history=list(plain["history"]))
+    run.known = state.part("known")
     if "clients" not in plain:
-        return run, Census(plan, run)
+        return run, first_phase(plan, run)
     run.counted = Counted(state.part("census"), int(plain["clients"]))
     if "scales" not in plain:
         return run, Extent(plan, run, run.counted)

@@ -108,15 +108,37 @@ def _declared(fields: Iterable[Field], name: str) -> Field:
 
 # ------------------------------------------------------------------------------- before training
 
-MOMENTS = (
+COUNTS = (
     Field("rows", "1", "number of rows", COUNT),
+    Field("y_clients", "Q", "whether the client observed the output", FLAG),
+    Field("y_pairs", "Q Q", "number of rows with both outputs observed", COUNT),
+)
+MOMENTS = (
     Field("x_sum", "d", "sum of each input"),
     Field("x_within", "d", "squared distances of each input from its mean, summed", NOT_NEGATIVE),
     Field("x_means", "d", "number of rows times the squared mean of each input", NOT_NEGATIVE),
-    Field("y_clients", "Q", "whether the client observed the output", FLAG),
-    Field("y_pairs", "Q Q", "number of rows with both outputs observed", COUNT),
     Field("y_mean", "Q Q", "mean of the first output over the rows with both"),
     Field("y_cross", "Q Q", "products of both outputs around these means, summed"),
+)
+CENTRES = (
+    Field("x_centre", "d", "a place near the rows, about which inputs are summed"),
+    Field("y_centre", "Q", "the same for outputs"),
+)
+UNITS = (
+    Field("x_unit", "d", "power of two above all distances from the centre", POSITIVE),
+    Field("y_unit", "Q", "the same for outputs", POSITIVE),
+)
+MAGNITUDES = (
+    Field("x_magnitude", "d K", "1 in the class 2^k of the largest distance from the centre", FLAG),
+    Field("x_mantissa", "d K", "mean distance from the centre, in units of that class"),
+    Field("y_magnitude", "Q K", "the same for outputs", FLAG),
+    Field("y_mantissa", "Q K", "the same for outputs"),
+)
+MASKED_MOMENTS = (
+    Field("x_total", "d", "distances from the centre in units, summed"),
+    Field("x_squares", "d", "their squares, summed", NOT_NEGATIVE),
+    Field("y_total", "Q Q", "the same for the first output, over the rows with both"),
+    Field("y_products", "Q Q", "products of both, summed", POWERS),
 )
 LAGS = (
     Field("lag_sum", "L Q", "½(y − y′)² over pairs of rows, summed by distance", NOT_NEGATIVE),

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, dataclass_transform
 from pfedhgp.errors import InputError
 from pfedhgp.settings.kinds import Kind
 
-SECTIONS = ("data", "model", "inference", "run")
+SECTIONS = ("data", "model", "inference", "federation", "run")
 """The tables of a TOML file."""
 
 

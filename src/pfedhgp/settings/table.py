@@ -224,8 +224,23 @@ class ComputingSection:
     )
 
 
+@table("federation")
+class FederationSection:
+    """[federation] of a settings file: what the server may see."""
+
+    masks: bool = setting(
+        default=False,
+        kind=kinds.FLAG,
+        option="--masks/--no-masks",
+        refused="masks are for fits in one process so far: use `pfedhgp fit`, or leave it out",
+        help="Whether the server gets totals over clients alone, by secure aggregation (3 to 100 clients).",
+        python="Clients mask their replies, and only the sum of all can be read. Needs `cryptography`, "
+        "which the extra `flower` brings.",
+    )
+
+
 @table()
-class ModelSettings(ComputingSection, InferenceSection, ModelSection):
+class ModelSettings(ComputingSection, FederationSection, InferenceSection, ModelSection):
     """All settings of a model and of its training: the arguments of `FederatedGP`."""
 
     callbacks: Sequence[Callable[[dict[str, Any]], bool | None]] = setting(

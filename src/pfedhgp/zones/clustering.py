@@ -20,6 +20,7 @@ import numpy as np
 from pfedhgp.base.checks import one_of, whole
 from pfedhgp.base.numerics import with_numerics
 from pfedhgp.errors import InputError, warn
+from pfedhgp.federation.masks.roster import refuse_with
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.prediction import predict
 from pfedhgp.zones import groups as grouping
@@ -136,6 +137,7 @@ def discover(
     Without `measure` there is no R². `log` has all messages so far, by default the model's: R² counts the
     sketches in it.
     """
+    refuse_with(bool(model.settings.get("masks")), "grouping clients")
     names = tuple(sorted(model.clients))
     how = how.checked(len(names), own_loadings=model.structure.client_loadings)
     missing = [name for name in names if name not in rows] if rows is not None else []

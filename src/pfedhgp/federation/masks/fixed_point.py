@@ -18,19 +18,10 @@ MOST_PLACES, ROOM = 32, 62
 LARGEST, LARGEST_SMALL = 2.0**36, 2.0**30
 """What a total may be at most, and one of SMALL_FIELDS: 26 and 32 binary places, for 100 sites 7e-7."""
 SMALL_FIELDS = frozenset(
-    [
-        "clients",
-        "noise",
-        "deviation_square",
-        "local_square",
-        "deviation_power",
-        "traits",
-        "y_clients",
-        "mantissa_x",
-        "mantissa_y",
-        "client_loadings",
-        "client_loadings_square",
-    ]
+    (
+        *("clients", "noise", "deviation_square", "local_square", "deviation_power", "traits"),
+        *("y_clients", "x_mantissa", "y_mantissa", "client_loadings", "client_loadings_square"),
+    )
 )
 """Fields that do not grow with the rows, and of which small values count."""
 

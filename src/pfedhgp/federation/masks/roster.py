@@ -21,6 +21,14 @@ FEWEST, MOST = 3, 100
 PROTOCOL = "pfedhgp masks 1"
 
 
+def refuse_with(masks: bool, what: str) -> None:
+    """Refuses `what`, if there are masks: it needs more than totals."""
+    if masks:
+        raise InputError(
+            f"{what} needs numbers of single clients, which `masks` hide: leave one of them out"
+        )
+
+
 class MaskError(MessageError):
     """Something that an honest party of the protocol does not ask for, or not enough to go on with."""
 
@@ -149,7 +157,7 @@ class Question:
 
 @dataclass(frozen=True)
 class MaskedReply:
-    """A reply as the server sees it, with sealed shares of its own mask, and the advert of the next exchange."""
+    """A reply as the server sees it, with sealed shares of its own mask, and the next exchange's advert."""
 
     name: str
     exchange: int
