@@ -240,9 +240,7 @@ class FederatedGP(CycleMethods, ModelSettings):
                 noise=noise_form(settings.noise, model.outputs),
                 settings=planning.settings_of_adoption(settings),
                 local_inducing=settings.local_inducing,
-                local_latents=None
-                if model.clients
-                else planning.local_latents(settings, model.outputs),
+                local_latents=None if model.clients else planning.local_latents(settings, model),
             )
         self.model_ = replace(
             model,

@@ -205,9 +205,13 @@ def settings_of_adoption(settings: ModelSettings) -> Structured:
     return replace(found, learn_inducing=settings.learn_inducing)
 
 
-def local_latents(settings: ModelSettings, outputs: int) -> int:
-    """How many local functions a client of a model with these settings has."""
-    given = outputs if settings.local == "state-space" else settings.local_latents
+def local_latents(settings: ModelSettings, model: FittedModel) -> int:
+    """How many local functions a client of the model has, if there is none to be looked at."""
+    for each in model.settings.get("choice", ()):
+        if each["round"] is None and "local_latents" in each:  # training chose it
+            return int(each["local_latents"])
+    given, outputs = numbers_of_latents(settings)[1], model.outputs
+    given = outputs if settings.local == "state-space" else given
     return count_local(given, outputs=outputs, layers=tuple(settings.layers))
 
 

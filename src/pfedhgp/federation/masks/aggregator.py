@@ -120,7 +120,7 @@ class Aggregator:
             raise MaskError(f"{len(told)} sites revealed shares, and {threshold} are needed")
         self.received += sum(each.nbytes for each in told)
         replies = [self.replies[name].values for name in self.survivors]
-        total = np.sum(np.stack(replies), axis=0, dtype=np.uint64)
+        total: np.ndarray = np.asarray(np.sum(np.stack(replies), axis=0, dtype=np.uint64))
         for name in self.survivors:
             seed = self._secret(name, {each.name: each.own for each in told})
             if hashlib.sha256(seed).digest() != self.replies[name].commitment:
