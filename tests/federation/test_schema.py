@@ -78,7 +78,8 @@ def test_every_field_has_a_meaning_and_every_symbol_is_explained_and_used():
 
 
 def test_messages_and_exchanges_have_the_same_kinds():
-    assert KINDS == ("census", "extent", "cycles", "start", "round", "finish", "zones")
+    kinds = ("magnitude", "census", "extent", "cycles", "start", "round", "finish", "zones")
+    assert kinds == KINDS
     for kind in KINDS:
         assert Message(kind, 0, "server", {}).kind == kind
     assert set(EXCHANGES) - set(KINDS) == {

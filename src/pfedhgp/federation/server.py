@@ -143,6 +143,7 @@ class Server:
             "phase": self.phase,
             **{name: getattr(run, name) for name in COUNTERS},
             "history": run.history,
+            "known": list(run.known),
         }
         arrays: dict[str, np.ndarray] = below("known", run.known)
         if run.counted is not None:
