@@ -25,7 +25,7 @@ import scipy
 from bench import budgets, gpu, lapack, ours, whole_fits
 from bench.diagnosis import classifying
 from bench.problem import Problem, Sizes, make_problem
-from bench.timing import Summary, Timed, in_turns, ratio, slope, summarise, timed
+from bench.timing import Summary, Timed, by_processor, in_turns, ratio, slope, summarise, timed
 from pfedhgp.base.kept_memory import kept_memory
 from pfedhgp.base.numerics import numerics
 
@@ -61,7 +61,9 @@ def against_lapack(sizes: Sizes, seconds: float) -> dict[str, Any]:
     }
 
 
-def against_torch(sizes: Sizes, clients: int, seconds: float) -> tuple[dict[str, Any], bool]:
+def against_torch(
+    sizes: Sizes, clients: int, seconds: float, most_threads: int
+) -> tuple[dict[str, Any], bool]:
     """The same bound in PyTorch, its best way and number of threads; and whether gradients agree."""
     from bench import torch_peer
 
@@ -78,7 +80,7 @@ def against_torch(sizes: Sizes, clients: int, seconds: float) -> tuple[dict[str,
         gradient = peer()[1]
         gaps = [_gap(gradient[name].numpy(), value) for name, value in expected.items()]
         worst = max(worst, *gaps)
-        for threads in THREADS:
+        for threads in THREADS[:most_threads]:
             before = _threads(threads)
             competitors[f"torch {way}, {threads} thread(s)"] = timed(peer, before)
     found = summarise(in_turns(competitors, seconds=seconds))
@@ -175,12 +177,13 @@ def _ratio(name: str, value: Summary, aim: str) -> None:
     print(f"  = {name:28s}{value.median:11.2f} of medians{value.quiet:8.2f} of percentiles ({aim})")
 
 
-def torch_part(sizes: Sizes, seconds: float, *, quick: bool) -> dict[str, Any]:
+def torch_part(sizes: Sizes, seconds: float, *, quick: bool, most_threads: int) -> dict[str, Any]:
     """One client, six, and many; `agree` says whether all gradients do."""
     from bench import torch_peer
 
     found = [
-        against_torch(sizes, clients, seconds) for clients in ((1, 6) if quick else (1, 6, 64))
+        against_torch(sizes, clients, seconds, most_threads)
+        for clients in ((1, 6) if quick else (1, 6, 64))
     ]
     return {
         "by_clients": [results for results, _ in found],
@@ -197,12 +200,15 @@ def torch_version() -> str | None:
         return None
 
 
-def run_part(name: str, seconds: float, *, quick: bool, full: bool) -> dict[str, Any]:
+def run_part(
+    name: str, seconds: float, *, quick: bool, full: bool, processor: bool
+) -> dict[str, Any]:
     """One part's results, with when and on what they were measured."""
     about = {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "cores": os.cpu_count(),
         "load": round(os.getloadavg()[0], 1),
+        "seconds are": "of processor time" if processor else "by the clock",
         "python": platform.python_version(),
         "jax": jax.__version__,
         "numpy": np.__version__,
@@ -227,7 +233,10 @@ def run_part(name: str, seconds: float, *, quick: bool, full: bool) -> dict[str,
         if name == "lapack":
             return {**about, **against_lapack(sizes, seconds)}
         if name == "torch":
-            return {**about, **torch_part(sizes, seconds, quick=quick)}
+            return {
+                **about,
+                **torch_part(sizes, seconds, quick=quick, most_threads=1 if processor else 2),
+            }
         return {**about, **growth(sizes, seconds, quick=quick)}
 
 
@@ -237,11 +246,16 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=8.0, help="for each comparison (8)")
     parser.add_argument("--quick", action="store_true", help="fewer sizes and 2 seconds each")
     parser.add_argument("--full", action="store_true", help="also fits that take minutes")
+    parser.add_argument(
+        "--processor", action="store_true", help="processor time, one thread: for busy machines"
+    )
     parser.add_argument("parts", nargs="*", help=f"some of {', '.join(PARTS)} (all)")
     options = parser.parse_args()
     if set(options.parts) - set(PARTS):
         parser.error(f"parts are {', '.join(PARTS)}")
     seconds = 2.0 if options.quick else options.seconds
+    if options.processor:
+        by_processor()
     usual = PARTS[:3] if options.quick else PARTS
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     wrote = False
@@ -249,7 +263,9 @@ def main() -> int:
         if name in NEED_TORCH and torch_version() is None:
             print(f"\n{name}: skipped, torch and gpytorch are not installed (make bench has them)")
             continue
-        results[name] = run_part(name, seconds, quick=options.quick, full=options.full)
+        results[name] = run_part(
+            name, seconds, quick=options.quick, full=options.full, processor=options.processor
+        )
         RESULTS.write_text(json.dumps(results, indent=2) + "\n")
         wrote = True
     end = f"wrote {RESULTS}" if wrote else "nothing was run"

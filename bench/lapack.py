@@ -17,7 +17,6 @@ features A_r, S = (I+Λ)⁻¹, mean m and G = S + mmᵀ:
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,6 +24,7 @@ import numpy as np
 from scipy.linalg import blas, lapack
 
 from bench.problem import Sizes
+from bench.timing import now
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ def timed_calls(
         spent = dict.fromkeys(parts, 0.0)
         for call in found:
             call.prepare()
-            start = time.perf_counter()
+            start = now()
             call.run()
-            spent[call.name] += time.perf_counter() - start
+            spent[call.name] += now() - start
         for name, seconds in spent.items():
             parts[name].append(seconds)
         return sum(spent.values())
