@@ -18,6 +18,9 @@ from pfedhgp.model.spec import Spec
 
 LADDER = (1, 2, 3, 4, 6, 8, 12, 16)
 USUAL = 2
+MOST_SHARED = 4
+"""The most shared latents that are tried: messages have (R Q M)² numbers, and four of the usual length are
+what a contest may add in its first exchanges."""
 LEAST_SHARE = 0.005
 """Of the outputs' variance in all, that a direction must have to count."""
 
@@ -35,9 +38,10 @@ def pairs(outputs: int, shared: int | None, local: int | None) -> tuple[Pair, ..
 
 
 def directions(moment: np.ndarray) -> int:
-    """How many directions of E[yyᵀ] have a share of the variance that counts."""
+    """How many directions of E[yyᵀ] have a share of the variance that counts; fewer than there are outputs."""
     values = np.linalg.eigvalsh(moment)
-    return max(int(np.sum(values > LEAST_SHARE * max(float(np.trace(moment)), 1e-300))), 1)
+    count = int(np.sum(values > LEAST_SHARE * max(float(np.trace(moment)), 1e-300)))
+    return max(min(count, len(moment) - 1), 1)
 
 
 def worth_training(choices: Sequence[Pair], moment: np.ndarray, most_shared: int) -> list[int]:
@@ -48,6 +52,7 @@ def worth_training(choices: Sequence[Pair], moment: np.ndarray, most_shared: int
     shared, local = (sorted({pair[k] for pair in choices}) for k in (0, 1))
     count = directions(moment)
     wanted = [1, USUAL, round(float(np.sqrt(USUAL * count))), count]
+    most_shared = min(most_shared, MOST_SHARED)
     found = [choices[0]]
     for number in wanted:
         pair = (_up_to(shared, min(number, most_shared)), _up_to(local, number))
