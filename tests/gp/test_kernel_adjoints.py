@@ -19,6 +19,7 @@ from pfedhgp.gp.kernels import (
     Product,
     RationalQuadratic,
     Scaled,
+    Stacks,
     Sum,
     split_scale,
     stack,
@@ -166,3 +167,23 @@ def test_shapes_that_do_not_fit_are_refused():
         evaluate(RBF([[1.0], [1.0]]), Geometry(X, X))
     with pytest.raises(InputError, match="have 2 columns"):
         evaluate(RBF([[1.0]], dims=(2,)), Geometry(X, X))
+
+
+def test_stacks_are_one_stack_after_the_other():
+    """Values, slopes and directions of two stacks are those of each alone."""
+    first, X, Z, _ = problem(single(RBF), 1, (2,))
+    second = problem(nested, 1, (2,), seed=1)[0].kernel
+    both = evaluate(Stacks((first, second)), Geometry(X, Z))
+    alone = [evaluate(kernel, Geometry(X, Z)) for kernel in (first, second)]
+    np.testing.assert_allclose(both.value, np.concatenate([each.value for each in alone]))
+    np.testing.assert_allclose(both.value, Stacks((first, second))(X, Z, stacked=1), rtol=1e-12)
+    K_bar = np.random.default_rng(2).normal(size=(4, 6, 5))
+    expected = [each.pullback(K_bar[2 * i : 2 * i + 2]) for i, each in enumerate(alone)]
+    np.testing.assert_allclose(
+        ravel_pytree(both.pullback(K_bar))[0],
+        np.concatenate([ravel_pytree(e)[0] for e in expected]),
+    )
+    directions = both.directions()
+    assert [r for r, _ in directions] == [
+        2 * i + r for i, each in enumerate(alone) for r, _ in each.directions()
+    ]

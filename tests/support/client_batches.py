@@ -48,6 +48,14 @@ def wavy(rng: np.random.Generator, lead: tuple[int, ...], inputs: int) -> kernel
     return kernels.Sum((product, rough), rng.uniform(0.3, 2.0, (*lead, 1)))
 
 
+def two_layers(rng: np.random.Generator, lead: tuple[int, ...], inputs: int) -> kernels.Kernel:
+    """Shared kernels in two stacks, of the global and of the deviation layer; local ones in one."""
+    if len(lead) > 1:
+        return rbf(rng, lead, inputs)
+    half = (lead[0] // 2,)
+    return kernels.Stacks((rbf(rng, half, inputs), wavy(rng, half, inputs)))
+
+
 def batch(
     seed: int = 0,
     *,

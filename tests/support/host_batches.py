@@ -10,7 +10,7 @@ from pfedhgp.inference.lbfgs import Pairs
 from pfedhgp.inference.structured.coordinates import parameters
 from pfedhgp.inference.structured.host import step as host
 from pfedhgp.model.blocks import Structure
-from support.client_batches import Batch, on_jax, wavy
+from support.client_batches import Batch, on_jax, two_layers, wavy
 
 # The first three are one program of JAX's, the twin's compilation being what takes time here.
 CASES = {
@@ -24,11 +24,19 @@ CASES = {
     "no local layer": {"local": 0, "local_size": 0},
     "no global layer": {"latents": 0},
     "client loadings": {"structure": Structure(client_loadings=True), "missing": True},
+    "deviation kernel": {"kernel": two_layers},
     "tied": {"structure": Structure(tied=True)},
     "tied, no deviations": {"structure": Structure(tied=True, deviation=False), "kernel": wavy},
     "tied, no global layer": {"structure": Structure(tied=True, deviation=False), "latents": 0, "size": 0},
 }  # fmt: skip
-RARER = ("full noise", "no deviations", "no local layer", "no global layer", "tied, no deviations")
+RARER = (
+    "deviation kernel",
+    "full noise",
+    "no deviations",
+    "no local layer",
+    "no global layer",
+    "tied, no deviations",
+)
 """Left to the slow suite: their parts are those of the others."""
 
 

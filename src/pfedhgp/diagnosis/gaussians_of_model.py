@@ -257,5 +257,5 @@ def _flat(core: FloatArray) -> FloatArray:
 def _on_grid(basis: Basis, X: Array) -> tuple[Array, Array]:
     """a(x) (R, M, n) and k(x, x') − a(x)ᵀa(x') (R, n, n)."""
     A = basis.features(X)
-    k = jax.vmap(lambda kernel: kernel(X, X))(basis.kernels)
+    k = basis.kernels(X, X, stacked=1)
     return A, k - jnp.einsum("rmn,rmk->rnk", A, A)

@@ -16,7 +16,7 @@ from pfedhgp.federation.masks.keys import check_installed
 from pfedhgp.federation.masks.roster import refuse_with
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
-from pfedhgp.gp.kernels import KERNELS, Kernel, Matern12, Periodic, Sum, split_scale
+from pfedhgp.gp.kernels import KERNELS, Kernel, Matern12, Periodic, Stacks, Sum, split_scale
 from pfedhgp.inference.markov.settings import Markov
 from pfedhgp.inference.protocols import Inference
 from pfedhgp.inference.registry import INFERENCES, inference_named
@@ -64,6 +64,7 @@ def make_plan(settings: ModelSettings, inputs: int, outputs: int) -> Plan:
     if settings.client_loadings and inference.name == "mean-field":
         raise InputError("client_loadings needs inference='structured': mean-field has none")
     latents, local_latents = numbers_of_latents(settings)
+    deviation = deviation_kernel(settings, inference, choice)
     specs = [
         build_spec(
             inputs=inputs,
@@ -76,6 +77,7 @@ def make_plan(settings: ModelSettings, inputs: int, outputs: int) -> Plan:
             noise=settings.noise,
             local=settings.local,
             client_loadings=settings.client_loadings,
+            deviation_kernel=deviation,
         )
         for kernel, local in kernels_to_try(settings)
     ]
@@ -118,6 +120,26 @@ def numbers_of_latents(settings: ModelSettings) -> tuple[int | None, int | None]
         raise InputError("latents='auto' cannot be combined with client_loadings: give a number")
     shared, local = (None if isinstance(number, str) else number for number in given)
     return shared, local
+
+
+def deviation_kernel(
+    settings: ModelSettings, inference: Inference, cycles: CycleChoice | None
+) -> Kernel | None:
+    """The deviations' own kernel, or None; what cannot be combined with it is named."""
+    given = settings.deviation_kernel
+    if given is None:
+        return None
+    if isinstance(given, tuple) or given == AUTO:
+        raise InputError("`deviation_kernel` cannot be chosen in training: name one kernel")
+    if not isinstance(inference, Structured):
+        raise InputError("`deviation_kernel` needs inference='structured'")
+    if cycles is not None:
+        raise InputError("`deviation_kernel` cannot be combined with a cycle layer")
+    for name in ("kernel", "local_kernel", "latents", "local_latents"):
+        value = getattr(settings, name)
+        if isinstance(value, tuple) or value == AUTO:
+            raise InputError(f"`deviation_kernel` cannot be combined with a choice of `{name}`")
+    return _kernel(given)
 
 
 def ranks_to_try(settings: ModelSettings, spec: Spec) -> tuple[ranks.Pair, ...]:
@@ -253,7 +275,7 @@ def _warn_of_unused(settings: ModelSettings, inference: Inference) -> None:
     if settings.cycles == "white":
         names = ("cycle_sharing", "cycle_basis")
         unused += [f"`{name}` (there is no cycle layer)" for name in given(*names)]
-    for name in ("kernel", "local_kernel"):
+    for name in ("kernel", "deviation_kernel", "local_kernel"):
         kernel = getattr(settings, name)
         if isinstance(kernel, Kernel):
             variance, unit = split_scale(kernel)
@@ -344,10 +366,10 @@ def settings_of_model(model: FittedModel) -> dict[str, Any]:
     kept = model.settings
     given = {each.name: kept[each.name] for each in MODEL_SETTINGS if each.name in kept}
     given["inference"] = _inference_from_json(given.get("inference", ModelSettings.inference))
-    for name, kernel in (("kernel", model.kernel), ("local_kernel", model.local_kernel)):
-        if kernel is not None:
-            given[name] = kernel
-    return given
+    found = {"kernel": model.kernel, "local_kernel": model.local_kernel}
+    if isinstance(model.kernel, Stacks):
+        found["kernel"], found["deviation_kernel"] = model.kernel.kernels
+    return given | {name: kernel for name, kernel in found.items() if kernel is not None}
 
 
 def _inference_from_json(kept: Any) -> Any:

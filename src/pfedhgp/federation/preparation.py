@@ -18,6 +18,7 @@ from pfedhgp.errors import InputError
 from pfedhgp.federation.opening import inducing_inputs
 from pfedhgp.federation.phases import Counted, Outcome, Phase, Prepared, RunState, Sums
 from pfedhgp.federation.plan import Plan
+from pfedhgp.federation.schema import OTHERS_IN_CONTEST
 from pfedhgp.federation.training import Starts
 from pfedhgp.inference.cycles.exchange import CycleServer
 from pfedhgp.inference.starts import candidates, census, contest, ranks, shared_scale, totals
@@ -170,7 +171,7 @@ def prepared(
         gain = max(found.gain for found in waves)
         periods = np.array([found.period for found in waves]) * np.where(width > 0, width, 1.0)
     short = shared_is_short(scales, sums, ratio)
-    found = Prepared(plan, counted, plan.spec, scaling, scales, short, periods)
+    found = Prepared(plan, counted, plan.spec, scaling, scales, short, periods).about(0)
     kept: tuple[int, ...] = ()
     if plan.specs:
         evidence = sums["forms"].T if short else sums["forms"]
@@ -178,7 +179,7 @@ def prepared(
         kept = contest.shortlist(plan.specs, evidence, gain, cells=cells, clients=counted.clients)
         found = found.about(kept[0])
     if plan.ranks:
-        kept = (*(kept or (0,)), *other_ranks(found))
+        kept = (*(kept or (0,)), *other_ranks(found))[: 1 + OTHERS_IN_CONTEST]
     return replace(found, shortlist=kept)
 
 

@@ -19,6 +19,7 @@ from pfedhgp.gp.kernels import (
     Product,
     RationalQuadratic,
     Scaled,
+    Stacks,
     Sum,
     leaves_of,
     parts_of,
@@ -127,6 +128,33 @@ class _Product(_Combination):
         return found
 
 
+class _Stacks(_Combination):
+    """[k_1, k_2, …] along the latents"""
+
+    def __init__(self, kernel: Stacks, geometry: Geometry, axes: int) -> None:
+        super().__init__(kernel, geometry, axes)
+        self.K = np.concatenate([part.K for part in self.parts], axis=-2)
+
+    def shares(self) -> list[Array]:
+        return [np.ones((*part.K.shape[:-1], 1)) for part in self.parts]
+
+    def slopes(self, K_bar: Array) -> Slopes:
+        ends = np.cumsum([part.K.shape[-2] for part in self.parts])
+        pieces = np.split(K_bar, ends[:-1], axis=-2)
+        pairs = zip(self.parts, pieces, strict=True)
+        return [slope for part, piece in pairs for slope in part.slopes(piece)]
+
+    def tangents(self) -> Slopes:
+        return [tangent for part in self.parts for tangent in part.tangents()]
+
+    def directions(self) -> list[tuple[int, Array]]:
+        found, first = [], 0
+        for part in self.parts:
+            found += [(first + r, dK) for r, dK in part.directions()]
+            first += part.K.shape[-2]
+        return found
+
+
 class _Scaled(_Combination):
     """variance · k"""
 
@@ -150,5 +178,6 @@ EVALUATIONS: dict[type, type[Evaluation]] = {
     Periodic: OfWaves,
     Sum: _Sum,
     Product: _Product,
+    Stacks: _Stacks,
     Scaled: _Scaled,
 }

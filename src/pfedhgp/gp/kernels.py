@@ -27,6 +27,7 @@ from pfedhgp.base import choices
 from pfedhgp.base.arrays_of import Array, namespace
 from pfedhgp.base.checks import refusal, shown
 from pfedhgp.errors import InputError
+from pfedhgp.gp.kernel_columns import checked_columns
 
 Inputs = Float[Array, "*b n d"]
 Matrix = Float[Array, "*b n m"]
@@ -60,23 +61,6 @@ def _given(value: Parameter, name: str) -> Any:
     if value is None:
         raise InputError(f"`{name}` must be a positive number: None stands for a lengthscale alone")
     return _positive(value, name)
-
-
-def _columns(dims: Any) -> tuple[int, ...] | None:
-    """Returns `dims` as a tuple of different column numbers, or None for all columns."""
-    if dims is None:
-        return None
-    listed = isinstance(dims, Sequence | np.ndarray) and not isinstance(dims, str)
-    if not listed or np.ndim(dims) != 1 or not all(_is_column(v) for v in dims):
-        raise refusal("dims", "column numbers like (0, 2)", dims)
-    if len(dims) == 0 or len(set(dims)) != len(dims):
-        raise refusal("dims", "different columns, and at least one", dims)
-    return tuple(int(v) for v in dims)
-
-
-def _is_column(value: Any) -> bool:
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    return whole and int(value) >= 0
 
 
 def _safe_sqrt(squared: Matrix) -> Matrix:
@@ -148,7 +132,7 @@ class Stationary(Kernel):
 
     lengthscale: Any = eqx.field(default=None, converter=lambda v: _positive(v, "lengthscale"))
     dims: tuple[int, ...] | None = eqx.field(
-        default=None, static=True, kw_only=True, converter=_columns
+        default=None, static=True, kw_only=True, converter=checked_columns
     )
 
     @abstractmethod
@@ -313,6 +297,16 @@ class Product(Kernel):
         return math.prod(parts[1:], start=parts[0])
 
 
+class Stacks(Kernel):
+    r"""Stacked kernels of several layers on the same inputs: the latents of one layer after the other's."""
+
+    kernels: tuple[Kernel, ...] = eqx.field(converter=lambda v: _parts(v, "kernels"))
+
+    def __call__(self, X: Inputs, Z: Inputs, *, stacked: int | None = None) -> Matrix:
+        parts = [kernel(X, Z, stacked=stacked) for kernel in self.kernels]
+        return namespace(*parts).concatenate(parts, axis=-3)
+
+
 class Scaled(Kernel):
     r"""variance · k"""
 
@@ -362,14 +356,14 @@ def _factors(kernel: Kernel) -> tuple[Kernel, ...]:
     return kernel.kernels if isinstance(kernel, Product) else (kernel,)
 
 
-def parts_of(kernel: Sum | Product | Scaled) -> tuple[Kernel, ...]:
+def parts_of(kernel: Sum | Product | Stacks | Scaled) -> tuple[Kernel, ...]:
     """The kernels that a combination is made of."""
     return (kernel.kernel,) if isinstance(kernel, Scaled) else kernel.kernels
 
 
 def leaves_of(kernel: Kernel) -> list[Stationary]:
     """The base kernels of a tree, left to right."""
-    if isinstance(kernel, Sum | Product | Scaled):
+    if isinstance(kernel, Sum | Product | Stacks | Scaled):
         return [leaf for part in parts_of(kernel) for leaf in leaves_of(part)]
     assert isinstance(kernel, Stationary)
     return [kernel]
@@ -381,8 +375,8 @@ def map_leaves(change: Callable[[Stationary], Stationary], kernel: Kernel) -> Ke
         return Scaled(map_leaves(change, kernel.kernel), kernel.variance)
     if isinstance(kernel, Sum):
         return Sum(tuple(map_leaves(change, part) for part in kernel.kernels), kernel.ratios)
-    if isinstance(kernel, Product):
-        return Product(tuple(map_leaves(change, part) for part in kernel.kernels))
+    if isinstance(kernel, Product | Stacks):
+        return type(kernel)(tuple(map_leaves(change, part) for part in kernel.kernels))
     assert isinstance(kernel, Stationary)
     return change(kernel)
 
@@ -393,5 +387,8 @@ def stack(kernels: Sequence[Kernel]) -> Kernel:
 
 
 def unstack(kernels: Kernel, index: int) -> Kernel:
-    """Latent `index` of a stacked kernel."""
+    """Latent `index` of a stacked kernel, or of several stacks of one height."""
+    if isinstance(kernels, Stacks):
+        size = len(jax.tree.leaves(kernels)[0])
+        return unstack(kernels.kernels[index // size], index % size)
     return jax.tree.map(lambda leaf: leaf[index], kernels)

@@ -6,6 +6,9 @@ deviation is the same for all, B̃ = √φ τ, which is k_δ = φ k_g.
 
 With client loadings, a client has its own B_g,i too: it mixes the shared functions in its own way, and B_g is
 the mean of its population, B_g,i ~ N(B_g, Σ_B).
+
+With a deviation kernel, the first half of the latents are the global layer's and the others the deviations'.
+B_g is zero in the second half and B̃_i in the first, so that each layer has its own kernels.
 """
 
 from __future__ import annotations
@@ -13,12 +16,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import equinox as eqx
+import numpy as np
 from jaxtyping import Float
 
 from pfedhgp.base.arrays_of import Array, namespace
 from pfedhgp.base.trees import map_arrays, ravel
 from pfedhgp.gp.features import Basis
-from pfedhgp.gp.kernels import Kernel
+from pfedhgp.gp.kernels import Kernel, Stacks
 from pfedhgp.gp.noise import Noise
 
 
@@ -127,6 +131,26 @@ def to_free(block: ClientBlock) -> ClientBlock:
 def from_free(free: ClientBlock) -> ClientBlock:
     """The inverse of `to_free`."""
     return replace(free, kernels=map_arrays("exp", free.kernels))
+
+
+UNUSED = 1e-6
+"""The prior variance of loadings that a layer has on latents of another one, in units of those on its own:
+small enough that an average over them does not move a prediction, and no smaller, for eigenvalues' sake."""
+
+
+def of_global(block: GlobalBlock) -> Float[Array, " R"]:
+    """1 for the latents that B_g may load: not for those of deviations with a kernel of their own."""
+    R = block.loadings.shape[-1]
+    if not isinstance(block.kernels, Stacks):
+        return np.ones(R)
+    return np.where(np.arange(R) < R // 2, 1.0, 0.0)
+
+
+def deviation_variances(block: GlobalBlock) -> Float[Array, " R"]:
+    """The prior variance of each column of B̃: φ, and next to nothing for latents that are global alone."""
+    if not isinstance(block.kernels, Stacks):
+        return block.phi * np.ones(block.loadings.shape[-1])
+    return block.phi * np.where(of_global(block) > 0, UNUSED, 1.0)
 
 
 Theta = Float[Array, " P"]

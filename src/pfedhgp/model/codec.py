@@ -19,7 +19,7 @@ from pfedhgp.gp.noise import DiagonalNoise, FullNoise, Noise
 
 Arrays = dict[str, Any]  # NumPy's, of float64
 
-_COMBINED: tuple[type[kn.Kernel], ...] = (kn.Sum, kn.Product, kn.Scaled)
+_COMBINED: tuple[type[kn.Kernel], ...] = (kn.Sum, kn.Product, kn.Stacks, kn.Scaled)
 KERNELS: Mapping[str, type[kn.Kernel]] = {
     **{cls.__name__: cls for cls in kn.KERNELS.values()},
     **{cls.__name__: cls for cls in _COMBINED},
@@ -39,7 +39,7 @@ def kernel_to_json(kernel: kn.Kernel, name: str) -> tuple[dict[str, Any], Arrays
         raise ValueError(f"a kernel of class {kind} cannot be saved")
     tree: dict[str, Any] = {"kernel": kind}
     arrays: Arrays = {}
-    if isinstance(kernel, kn.Sum | kn.Product | kn.Scaled):
+    if isinstance(kernel, kn.Sum | kn.Product | kn.Stacks | kn.Scaled):
         tree["parts"] = []
         for i, part in enumerate(kn.parts_of(kernel)):
             inside, more = kernel_to_json(part, f"{name}.{i}")

@@ -11,7 +11,16 @@ import numpy as np
 
 from pfedhgp.base.trees import ravel
 from pfedhgp.data.scaling import Scaling
-from pfedhgp.gp.kernels import Kernel, Periodic, RationalQuadratic, Scaled, Sum, leaves_of, unstack
+from pfedhgp.gp.kernels import (
+    Kernel,
+    Periodic,
+    RationalQuadratic,
+    Scaled,
+    Stacks,
+    Sum,
+    leaves_of,
+    unstack,
+)
 from pfedhgp.gp.noise import DiagonalNoise, FullNoise
 from pfedhgp.gp.state_space import StateModel
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Structure
@@ -219,6 +228,10 @@ def check_kernels(kernels: Kernel, latents: int, inputs: int) -> None:
     for leaf in jax.tree.leaves(kernels):
         if not ((np.asarray(leaf) > 0) & np.isfinite(leaf)).all():
             raise ValueError("a kernel parameter is not positive and finite")
+    if isinstance(kernels, Stacks):
+        for stack in kernels.kernels:
+            check_kernels(stack, latents // len(kernels.kernels), inputs)
+        return
     if isinstance(kernels, Scaled):
         _expect("kernel variance", kernels.variance, (latents,))
     for kernel in leaves_of(kernels):

@@ -33,7 +33,7 @@ from pfedhgp.base.batching import batchable, on_numpy
 from pfedhgp.base.trees import ravel
 from pfedhgp.errors import NonFiniteError, NumericsError
 from pfedhgp.gp.features import Basis
-from pfedhgp.gp.kernels import Kernel
+from pfedhgp.gp.kernels import Kernel, Stacks
 from pfedhgp.gp.linalg import diagonal_matrix
 from pfedhgp.model import local_states
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, deviation_loadings, global_loadings
@@ -326,7 +326,9 @@ def prior_covariance(
     same = xp.all(X[:, None, :] == Z[None, :, :], axis=2).astype(X.dtype)
     shared = local = same
     if predictor.shared is not None:
-        shared = xp.mean(predictor.shared.kernels(X, Z, stacked=1), axis=0)
+        kernels = predictor.shared.kernels
+        own = kernels.kernels[1] if isinstance(kernels, Stacks) else kernels
+        shared = xp.mean(own(X, Z, stacked=1), axis=0)
     if predictor.typical is not None:
         local = xp.mean(predictor.typical(X, Z, stacked=1), axis=0)
     return xp.stack([shared, local])

@@ -17,6 +17,7 @@ from pfedhgp.gp.kernels import (
     Periodic,
     Product,
     Scaled,
+    Stacks,
     Stationary,
     Sum,
     leaves_of,
@@ -38,8 +39,10 @@ class Spec:
     inputs: int
     outputs: int
     kernel: Kernel
+    """`Stacks` of the global and the deviation layer's, if deviations have a kernel of their own"""
     local_kernel: Kernel
     latents: int
+    """of the global layer; with a deviation kernel, of both layers, one after the other"""
     local_latents: int
     deviation: bool
     tied: bool
@@ -50,6 +53,12 @@ class Spec:
     @property
     def structure(self) -> Structure:
         return Structure(self.deviation, self.tied, self.state_space, self.client_loadings)
+
+    @property
+    def own_deviation_kernel(self) -> bool:
+        """Whether the first half of the latents are global and the others deviations: loadings are zero in
+        the other layer's half."""
+        return isinstance(self.kernel, Stacks)
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -69,6 +78,7 @@ def build_spec(
     noise: str,
     local: str = "inducing",
     client_loadings: bool = False,
+    deviation_kernel: Kernel | None = None,
 ) -> Spec:
     """Checks kernels against the inputs and fills in what was left open."""
     _check_template(kernel, inputs, "kernel")
@@ -81,6 +91,11 @@ def build_spec(
         raise InputError("client_loadings needs the global layer: these are loadings on it")
     one = outputs == 1 and (latents or 1) == 1 and (local_latents or 1) == 1
     rank = latents or (1 if outputs == 1 else 2)
+    if deviation_kernel is not None:
+        _check_template(deviation_kernel, inputs, "deviation_kernel")
+        _check_deviation_kernel(layers, exact=exact, client_loadings=client_loadings)
+        kernel = Stacks((split_scale(kernel)[1], split_scale(deviation_kernel)[1]))
+        rank, one = 2 * rank, False
     return Spec(
         inputs=inputs,
         outputs=outputs,
@@ -149,6 +164,8 @@ def name_of(kernel: Kernel) -> str:
         return name_of(kernel.kernel)
     if isinstance(kernel, Sum):
         return " + ".join(name_of(part) for part in kernel.kernels)
+    if isinstance(kernel, Stacks):
+        return ", deviation ".join(name_of(part) for part in kernel.kernels)
     if isinstance(kernel, Product):
         parts = (name_of(part) for part in kernel.kernels)
         return " * ".join(f"({part})" if "+" in part else part for part in parts)
@@ -193,6 +210,16 @@ def _check_states(
         raise InputError("local='state-space' takes noise 'scalar' or 'output', not 'full'")
 
 
+def _check_deviation_kernel(layers: tuple[str, ...], *, exact: bool, client_loadings: bool) -> None:
+    """Where deviations can have a kernel of their own, and where not."""
+    if "global" not in layers or "deviation" not in layers:
+        raise InputError("`deviation_kernel` needs the global and the deviation layer")
+    if exact:
+        raise InputError("`deviation_kernel` cannot be combined with local='state-space'")
+    if client_loadings:
+        raise InputError("`deviation_kernel` cannot be combined with client_loadings")
+
+
 def starting_kernels(template: Kernel, *, scale: float, count: int, extent: np.ndarray) -> Kernel:
     """`count` stacked unit kernels in the unit box: open lengthscales start at `scale`, spread apart.
 
@@ -200,6 +227,13 @@ def starting_kernels(template: Kernel, *, scale: float, count: int, extent: np.n
     were filled in before (`with_periods`).
     """
     spread = np.geomspace(0.8, 1.25, count) if count > 1 else np.ones(count)
+    if isinstance(template, Stacks):
+        each = count // len(template.kernels)
+        stacks = (
+            starting_kernels(part, scale=scale, count=each, extent=extent)
+            for part in template.kernels
+        )
+        return Stacks(tuple(stacks))
     filled = [_fill(template, scale * factor, extent) for factor in spread]
     if filled:
         return stack(filled)

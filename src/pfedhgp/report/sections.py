@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from pfedhgp.gp.kernels import Stacks
 from pfedhgp.inference.ending import in_words
 from pfedhgp.inference.starts import contest
 from pfedhgp.model.posterior import limits_in_words
@@ -81,8 +82,14 @@ def fitted(found: Gathered) -> list[tuple[str, Any]]:
     if found.counts:
         observed = sum(found.counts.values())
         facts_.append(("Observed cells fitted to", f"{observed:,}".replace(",", "\u202f")))
-    also = " and deviation" if "deviation" in found.layers else ""
-    facts_ += _by_latent(f"Kernel of global{also}", facts.kernels_of(model))
+    kernels = facts.kernels_of(model)
+    if isinstance(model.shared.block.kernels, Stacks):
+        half = len(kernels) // 2
+        facts_ += _by_latent("Kernel of global", kernels[:half])
+        facts_ += _by_latent("Kernel of deviation", kernels[half:])
+    else:
+        also = " and deviation" if "deviation" in found.layers else ""
+        facts_ += _by_latent(f"Kernel of global{also}", kernels)
     if "deviation" in found.layers:
         facts_.append(("φ, scale of the deviations", words.number(model.shared.block.phi)))
     if "local" in found.layers:

@@ -47,6 +47,15 @@ class ModelSection:
         words="rbf, matern12, matern32, matern52, periodic, rational_quadratic, or sums and products "
         "such as 'rbf + periodic(1 day)'; auto (training chooses), or 'auto: rbf, matern32' (among these).",
     )
+    deviation_kernel: Kernel | str | None = setting(
+        default=None,
+        kind=kinds.KERNEL,
+        help="Kernel of the deviation layer alone (structured only).",
+        python="Its parameters are shared, as those of the kernel are. With it messages are four times as "
+        "long.",
+        unset="the kernel of the global layer, scaled by φ",
+        example="matern32",
+    )
     local_kernel: Kernel | str | Sequence[Kernel | str] | None = setting(
         default=None,
         kind=kinds.KERNEL,

@@ -16,12 +16,12 @@ def moment(*shares: float) -> np.ndarray:
     return turn @ np.diag(shares) @ turn.T
 
 
-def test_open_numbers_go_up_to_the_outputs_and_the_usual_pair_is_first():
+def test_open_numbers_go_up_to_four_and_the_usual_pair_is_first():
     found = ranks.pairs(5, None, None)
     assert found[0] == (2, 2)
     assert set(found) == {(R, L) for R in (1, 2, 3, 4) for L in (1, 2, 3, 4)}
-    assert ranks.pairs(5, 3, None) == ((3, 2), (3, 1), (3, 3), (3, 4))
-    assert ranks.pairs(17, None, 2)[-1] == (16, 2)
+    assert ranks.pairs(5, 6, None) == ((6, 2), (6, 1), (6, 3), (6, 4))
+    assert ranks.pairs(3, None, 2) == ((2, 2), (1, 2), (3, 2))
 
 
 def test_directions_are_those_with_a_share_that_counts():
@@ -30,22 +30,18 @@ def test_directions_are_those_with_a_share_that_counts():
     assert ranks.directions(np.zeros((3, 3))) == 1
 
 
-def test_one_two_all_directions_and_one_between_are_trained():
-    pairs = ranks.pairs(17, None, None)
-    shares = moment(*[1.0] * 8, *[1e-4] * 9)
+def test_one_two_and_the_number_of_directions_are_trained():
+    def trained(pairs, moment: np.ndarray, most: int = 100) -> list[tuple[int, int]]:
+        return [pairs[n] for n in ranks.worth_training(pairs, moment, most)]
 
-    def trained(most: int) -> list[tuple[int, int]]:
-        return [pairs[n] for n in ranks.worth_training(pairs, shares, most)]
-
-    assert trained(100) == [(2, 2), (1, 1), (4, 4), (4, 8)]  # messages would be too long with 8
-    assert trained(3) == [(2, 2), (1, 1), (3, 4), (3, 8)]
-    given = ranks.pairs(17, 3, None)
-    assert [given[n] for n in ranks.worth_training(given, shares, 5)] == [
-        (3, 2),
-        (3, 1),
-        (3, 4),
-        (3, 8),
-    ]
+    both, many = ranks.pairs(17, None, None), moment(*[1.0] * 8, *[1e-4] * 9)
+    few = [(2, 2), (1, 1), (1, 2), (1, 4), (2, 1), (2, 4)]
+    assert trained(both, many) == [*few, (4, 2)]
+    assert trained(both, many, most=3) == few  # messages would be too long
+    three = moment(1.0, 1.0, 1.0, 1e-4)
+    assert trained(ranks.pairs(4, None, None), three)[-1] == (3, 2)
+    assert trained(ranks.pairs(17, 3, None), many) == [(3, 2), (3, 1), (3, 4)]
+    assert trained(ranks.pairs(17, None, 3), many) == [(2, 3), (1, 3), (4, 3)]
 
 
 def test_a_latent_pays_for_its_loadings_and_lengthscales():

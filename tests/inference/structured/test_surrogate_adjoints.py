@@ -38,14 +38,23 @@ KERNELS = {
     ),
     "product": lambda s: RBF(s * np.array([0.5, 0.5])) * Periodic(1.3, period=0.5 * s),
 }
+STACKS = "two stacks"
 JITTER = 1e-6
+
+
+def stacked_kernels(kernel: str, R: int) -> kernels.Kernel:
+    """R latents, or two stacks of R/2 that have different kernels."""
+    if kernel == STACKS:
+        parts = (KERNELS[name](1.0) for name in ("rbf", "sum"))
+        return kernels.Stacks(tuple(kernels.stack([part] * (R // 2)) for part in parts))
+    return kernels.stack([KERNELS[kernel](scale) for scale in (1.0, 1.4)[:R]])
 
 
 def surrogate_of(kernel: str, *, tied: bool = False, R: int = 2, Q: int = 3, M: int = 7):
     """Sums that clients could have sent, in NumPy; of no clients in particular."""
     rng = np.random.default_rng(3)
     R, Q = (1, 1) if tied else (R, Q)
-    stacked = kernels.stack([KERNELS[kernel](scale) for scale in (1.0, 1.4)[:R]])
+    stacked = stacked_kernels(kernel, R)
     block = GlobalBlock(
         stacked, rng.uniform(size=(M, 2)), np.abs(rng.normal(size=(Q, R))) + 0.2, np.array(0.4)
     )
@@ -86,8 +95,10 @@ def numpy_only(tree) -> bool:
     return all(isinstance(leaf, np.ndarray | np.generic) for leaf in jax.tree.leaves(tree))
 
 
-@pytest.mark.parametrize("tied", [False, True], ids=["loadings", "tied"])
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    ("kernel", "tied"),
+    [(STACKS, False), *((kernel, tied) for kernel in KERNELS for tied in (False, True))],
+)
 def test_gradient_and_hessian_in_the_shared_parameters(kernel, tied):
     structure, surrogate = surrogate_of(kernel, tied=tied)
     found = surrogate_adjoints.derivatives(structure, surrogate, JITTER)

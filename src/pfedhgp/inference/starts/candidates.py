@@ -158,6 +158,22 @@ def principal_loadings(
     return B
 
 
+def halved(spec: Spec) -> int:
+    """Latents of the global layer alone, or of the deviation: half of them if they have different kernels."""
+    return spec.latents // 2 if spec.own_deviation_kernel else spec.latents
+
+
+def in_half(spec: Spec, B: np.ndarray, half: int) -> np.ndarray:
+    """Loadings B as those of the global (0) or the deviation (1) half, with zeros in the other one.
+
+    They stay zero in every search: a latent that nothing loads has no slope in its loadings.
+    """
+    if not spec.own_deviation_kernel:
+        return B
+    nothing = np.zeros_like(B)
+    return np.concatenate([nothing, B] if half else [B, nothing], axis=1)
+
+
 def second_moment(Y: np.ndarray) -> np.ndarray:
     """E[yyᵀ] over pairs of observed cells; the identity for pairs that were never observed together."""
     seen = np.isfinite(Y).astype(np.float64)
@@ -182,7 +198,7 @@ def global_block(
         loadings = np.full((spec.outputs, spec.latents), share)
         phi = 1.0
     else:
-        loadings = principal_loadings(moment, spec.latents, rng) * share
+        loadings = in_half(spec, principal_loadings(moment, halved(spec), rng), 0) * share
         phi = 0.5 * start.shared_variance
     if not spec.client_loadings:
         return GlobalBlock(kernels, inputs, loadings, np.float64(phi))
@@ -220,8 +236,9 @@ def client_block(
     """
     rng = None if seed is None else np.random.default_rng([seed, 1])
     moment = np.eye(spec.outputs) if spec.tied else second_moment(Y)
-    width = spec.latents if spec.deviation and not spec.tied else 0
+    width = halved(spec) if spec.deviation and not spec.tied else 0
     deviation = principal_loadings(moment, width, rng) * np.sqrt(0.5 * start.shared_variance)
+    deviation = in_half(spec, deviation, 1)
     if spec.state_space:
         local = np.sqrt(start.local_variance) * np.eye(spec.outputs)
     elif spec.tied:

@@ -3,7 +3,7 @@
     λ_1 ≥ λ_2 ≥ … of E[yyᵀ],  r = number of λ_k > share · Σλ
 
 Outputs whose second moment has r directions that count need no more than r latents in a layer. So the
-numbers that are trained side by side are 1, the usual 2, r and one between them. Their bounds are compared
+numbers that are trained side by side are 1, the usual 2 and r, but at most 4. Their bounds are compared
 (`contest`), and a loading pays for itself: ½ log(cells) of all clients if it is shared, of one client if it
 is the client's own.
 """
@@ -16,11 +16,8 @@ import numpy as np
 
 from pfedhgp.model.spec import Spec
 
-LADDER = (1, 2, 3, 4, 6, 8, 12, 16)
-USUAL = 2
-MOST_SHARED = 4
-"""The most shared latents that are tried: messages have (R Q M)² numbers, and four of the usual length are
-what a contest may add in its first exchanges."""
+USUAL, MOST = 2, 4
+"""Messages have (R Q M)² numbers: one model with twice the usual latents is what a contest may add."""
 LEAST_SHARE = 0.005
 """Of the outputs' variance in all, that a direction must have to count."""
 
@@ -30,7 +27,7 @@ Pair = tuple[int, int]
 
 def pairs(outputs: int, shared: int | None, local: int | None) -> tuple[Pair, ...]:
     """The pairs that training may choose from, the usual one first; None: that number is open."""
-    open_numbers = [number for number in LADDER if number <= outputs]
+    open_numbers = range(1, min(outputs, MOST) + 1)
     each = [open_numbers if given is None else [given] for given in (shared, local)]
     found = [(R, L) for R in each[0] for L in each[1]]
     usual = tuple(USUAL if given is None else given for given in (shared, local))
@@ -38,7 +35,7 @@ def pairs(outputs: int, shared: int | None, local: int | None) -> tuple[Pair, ..
 
 
 def directions(moment: np.ndarray) -> int:
-    """How many directions of E[yyᵀ] have a share of the variance that counts; fewer than there are outputs."""
+    """How many directions of E[yyᵀ] have a share of the variance that counts; fewer than outputs."""
     values = np.linalg.eigvalsh(moment)
     count = int(np.sum(values > LEAST_SHARE * max(float(np.trace(moment)), 1e-300)))
     return max(min(count, len(moment) - 1), 1)
@@ -47,22 +44,21 @@ def directions(moment: np.ndarray) -> int:
 def worth_training(choices: Sequence[Pair], moment: np.ndarray, most_shared: int) -> list[int]:
     """Numbers of the pairs that are trained side by side, the usual one first.
 
-    Open numbers are 1, 2, the number of directions and one between. `most_shared` limits what is sent.
+    Open numbers are 1, 2 and the number of directions, at most 4. If both are open, more than two shared
+    latents go with two local ones alone. `most_shared` limits what is sent.
     """
+    top = min(directions(moment), MOST)
+    tried = (1, USUAL, top)
     shared, local = (sorted({pair[k] for pair in choices}) for k in (0, 1))
-    count = directions(moment)
-    wanted = [1, USUAL, round(float(np.sqrt(USUAL * count))), count]
-    most_shared = min(most_shared, MOST_SHARED)
-    found = [choices[0]]
-    for number in wanted:
-        pair = (_up_to(shared, min(number, most_shared)), _up_to(local, number))
-        found += [] if pair in found else [pair]
-    return [choices.index(pair) for pair in found]
-
-
-def _up_to(numbers: Sequence[int], most: int) -> int:
-    """The largest of the numbers that is not above `most`; the smallest if all are."""
-    return max((n for n in numbers if n <= most), default=numbers[0])
+    both_open = len(shared) > 1 and len(local) > 1
+    found = [
+        (R, L)
+        for R, L in choices
+        if (len(shared) == 1 or (R in tried and max(most_shared, USUAL) >= R))
+        and (len(local) == 1 or L in tried)
+        and (not both_open or R <= USUAL or L == USUAL)
+    ]
+    return [choices.index(pair) for pair in dict.fromkeys([choices[0], *found])]
 
 
 def price(spec: Spec, cells: float, clients: int) -> float:

@@ -44,6 +44,7 @@ from pfedhgp.model.blocks import (
     Rows,
     Structure,
     deviation_loadings,
+    deviation_variances,
     from_free,
     global_loadings,
     to_free,
@@ -138,8 +139,9 @@ def log_prior(
     if not structure.tied:
         value -= 0.5 * jnp.sum(free.loadings**2)
     if structure.deviation and not structure.tied:
-        phi = shared.phi
-        value -= 0.5 * (jnp.sum(free.deviation**2) / phi + free.deviation.size * jnp.log(phi))
+        variances = deviation_variances(shared)
+        entries = free.deviation.size * jnp.log(shared.phi)
+        value -= 0.5 * (jnp.sum(free.deviation**2 / variances) + entries)
     if free.global_loadings is not None and shared.loadings_covariance is not None:
         gap_g = (free.global_loadings - shared.loadings).reshape(-1)
         value -= 0.5 * gap_g @ jnp.linalg.solve(shared.loadings_covariance, gap_g)

@@ -30,11 +30,12 @@ from pfedhgp.inference.grams import residual_of
 from pfedhgp.inference.jitter import expect_finite, sufficient_jitter
 from pfedhgp.inference.own_weights import population_of
 from pfedhgp.inference.protocols import Arrays
+from pfedhgp.inference.starts.candidates import halved
 from pfedhgp.inference.structured import surrogate_adjoints, traits
 from pfedhgp.inference.structured.bound import GlobalEvidence
 from pfedhgp.inference.structured.surrogate import Surrogate
 from pfedhgp.inference.structured.traits import SUMS, count_traits
-from pfedhgp.model.blocks import GlobalBlock, Structure, theta_of, with_theta
+from pfedhgp.model.blocks import GlobalBlock, Structure, of_global, theta_of, with_theta
 from pfedhgp.model.posterior import GlobalPosterior, Population
 from pfedhgp.model.spec import Spec
 
@@ -77,7 +78,7 @@ def _best_loadings(structure: Structure, surrogate: Surrogate) -> tuple[Array, A
             surrogate_adjoints.loadings_objective(surrogate),
             start[None],
             evaluations=LOADINGS_EVALUATIONS,
-            movable=np.ones(start.size),
+            movable=np.tile(of_global(surrogate.block), len(B)),
             settled=SETTLED,
         )
         return batch.x[0].reshape(B.shape), batch.first_value[0] - batch.value[0]
@@ -89,7 +90,7 @@ def _best_loadings(structure: Structure, surrogate: Surrogate) -> tuple[Array, A
         objective,
         start,
         evaluations=LOADINGS_EVALUATIONS,
-        movable=jnp.ones_like(start),
+        movable=jnp.tile(of_global(surrogate.block), len(B)),
         settled=SETTLED,
     )
     return found.x.reshape(B.shape), found.first_value - found.value
@@ -241,7 +242,7 @@ class StructuredServer:
         if self._fell() and self.before is not None:
             new = with_theta(structure, new, theta_of(structure, self.before))
         if self.spec.deviation and not structure.tied:
-            entries = total.sums.clients * self.block.loadings.size
+            entries = total.sums.clients * self.spec.outputs * halved(self.spec)
             phi = scale_of_deviations(np.trace(total.sums.deviation_power), entries)
             new = replace(new, phi=np.asarray(phi))
         new = with_population(new, PopulationSums.of(vars(total.sums)))

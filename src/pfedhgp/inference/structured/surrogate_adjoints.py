@@ -17,7 +17,7 @@ from jaxtyping import Float
 
 from pfedhgp.base.trees import ravel
 from pfedhgp.gp import kernel_adjoints, linalg
-from pfedhgp.gp.kernels import Kernel
+from pfedhgp.gp.kernels import Kernel, Stacks
 from pfedhgp.gp.leaf_adjoints import Geometry
 from pfedhgp.inference.host_lbfgs import Loss
 from pfedhgp.inference.structured.surrogate import Surrogate
@@ -128,6 +128,8 @@ def _curvature(
     if not flat.size:
         return np.zeros((0, 0))
     R = len(weights)
+    if isinstance(kernels, Stacks):
+        return _of_stacks(kernels, Z, weights, latent)
     sizes = [leaf.size // R for leaf in jax.tree.leaves(kernels)]
     ends = np.cumsum(sizes)
     own = [np.tile(np.arange(end - size, end), R) for size, end in zip(sizes, ends, strict=True)]
@@ -142,6 +144,22 @@ def _curvature(
     share = np.array([share for _, share in FIVE_POINT]) / STEP
     differences = np.tensordot(share, each.reshape(moved.shape), 1)
     return np.where(latent[:, None] == latent, differences[which], 0.0)
+
+
+def _of_stacks(
+    kernels: Stacks,
+    Z: Float[Array, "M d"],
+    weights: Float[Array, "R M M"],
+    latent: Float[Array, " P"],
+) -> Float[Array, "P P"]:
+    """The curvature of several stacks of one height: parameters of one do not move another."""
+    height = len(weights) // len(kernels.kernels)
+    found = np.zeros((len(latent), len(latent)))
+    for s, stack in enumerate(kernels.kernels):
+        own = slice(s * height, (s + 1) * height)
+        mine = np.flatnonzero((latent >= own.start) & (latent < own.stop))
+        found[np.ix_(mine, mine)] = _curvature(stack, Z, weights[own], latent[mine] - own.start)
+    return found
 
 
 def _inner(matrices: Float[Array, "P n n"], weights: Float[Array, "n n"]) -> Float[Array, " P"]:

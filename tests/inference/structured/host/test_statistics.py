@@ -22,8 +22,8 @@ def sums_and_nats(options, derivatives, broadcast, others, block, rows, jitter):
 SUMS = ("evidence", "U", "y", "shared_residual", "deviation_power", "deviation_square", "local_square",
         "noise", "clients", "residual")  # fmt: skip
 WITH_DERIVATIVES = (
-    "two inputs, replicates, one noise", "full noise, replicates", "no deviations", "no global layer", "tied",
-    "tied, no deviations", "tied, no global layer",
+    "deviation kernel", "two inputs, replicates, one noise", "full noise, replicates", "no deviations",
+    "no global layer", "tied", "tied, no deviations", "tied, no global layer",
 )  # fmt: skip
 
 

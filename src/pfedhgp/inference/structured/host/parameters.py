@@ -13,7 +13,7 @@ from pfedhgp.gp.kernels import Kernel, Periodic, leaves_of
 from pfedhgp.gp.linalg import diagonal_matrix
 from pfedhgp.gp.noise import DiagonalNoise, FullNoise, Noise
 from pfedhgp.inference.structured.traits import Expected, traits_of
-from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Structure
+from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Structure, deviation_variances
 
 Array = np.ndarray
 
@@ -133,8 +133,8 @@ class Prior(NamedTuple):
         of_deviation = np.zeros_like(dev)
         if self.structure.deviation and not tied:
             size, phi = int(np.prod(dev.shape[1:])), float(self.shared.phi)
-            value -= 0.5 * (_per_client(dev**2) / phi + size * np.log(phi))
-            of_deviation = -dev / phi
+            of_deviation = -dev / deviation_variances(self.shared)
+            value += 0.5 * (_per_client(dev * of_deviation) - size * np.log(phi))
         if self.floor is not None:
             value -= _below_floor(at.kernels, of_kernels, self.floor)
         own, spread = at.global_loadings, self.shared.loadings_covariance
