@@ -68,7 +68,7 @@ def test_bounds_are_those_of_training_alone():
     ("settings", "outputs"),
     [
         ({"kernel": ["rbf", "rbf + periodic", Matern32(2.0)]}, 1),
-        ({"latents": "auto", "local_latents": "auto"}, 3),
+        ({"latents": "auto"}, 3),
     ],
 )
 def test_messages_are_those_of_the_schema_and_a_stopped_contest_goes_on(settings, outputs):
