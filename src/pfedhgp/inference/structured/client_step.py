@@ -57,7 +57,6 @@ MANY_ROWS = 4096
 """With more than twice as many rows, a client chooses on about this many of them, at equal steps."""
 OPENING_ROWS = 1024
 """With a long series, it chooses on this many of its first rows."""
-
 SETTLED = 1e-5
 """Nats: a client stops its search when two steps in a row gained less than this."""
 SHARE = 1e-3
@@ -130,18 +129,17 @@ def log_prior(
 ) -> Array:
     """B̃ ~ N(0, φ), B_l ~ N(0, 1), B_g,i ~ N(B_g, Σ_B), traits as the population has them.
 
-    No part of a reported ELBO. In a model without loadings B_l is a standard deviation, and log B_l² is a
-    trait too: without it, a client whose rows say nothing about its local layer would be sure that there
-    is none. Without the prior of log σ², noise goes to nothing: the layers explain every row.
+    No part of a reported ELBO. Without loadings B_l is a standard deviation, and log B_l² is a trait too, or
+    a client whose rows say nothing about its local layer would be sure that there is none. Without the
+    prior of log σ², noise goes to nothing.
     """
     gap = traits_of(structure, free.kernels, free.loadings, free.noise) - expected.mean
     value = -0.5 * jnp.sum(expected.precision * gap**2) - 0.125 * free.noise.mixing()
     if not structure.tied:
         value -= 0.5 * jnp.sum(free.loadings**2)
     if structure.deviation and not structure.tied:
-        variances = deviation_variances(shared)
-        entries = free.deviation.size * jnp.log(shared.phi)
-        value -= 0.5 * (jnp.sum(free.deviation**2 / variances) + entries)
+        of_entries = jnp.sum(free.deviation**2 / deviation_variances(shared))
+        value -= 0.5 * (of_entries + free.deviation.size * jnp.log(shared.phi))
     if free.global_loadings is not None and shared.loadings_covariance is not None:
         gap_g = (free.global_loadings - shared.loadings).reshape(-1)
         value -= 0.5 * gap_g @ jnp.linalg.solve(shared.loadings_covariance, gap_g)
