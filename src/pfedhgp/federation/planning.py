@@ -27,7 +27,14 @@ from pfedhgp.inference.structured.settings import Structured
 from pfedhgp.model.codec import plain_json
 from pfedhgp.model.cycle_layer import CycleChoice
 from pfedhgp.model.fitted import FittedModel
-from pfedhgp.model.spec import Spec, build_spec, count_local, like_shared, name_of
+from pfedhgp.model.spec import (
+    Spec,
+    build_spec,
+    count_local,
+    like_shared,
+    name_of,
+    with_deviation_kernel,
+)
 from pfedhgp.settings import kinds
 from pfedhgp.settings.table import MODEL_SETTINGS, ModelSettings
 
@@ -77,10 +84,11 @@ def make_plan(settings: ModelSettings, inputs: int, outputs: int) -> Plan:
             noise=settings.noise,
             local=settings.local,
             client_loadings=settings.client_loadings,
-            deviation_kernel=deviation,
         )
         for kernel, local in kernels_to_try(settings)
     ]
+    if deviation is not None:
+        specs = [with_deviation_kernel(spec, deviation) for spec in specs]
     spec = specs[0]
     pairs = ranks_to_try(settings, spec)
     for name, chosen in (("kernel", len(specs) > 1), ("latents", bool(pairs))):

@@ -78,7 +78,6 @@ def build_spec(
     noise: str,
     local: str = "inducing",
     client_loadings: bool = False,
-    deviation_kernel: Kernel | None = None,
 ) -> Spec:
     """Checks kernels against the inputs and fills in what was left open."""
     _check_template(kernel, inputs, "kernel")
@@ -91,11 +90,6 @@ def build_spec(
         raise InputError("client_loadings needs the global layer: these are loadings on it")
     one = outputs == 1 and (latents or 1) == 1 and (local_latents or 1) == 1
     rank = latents or (1 if outputs == 1 else 2)
-    if deviation_kernel is not None:
-        _check_template(deviation_kernel, inputs, "deviation_kernel")
-        _check_deviation_kernel(layers, exact=exact, client_loadings=client_loadings)
-        kernel = Stacks((split_scale(kernel)[1], split_scale(deviation_kernel)[1]))
-        rank, one = 2 * rank, False
     return Spec(
         inputs=inputs,
         outputs=outputs,
@@ -210,14 +204,17 @@ def _check_states(
         raise InputError("local='state-space' takes noise 'scalar' or 'output', not 'full'")
 
 
-def _check_deviation_kernel(layers: tuple[str, ...], *, exact: bool, client_loadings: bool) -> None:
-    """Where deviations can have a kernel of their own, and where not."""
-    if "global" not in layers or "deviation" not in layers:
+def with_deviation_kernel(spec: Spec, kernel: Kernel) -> Spec:
+    """The spec whose deviations have `kernel`: twice the latents, the global layer's and then theirs."""
+    _check_template(kernel, spec.inputs, "deviation_kernel")
+    if not spec.latents or not spec.deviation:
         raise InputError("`deviation_kernel` needs the global and the deviation layer")
-    if exact:
+    if spec.state_space:
         raise InputError("`deviation_kernel` cannot be combined with local='state-space'")
-    if client_loadings:
+    if spec.client_loadings:
         raise InputError("`deviation_kernel` cannot be combined with client_loadings")
+    both = Stacks((split_scale(spec.kernel)[1], split_scale(kernel)[1]))
+    return replace(spec, kernel=both, latents=2 * spec.latents, tied=False)
 
 
 def starting_kernels(template: Kernel, *, scale: float, count: int, extent: np.ndarray) -> Kernel:
