@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
@@ -99,11 +101,17 @@ def test_a_cycle_without_a_value_is_named():
         cycles_of(empty, GRID, None)
 
 
-def test_a_federation_of_sites_does_not_diagnose():
+def test_a_federation_needs_the_column_of_classes_and_a_fit_has_clients():
     config = Config(files=("t",), inputs=("x",), outputs=("y",), out="R", cycle="c", diagnose=True)
-    with pytest.raises(InputError, match=r"--diagnose: .*use `pfedhgp fit`"):
+    with pytest.raises(InputError, match="--diagnose in a federation needs --label"):
         fit_from_files.check_settings(config, federated=True)
     fit_from_files.check_settings(config, federated=False)
+    labelled = replace(config, label="state")
+    fit_from_files.check_settings(labelled, federated=True)
+    with pytest.raises(InputError, match="--label is for `pfedhgp federate --diagnose`"):
+        fit_from_files.check_settings(labelled, federated=False)
+    with pytest.raises(InputError, match="uses all cycles: leave --holdout out"):
+        fit_from_files.check_settings(replace(labelled, holdout="random:0.2"), federated=True)
 
 
 def test_cycles_of_several_clients_are_told_of_diagnose():

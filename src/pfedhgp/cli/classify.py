@@ -105,7 +105,7 @@ def classify(
             raise InputError("--block needs --propose: runs are kept together in proposals alone")
         rate = _false_alarms(false_alarms, held_out)
         spec = open_run(run)
-        classes = [str(entry["name"]) for entry in spec["clients"]]
+        classes = _classes_of(spec)
         if why is not None and len(classes) < 2:
             raise InputError(
                 f"--why compares two classes, but {run} has one client: leave --why out"
@@ -164,6 +164,12 @@ def classify(
             )
         for line in lines_of(proposals or ()):
             say(line, quiet=quiet)
+
+
+def _classes_of(spec: Mapping[str, Any]) -> list[str]:
+    """Those that the model was trained to tell apart; without such training, its clients."""
+    trained = spec["settings"].get("diagnosis") or {}
+    return [str(name) for name in trained.get("classes") or (e["name"] for e in spec["clients"])]
 
 
 def _store_for_report(

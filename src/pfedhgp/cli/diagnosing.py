@@ -18,10 +18,20 @@ if TYPE_CHECKING:
     from pfedhgp.estimator import FederatedGP
 
 
-def check(config: Config) -> None:
+def check(config: Config, *, federated: bool) -> None:
     """What can be said without the data, of settings that `check_use` has seen."""
     if not config.diagnose:
         return
+    if federated and config.label is None:
+        raise InputError(
+            "--diagnose in a federation needs --label: the column that names the class of each cycle"
+        )
+    if not federated and config.label is not None:
+        raise InputError(
+            "--label is for `pfedhgp federate --diagnose`: in a fit the clients are the classes (--client)"
+        )
+    if federated and config.holdout is not None:
+        raise InputError("--diagnose in a federation uses all cycles: leave --holdout out")
     if config.cycle is None:
         raise InputError("--diagnose needs --cycle: the column that numbers the cycles")
     if config.cycles != Config.cycles or config.cycle_sharing != Config.cycle_sharing:

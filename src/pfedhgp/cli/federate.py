@@ -82,7 +82,7 @@ def train(job: FitJob, show: Any) -> FederatedGP:
         members = []
         for client in data.training:
             rows = private / f"{site_hash(client.name)}.parquet"
-            _write_rows(rows, client, data)
+            _write_rows(rows, client, data, config)
             home = run / SITES / site_hash(client.name)
             members.append(LocalSite(client.name, rows, keys[client.name], home))
         LocalFederation(
@@ -124,10 +124,12 @@ def _settings(config: Config, data: Ingested) -> str:
         datetime_format=None,
         domain=domain,
     )
+    if data.labels is not None and not config.classes:
+        found = replace(found, classes=tuple(sorted(set(data.labels.tolist()))))
     return to_toml(found)
 
 
-def _write_rows(path: Path, client: Observations, data: Ingested) -> None:
+def _write_rows(path: Path, client: Observations, data: Ingested, config: Config) -> None:
     import numpy as np
     import polars as pl
 
@@ -139,6 +141,9 @@ def _write_rows(path: Path, client: Observations, data: Ingested) -> None:
     if data.columns.cycle is not None:
         assert client.cycle is not None
         series.append(pl.Series(data.columns.cycle, client.cycle.tolist(), dtype=pl.String))
+    for column, texts in ((config.label, data.labels), (config.block, data.blocks)):
+        if column is not None and texts is not None:
+            series.append(pl.Series(column, texts[client.order].tolist(), dtype=pl.String))
     pl.DataFrame(series).write_parquet(path)
     os.chmod(path, 0o600)
 

@@ -77,7 +77,7 @@ def fit_from_files(
             stopped.check_files(record.files)
         data = _ingested(config, tables)
         kernels.check(data.columns)
-    if config.diagnose and len(data.training) < 2:
+    if config.diagnose and not federated and len(data.training) < 2:
         raise InputError("--diagnose tells clients apart: it needs two at least, and there is one")
     use_compilation_cache()
     _check_device(config.device)
@@ -131,7 +131,7 @@ def _fitted_and_written(
 def check_settings(config: Config, *, federated: bool) -> Kernels:
     """Refuses what can be refused without the data; returns the kernels that the settings describe."""
     check_use(config, federated=federated)
-    diagnosing.check(config)
+    diagnosing.check(config, federated=federated)
     if config.cycles != Config.cycles and config.cycle is None:
         raise InputError(
             f"--cycles {config.cycles} needs --cycle: the column that numbers the cycles"
@@ -160,7 +160,8 @@ def _check_run(run: Path, *, overwrite: bool, resume: bool) -> None:
 
 def _tables(config: Config) -> list[Table]:
     """The tables of all files, which are read here and nowhere else."""
-    named = (config.client, *config.inputs, *config.outputs, config.cycle, config.block)
+    others = (config.cycle, config.block, config.label)
+    named = (config.client, *config.inputs, *config.outputs, *others)
     wanted = [name for name in named if name is not None]
     return read_tables(config.files, wanted=wanted, delimiter=delimiter_of(config.delimiter))
 
@@ -177,7 +178,14 @@ def _ingested(config: Config, tables: Sequence[Table]) -> Ingested:
     holdout = None
     if config.holdout is not None:
         holdout = Holdout.parse(config.holdout, seed=config.seed)
-    return ingest(tables, columns, block=config.block, domain=config.domain, holdout=holdout)
+    return ingest(
+        tables,
+        columns,
+        block=config.block,
+        label=config.label,
+        domain=config.domain,
+        holdout=holdout,
+    )
 
 
 def _check_device(device: str) -> None:

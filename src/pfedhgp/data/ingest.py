@@ -39,6 +39,8 @@ class Ingested:
     domain: list[tuple[float, float]] | None
     blocks: np.ndarray | None = None
     """The block of each row, by its place in all files together."""
+    labels: np.ndarray | None = None
+    """The class of each row, in the same way."""
 
     @property
     def ledger(self) -> dict[str, dict[str, Any]]:
@@ -61,16 +63,19 @@ def ingest(
     columns: Columns,
     *,
     block: str | None = None,
+    label: str | None = None,
     domain: Sequence[str] | None = None,
     holdout: Holdout | None = None,
 ) -> Ingested:
     """What a fit works with, from tables that were read. Refusals name the file, row, column or client.
 
-    `block` is the column that names blocks of cycles, `domain` has "LOW..HIGH" for each input.
+    `block` is the column that names blocks of cycles, `label` that of their classes; `domain` has
+    "LOW..HIGH" for each input.
     """
-    blocks = None
-    if block is not None:
-        blocks = np.concatenate([_texts(table.column(block)) for table in tables])
+    blocks, labels = (
+        None if name is None else np.concatenate([_texts(table.column(name)) for table in tables])
+        for name in (block, label)
+    )
     clients = with_observations(observations_of(tables, columns))
     if columns.client is None and len(clients) == 1:
         warn(
@@ -102,6 +107,7 @@ def ingest(
         holdout=holdout,
         domain=None if pairs is None else [pairs[j] for j in kept],
         blocks=blocks,
+        labels=labels,
     )
 
 

@@ -159,9 +159,11 @@ def log_posterior(density: FloatArray, temperature: float) -> FloatArray:
 
 def losses(density: FloatArray, truth: IntArray, weights: FloatArray) -> FloatArray:
     """Σ_c weight · log-loss at each of `TEMPERATURES`, and last Σ_c weight · [right]; sums over cycles."""
-    place = np.arange(len(truth))
+    behind = density - density.max(axis=1, keepdims=True)
+    own = behind[np.arange(len(truth)), truth]
     found = [
-        -np.sum(weights * log_posterior(density, float(t))[place, truth]) for t in TEMPERATURES
+        np.sum(weights * (np.log(np.sum(np.exp(behind / t), axis=1)) - own / t))
+        for t in TEMPERATURES
     ]
     right = np.sum(weights * (np.argmax(density, axis=1) == truth))
     return np.asarray([*found, right])

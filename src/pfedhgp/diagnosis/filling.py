@@ -9,7 +9,7 @@ guess is the mean curve and, of what the cycle is away from it, a line between t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,8 +47,16 @@ def guessed(cycles: FloatArray, labels: IntArray, runs: IntArray, grid: FloatArr
     for q in np.flatnonzero(seen.any(axis=(0, 2)) & ~np.all(np.any(seen, axis=0), axis=1)):
         there = seen[:, q].any(axis=0)  # samples that no cycle has
         overall[q] = interpolation(grid[there], grid) @ overall[q, there]
-    means = np.broadcast_to(overall, cycles.shape).copy()
-    for level in (labels, runs, np.arange(len(cycles))):
+    means = np.broadcast_to(overall, cycles.shape)
+    return guessed_from(means, cycles, (labels, runs), grid)
+
+
+def guessed_from(
+    first: FloatArray, cycles: FloatArray, levels: Sequence[IntArray], grid: FloatArray
+) -> FloatArray:
+    """Cycles without NaN: by a first guess (C, Q, n), corrected by the means of each level, and a line."""
+    seen, means = np.isfinite(cycles), first.copy()
+    for level in (*levels, np.arange(len(cycles))):
         gaps = np.where(seen, cycles - means, 0.0)
         for k in np.unique(level):
             mine = np.flatnonzero(level == k)

@@ -122,6 +122,14 @@ class Held:
     lengths: FloatArray
     """coordinates of each channel, (Q,)"""
 
+    @staticmethod
+    def nothing(cycles: int, classes: int, lengths: FloatArray) -> Held:
+        """Zeros, to be filled fold by fold."""
+        C, K, Q = cycles, classes, len(lengths)
+        sizes = ((C, K), (C, K, Q), (C, K), (C, K, 1 + K), (1 + K,))
+        square, given, log_det, towards, directions = (np.zeros(size) for size in sizes)
+        return Held(square, given, log_det, towards, directions, lengths)
+
     def density(self, *, heavy: bool) -> FloatArray:
         """ℓ, (C, K)."""
         robust = without_the_wildest(self.square, self.given, self.lengths)
@@ -133,30 +141,25 @@ def held_out(cycles: Cycles, shapes: Sequence[Candidate]) -> dict[Candidate, Hel
     C, K, Q = len(cycles.labels), cycles.classes, cycles.channels
     lengths = np.full(Q, float(cycles.found.shape[1] // Q))
 
-    def nothing() -> Held:
-        sizes = ((C, K), (C, K, Q), (C, K), (C, K, 1 + K), (1 + K,))
-        square, given, log_det, towards, directions = (np.zeros(size) for size in sizes)
-        return Held(square, given, log_det, towards, directions, lengths)
-
-    out = {shape: nothing() for shape in shapes}
+    out = {shape: Held.nothing(C, K, lengths) for shape in shapes}
 
     def judge(sums: RunSums, layers: Layers, members: IntArray) -> None:
         for shape, held in out.items():
             each = list(metrics(shape, layers, sums))
-            _judge(held, each, cycles.found[members], layers.means, members)
+            write_fold(held, each, cycles.found[members], layers.means, members)
 
     over_folds(cycles, judge)
     return out
 
 
-def _judge(
+def write_fold(
     held: Held,
     found: Sequence[CycleMetric],
     cycles: FloatArray,
     means: FloatArray,
     members: IntArray,
 ) -> None:
-    """Writes one fold into `held`."""
+    """Writes what these metrics say about the cycles of one fold into `held`."""
     K = len(means)
     for at, metric in enumerate(found):
         own = slice(None) if len(found) == 1 else slice(at, at + 1)

@@ -40,6 +40,10 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 FALLBACK = Candidate("cell", 0.3)
 """If runs are too few to judge candidates."""
+TOO_FEW = (
+    "too few runs to judge anything by held-out ones: probabilities are rough, and no cycle is called none "
+    "of these"
+)
 PRIOR = 0.5
 """Of one more cycle after n that were right, ½/(n + 1) is dealt out evenly."""
 DEPENDENT, CLEAR = 0.2, 3.0
@@ -144,7 +148,7 @@ def _space(
         if not seen[:, q].any():
             continue
         means = _class_means(flat[:, q], labels)
-        centre[q] = _without_gaps(means.mean(axis=0), grid)
+        centre[q] = without_gaps(means.mean(axis=0), grid)
         gaps = flat[:, q] - means[np.searchsorted(np.unique(labels), labels)]
         spread[q] = np.sqrt(np.nanmean(gaps**2)) or float(np.nanstd(flat[:, q]))
     size = np.nanmax(np.abs(flat), axis=(0, 2), initial=0.0, where=seen)
@@ -172,7 +176,7 @@ def _class_means(values: FloatArray, labels: IntArray) -> FloatArray:
     return np.stack(out)
 
 
-def _without_gaps(values: FloatArray, grid: FloatArray) -> FloatArray:
+def without_gaps(values: FloatArray, grid: FloatArray) -> FloatArray:
     there = np.isfinite(values)
     if there.all():
         return values
@@ -275,12 +279,16 @@ def _by_content(found: FloatArray, labels: IntArray) -> list[str]:
 
 def _warn_of_dependence(data: Cycles) -> None:
     """Says when neighbouring cycles of a class are alike: they may be of one run."""
-    rho, pairs = lag_one(data.found, data.labels)
+    warn_of_alikeness(*lag_one(data.found, data.labels), stacklevel=6)
+
+
+def warn_of_alikeness(rho: float, pairs: float, *, stacklevel: int = 2) -> None:
+    """Says so if a lag-one correlation over so many pairs is large and no accident."""
     if rho > DEPENDENT and rho > CLEAR / np.sqrt(max(pairs, 1)):
         warn(
             f"neighbouring cycles of a class are alike (lag-one correlation {rho:.2f}), as cycles of one run "
             "are: name the run of each cycle (`block`, --block), or probabilities will be too sure",
-            stacklevel=5,
+            stacklevel=stacklevel,
         )
 
 
@@ -319,14 +327,9 @@ def _judge(data: Cycles, total: RunSums, space: Coordinates, how: How) -> _Judge
         "lda": None,
     }
     if not facts["judged"]:
-        warn(
-            "too few runs to judge anything by held-out ones: probabilities are rough, and no cycle is "
-            "called none of these",
-            stacklevel=5,
-        )
-        first = how.candidates[0] if how.candidates else FALLBACK
-        K = data.classes  # nothing is known about it: as good as guessing
-        only = Judged(first, 1.0, float(np.log(K)), 1.0 / K, 1.0)
+        warn(TOO_FEW, stacklevel=5)
+        only = unjudged(how.candidates, data.classes)
+        first = only.candidate
         return _Judgement((only,), first.shape, None, facts)
     held = held_out(data, list(dict.fromkeys(each.shape for each in tried)))
     member = data.folds >= 0
@@ -338,12 +341,18 @@ def _judge(data: Cycles, total: RunSums, space: Coordinates, how: How) -> _Judge
     ours = beside.scored(data, np.log(less_certain(np.sum(share, axis=0), len(data.labels), PRIOR)))
     facts["held_out"] = {"accuracy": ours.accuracy, "log_loss": ours.log_loss}
     facts["lda"] = beside.lda_beside(data).to_json()
-    reference = reference_of(data, held, _for_strangers(found), how.false_alarms)
+    reference = reference_of(data, held, for_strangers(found), how.false_alarms)
     limits = _limits(data, held[reference], space, how.false_alarms) if how.thresholds else None
     return _Judgement(found, reference, limits, facts, typical_of(data, reference))
 
 
-def _for_strangers(found: Sequence[Judged]) -> list[Candidate]:
+def unjudged(given: Sequence[Candidate] | None, classes: int) -> Judged:
+    """The one covariance if nothing can be held out; nothing is known about it: as good as guessing."""
+    first = given[0] if given else FALLBACK
+    return Judged(first, 1.0, float(np.log(classes)), 1.0 / classes, 1.0)
+
+
+def for_strangers(found: Sequence[Judged]) -> list[Candidate]:
     """The covariances that weigh most; a class's own, from few runs, only if there is no other."""
     some = [each for each in found if not each.candidate.own] or found
     best = [each for each in some if each.weight >= 0.5 * some[0].weight]

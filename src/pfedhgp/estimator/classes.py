@@ -123,6 +123,20 @@ def classes_of(data: Any, block: Mapping[str, Sequence[object]] | None) -> Class
     return Classes(first, arrays, None if block is None else _runs_of(block, arrays))
 
 
+def sites_of(site: Any, classes: Classes) -> list[str]:
+    """The site of each cycle, class by class; a run must lie at one site."""
+    found = _runs_of(site, classes.cycles, "site")
+    for name, sites in found.items():
+        home: dict[str, str] = {}
+        for run, own in zip(classes.runs[name] if classes.runs else (), sites, strict=False):
+            if home.setdefault(run, own) != own:
+                raise InputError(
+                    f"class {name!r}: run {run!r} is at two sites, {home[run]!r} and {own!r}: a run lies at "
+                    "one site"
+                )
+    return [own for name in classes.cycles for own in found[name]]
+
+
 def _cycles_of_class(name: str, given: Any, samples: int) -> FloatArray:
     """(C, Q, n) of numbers; every cycle must have a value."""
     try:
@@ -147,16 +161,17 @@ def _cycles_of_class(name: str, given: Any, samples: int) -> FloatArray:
 
 
 def _runs_of(
-    block: Mapping[str, Sequence[object]], arrays: Mapping[str, FloatArray]
+    block: Mapping[str, Sequence[object]], arrays: Mapping[str, FloatArray], called: str = "block"
 ) -> dict[str, list[str]]:
+    what = "run" if called == "block" else called
     if not isinstance(block, Mapping):
         raise InputError(
-            f"`block` must be {{class: the run of each cycle}}, got {type(block).__name__}"
+            f"`{called}` must be {{class: the {what} of each cycle}}, got {type(block).__name__}"
         )
     given = {str(name): each for name, each in block.items()}
     for name, Y in arrays.items():
         if name not in given or isinstance(given[name], str) or len(given[name]) != len(Y):
             raise InputError(
-                f"`block` must give the run of each of the {len(Y)} cycles of {name!r}"
+                f"`{called}` must give the {what} of each of the {len(Y)} cycles of {name!r}"
             )
     return {name: [str(run) for run in given[name]] for name in arrays}

@@ -7,18 +7,25 @@ that a RUN folder has it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from pfedhgp.diagnosis.candidates import Candidate
 from pfedhgp.diagnosis.decision import FALSE_ALARMS
+from pfedhgp.diagnosis.federated.party import Party
+from pfedhgp.diagnosis.federated.terms import SiteCycles, Terms
 from pfedhgp.diagnosis.held_out_runs import FOLDS
 from pfedhgp.diagnosis.of_model import with_classifier
-from pfedhgp.diagnosis.training import How, train
+from pfedhgp.diagnosis.training import How, Training, train
 from pfedhgp.errors import InputError
 from pfedhgp.estimator import FederatedGP
-from pfedhgp.estimator.classes import Classes, classes_of
-from pfedhgp.federation.planning import check_diagnosis
+from pfedhgp.estimator.classes import Classes, classes_of, sites_of
+from pfedhgp.federation.diagnosing import train_with
+from pfedhgp.federation.planning import check_diagnosis, make_plan
 from pfedhgp.model.fitted import FittedModel
+from pfedhgp.settings.table import ModelSettings
 
 CYCLES = "white"
 """How the federated model takes cycles, unless told otherwise: replicates, which needs no compiling."""
@@ -41,11 +48,13 @@ def train_diagnosis(
 
     `block` gives the run of each cycle of each class: cycles of one run are never on both sides of a split,
     and how runs differ is a layer of its own. Without it every cycle is a run, and a warning says if
-    neighbouring cycles look as if they were not. `inputs` and `outputs` name the grid's columns and the
-    channels. `candidates` are the covariances to average over; by default many are judged by held-out runs.
-    `false_alarms` is the share of known runs in which a cycle may be called "none of these"; without
-    `thresholds` none is. `settings` are those of `FederatedGP`; `cycle_basis` is the number of coordinates of
-    each channel, by default one a sample and at most 81. `blocks` is the older name of `block`.
+    neighbouring cycles look as if they were not. `inputs` and `outputs` name the
+    grid's columns and the channels. `candidates` are the covariances to average over; by default many are
+    judged by held-out runs. `false_alarms` is the share of known runs in which a cycle may be called "none
+    of these"; without `thresholds` none is. `settings` are those of `FederatedGP`; `cycle_basis` is the
+    number of coordinates of each channel, by default one a sample and at most 81. `site={class: the site of
+    each cycle}` trains the classifier as a federation of these sites does, from sums alone. `blocks` is the
+    older name of `block`.
 
     Example:
         >>> import numpy as np
@@ -63,6 +72,7 @@ def train_diagnosis(
     if "blocks" in settings:
         older = settings.pop("blocks")
         block = older if block is None else block
+    site = settings.pop("site", None)
     how = how_to_train(
         candidates,
         folds=folds,
@@ -76,16 +86,56 @@ def train_diagnosis(
     common = {"cycles": CYCLES, "domain": domain, "seed": 0, **settings}
     rows = {name: (classes.grid, Y) for name, Y in classes.cycles.items()}
     names = [outputs] if isinstance(outputs, str) else outputs
-    trained = train(
-        classes.grid,
-        classes.cycles,
-        classes.runs,
-        channels=names or _numbered(classes),
-        how=how,
-    )
+    channels = tuple(names or _numbered(classes))
+    sent: list[dict[str, Any]] = []
+    if site is None:
+        trained = train(classes.grid, classes.cycles, classes.runs, channels=channels, how=how)
+    else:
+        trained, sent = train_at_sites(classes, sites_of(site, classes), channels, how)
     model = make(**common).fit(rows, inputs=inputs, outputs=outputs)
-    model.model_ = with_classifier(model.model_, trained.classifier, trained.facts)
+    found = with_classifier(model.model_, trained.classifier, trained.facts)
+    model.model_ = replace(found, messages=[*sent, *found.messages])
     return model
+
+
+def train_at_sites(
+    classes: Classes, sites: Sequence[str], channels: tuple[str, ...], how: How
+) -> tuple[Training, list[dict[str, Any]]]:
+    """The classifier as sites train it together, and the log of their messages.
+
+    `sites` names the site of each cycle, class by class. A run lies at one site: the same name at two sites
+    is two runs.
+    """
+    terms = Terms(
+        classes=tuple(classes.cycles),
+        channels=channels,
+        blocks=classes.runs is not None,
+        rank=how.rank,
+        folds=how.folds,
+        false_alarms=how.false_alarms,
+        thresholds=how.thresholds,
+        candidates=how.candidates,
+        seed=how.seed,
+    )
+    every = np.concatenate(list(classes.cycles.values()))
+    names = [name for name, cycles in classes.cycles.items() for _ in cycles]
+    runs = (
+        None if classes.runs is None else [r for name in terms.classes for r in classes.runs[name]]
+    )
+    parties = {}
+    for one in dict.fromkeys(sites):
+        at = [c for c, each in enumerate(sites) if each == one]
+        own_runs = None if runs is None else [runs[c] for c in at]
+        own = SiteCycles.of(terms, classes.grid, every[at], [names[c] for c in at], own_runs)
+        parties[one] = Party(terms, own)
+    plan = make_plan(ModelSettings(), classes.grid.shape[1], every.shape[1])
+    sent: list[dict[str, Any]] = []
+    trained = train_with(
+        replace(plan, diagnosis=terms),
+        parties,
+        lambda message, receiver: sent.append(message.log_entry(receiver)),
+    )
+    return trained, sent
 
 
 def diagnosed(model: FittedModel, classes: Classes, seed: int) -> FittedModel:

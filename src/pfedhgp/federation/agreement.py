@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,10 @@ from pfedhgp.data.readers import (
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.table import Table
 from pfedhgp.data.text_tables import RepeatedColumn, delimiter_of
+from pfedhgp.diagnosis.federated.terms import SiteCycles
 from pfedhgp.errors import InputError, warn
 from pfedhgp.federation.envelope import Refused
+from pfedhgp.federation.labelled_cycles import check_diagnosis, labelled, terms_of
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.planning import make_plan, settings_to_json
 from pfedhgp.settings import config as configs
@@ -54,7 +56,8 @@ class Agreement:
         for given, name in ((config.inputs, "inputs"), (config.outputs, "outputs")):
             if not given:
                 raise InputError(f"`{name}` in [data] is missing: the columns that every site has")
-        used = [*config.inputs, *config.outputs, *([config.cycle] if config.cycle else [])]
+        others = [name for name in (config.cycle, config.label, config.block) if name]
+        used = [*config.inputs, *config.outputs, *others]
         twice = [name for name in used if used.count(name) > 1]
         if twice:
             raise InputError(f"column {twice[0]!r} is used twice")
@@ -69,6 +72,7 @@ class Agreement:
             else InputColumn(name)
             for name in config.inputs
         )
+        check_diagnosis(config)
         columns = Columns(None, inputs, tuple(config.outputs), config.cycle)
         found = Agreement(columns, config)
         _ = found.plan  # what cannot be planned is said now
@@ -108,7 +112,7 @@ class Agreement:
         plan = make_plan(self.model_settings, len(columns.inputs), len(columns.outputs))
         if plan.learn_inducing == "auto":
             raise InputError('learn_inducing = "auto" is decided in one process: say true or false')
-        return plan
+        return replace(plan, diagnosis=terms_of(self.config))
 
     def settings(self) -> dict[str, Any]:
         """What a model file keeps of it."""
@@ -116,25 +120,30 @@ class Agreement:
         columns = {**self.columns.to_json(), "dropped": []}
         return {**kept, "domain": None, "columns": columns}
 
-    def rows(
+    def read(
         self, files: Sequence[Path], name: str, *, delimiter: str | None, least_rows: int
-    ) -> ClientRows:
-        """A site's own rows, read by the agreed columns."""
-        columns = self.columns
+    ) -> tuple[ClientRows, SiteCycles | None]:
+        """A site's own rows, read by the agreed columns; for a diagnosis, also its cycles."""
+        columns, terms, config = self.columns, self.plan.diagnosis, self.config
         parts: list[Observations] = []
+        own: SiteCycles | None = None
+        texts = [each for each in (config.label, config.block) if terms is not None and each]
+        named = [*wanted_names(columns), *texts]
         try:
-            named = wanted_names(columns)
             tables = read_tables(files, wanted=named, delimiter=delimiter_of(delimiter))
             for table in tables:
-                _check_columns(table, columns)
+                _check_columns(table, columns, named)
                 parts += observations_of([table], columns)
+            if terms is not None:
+                whole, own = labelled(joined(name, parts), tables, config, terms)
         except RepeatedColumn as error:
-            if error.column in wanted_names(columns):
+            if error.column in named:
                 raise Refused("data", str(error)) from None
             raise Refused("data", "two columns of the header have the same name") from None
         except InputError as error:  # it names files, rows and columns, and no value
             raise Refused("data", str(error)) from None
-        whole = joined(name, parts)
+        if own is None:
+            whole = joined(name, parts)
         seen = int(np.isfinite(whole.Y).any(axis=1).sum())
         if seen < least_rows:
             raise Refused("data", f"{seen} rows with an observed output: fewer than {least_rows}")
@@ -145,7 +154,7 @@ class Agreement:
             if j is not None:
                 why = f"column {columns.inputs[j].name!r}: there are rows outside the agreed domain"
                 raise Refused("data", why)
-        return found
+        return found, own
 
 
 def _terms() -> dict[str, dict[str, Any]]:
@@ -153,9 +162,9 @@ def _terms() -> dict[str, dict[str, Any]]:
     return {each.section: {} for each in SETTINGS if each.in_terms}
 
 
-def _check_columns(table: Table, columns: Columns) -> None:
+def _check_columns(table: Table, columns: Columns, named: Sequence[str]) -> None:
     """The agreed columns are there and of their kind; others are not named: a header may be a row."""
-    for name in wanted_names(columns):
+    for name in named:
         if name not in table.names:
             raise InputError(f"{table.path}: no column {name!r}, which the server's settings name")
     for column in columns.inputs:

@@ -12,6 +12,8 @@ import numpy as np
 from pfedhgp.base.trees import stack_trees
 from pfedhgp.data.rows import ClientRows, in_order
 from pfedhgp.data.scaling import Scaling
+from pfedhgp.diagnosis.federated import messages as diagnosis_messages
+from pfedhgp.diagnosis.federated.party import Party, answers
 from pfedhgp.errors import InputError, MessageError, warn
 from pfedhgp.federation import local_budget
 from pfedhgp.federation.messages import Message
@@ -34,7 +36,7 @@ from pfedhgp.model.global_posterior import from_arrays
 from pfedhgp.model.posterior import ClientPosterior
 from pfedhgp.model.spec import Spec, open_periods, with_periods
 
-FORGOTTEN = ("magnitude", "census", "extent", "start", "round", "finish")
+FORGOTTEN = ("magnitude", "census", "extent", "start", "round", "finish", *diagnosis_messages.KINDS)
 """Requests that a resumed run does not answer again; `starts` keeps what matters of them."""
 
 
@@ -42,11 +44,17 @@ class ClientGroup:
     """Clients that compute together because their arrays have equal shapes after padding."""
 
     def __init__(
-        self, plan: Plan, clients: Sequence[ClientRows], padded_rows: int | None = None
+        self,
+        plan: Plan,
+        clients: Sequence[ClientRows],
+        padded_rows: int | None = None,
+        diagnosis: Sequence[Party] = (),
     ) -> None:
+        """`diagnosis` has each client's cycles, if they train a classifier of them."""
         self.plan, self.clients = plan, tuple(clients)
         self.padded_rows = padded_rows or max(len(c.X) for c in clients)
         self.names = tuple(client.name for client in clients)
+        self.diagnosis = tuple(diagnosis)
         self.scaling: Scaling | None = None
         self.scaled: tuple[ClientRows, ...] = ()
         """The clients' rows in scaled units; with state-space local layers, in order of time."""
@@ -74,8 +82,11 @@ class ClientGroup:
 
     def answer(self, request: Message) -> list[Message]:
         """One reply from each client; `finish` may have none."""
-        handler = getattr(self, f"_on_{request.kind}")
-        replies: list[dict[str, np.ndarray]] = handler(request)
+        replies: list[dict[str, np.ndarray]]
+        if request.kind in diagnosis_messages.KINDS:
+            replies = answers(self.diagnosis, request.kind, request.arrays)
+        else:
+            replies = getattr(self, f"_on_{request.kind}")(request)
         if request.kind not in FORGOTTEN:
             self.heard[request.kind] = {name: np.asarray(a) for name, a in request.arrays.items()}
         return [
@@ -256,6 +267,8 @@ class ClientGroup:
         arrays: dict[str, np.ndarray] = {}
         for kind, heard in self.heard.items():
             arrays |= below(f"heard {kind}", heard)
+        for k, site in enumerate(self.diagnosis):
+            arrays |= below(f"diagnosis {k}", site.state())
         for attempt, party in self.parties.items():
             own = party.state()
             arrays |= below(f"start {attempt}", self.starts[attempt])
@@ -273,6 +286,8 @@ class ClientGroup:
                 f"the rows of client {self.names[0]!r} (or of one grouped with it) are not those that "
                 "the run began with: start it again"
             )
+        for k, site in enumerate(self.diagnosis):
+            site.restore(state.part(f"diagnosis {k}"))
         for kind in state.plain["heard"]:  # what followed from a request follows from it again
             self.answer(Message(kind, 0, "server", state.part(f"heard {kind}")))
         for name, plain in state.plain["trainers"].items():

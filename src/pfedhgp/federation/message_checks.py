@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pfedhgp.diagnosis.federated import messages as diagnosis
+from pfedhgp.diagnosis.federated.terms import LARGEST_SAMPLES, LARGEST_SIZE
 from pfedhgp.errors import MessageError
 from pfedhgp.federation.envelope import Envelope, Refused
 from pfedhgp.federation.messages import hash_arrays
@@ -45,9 +47,14 @@ HEADER = 256
 """Bytes that an array takes beside its numbers, at most."""
 SETUP = tuple(each.name for each in EXCHANGES.values() if each.setup)
 """Requests before the first start, all of round 0."""
+MOST_FOLDS, MOST_CANDIDATES = 64, 256
+"""Folds of a diagnosis in one message, and candidates for its covariance, at most."""
 LARGEST_BASIS = 4096
 """Basis functions of a cycle layer that are accepted at most, if their number is left open."""
-FIXED = {"H": HISTOGRAM_BINS, "L": len(LAG_EDGES) - 1, "W": len(PERIODS), "K": CLASSES}
+FIXED = {
+    **{"H": HISTOGRAM_BINS, "L": len(LAG_EDGES) - 1, "W": len(PERIODS), "K": CLASSES},
+    **diagnosis.FIXED,
+}
 """Symbols that stand for the same number in every run."""
 
 # ------------------------------------------------------------------------- what a message looks like
@@ -118,11 +125,29 @@ class Case:
 
     def length(self, name: str, most: int, axis: int = 0) -> int:
         """Rows or columns of a matrix in the request, which may come from anywhere and is checked first."""
-        array = self.request.get(name)
+        array = self._asked(name)
         if array is None or array.ndim != 2 or array.shape[axis] > most:
             side = ("rows", "columns")[axis]
             raise MessageError(f"the matrix `{name}` must have at most {most} {side}")
         return array.shape[axis]
+
+    def entries(self, name: str, most: int) -> np.ndarray:
+        """A list of finite numbers in the request."""
+        array = self._asked(name)
+        if array is None or array.ndim != 1 or len(array) > most or not np.isfinite(array).all():
+            raise MessageError(f"`{name}` must have at most {most} numbers")
+        return array
+
+    def whole(self, name: str, most: int) -> int:
+        """A whole number in the request."""
+        array = self._asked(name)
+        if array is None or np.shape(array) or float(array) not in range(most + 1):
+            raise MessageError(f"`{name}` must be a whole number of at most {most}")
+        return int(array)
+
+    def _asked(self, name: str) -> np.ndarray | None:
+        """An array of the request, or of the classifier in it."""
+        return self.request.get(name, self.request.get(f"diagnosis.{name}"))
 
 
 _SIZES: Mapping[str, Callable[[Case], int]] = {
@@ -139,7 +164,25 @@ _SIZES: Mapping[str, Callable[[Case], int]] = {
     "E": lambda case: case.length("cycle_inputs", _largest_basis(case.plan)),
     "F": lambda case: case.length("cycle_factor", case["Q"] * case["E"], axis=1),
     "B": lambda case: 2 * int(case.request["bins"]),
+    "C": lambda case: 0 if case.plan.diagnosis is None else len(case.plan.diagnosis.classes),
+    "n": lambda case: (
+        case.whole("samples", LARGEST_SAMPLES)
+        if "samples" in case.request
+        else case.length("grid", LARGEST_SAMPLES)
+    ),
+    "U": lambda case: int(case.entries("used", case["Q"]).sum()),
+    "D": lambda case: case["U"] * case.whole("rank", _largest_rank(case.plan)),
+    "g": lambda case: case["C"] if case.whole("own", 1) else 1,
+    "f": lambda case: len(case.entries("folds", MOST_FOLDS)),
+    "c": lambda case: case.length("candidates", MOST_CANDIDATES),
+    "a": lambda case: len(case.entries("compared", MOST_CANDIDATES)),
+    "v": lambda case: 3 + case["U"],
 }
+
+
+def _largest_rank(plan: Plan) -> int:
+    assert plan.diagnosis is not None
+    return min(plan.diagnosis.largest_rank, LARGEST_SIZE)
 
 
 def _most_others(plan: Plan) -> int:
@@ -195,11 +238,21 @@ def _largest_arrays(plan: Plan, kind: str) -> Expected:
     """The largest request of a kind that the plan allows, with every part that may be there."""
     d, E, M = plan.spec.inputs, _largest_basis(plan), _largest_inducing(plan)
     wide = plan.spec.outputs * E
-    shapes = {"inputs": (M, d), "cycle_inputs": (E, d), "cycle_factor": (wide, wide)}
+    shapes: dict[str, tuple[int, ...]] = {
+        "inputs": (M, d),
+        "cycle_inputs": (E, d),
+        "cycle_factor": (wide, wide),
+    }
+    if plan.diagnosis is not None:
+        shapes |= {"grid": (LARGEST_SAMPLES, d), "candidates": (MOST_CANDIDATES, 4)}
+        shapes |= {"folds": (plan.diagnosis.folds + 1,), "compared": (MOST_CANDIDATES,)}
     shapes |= {OTHER.format(n + 1) + "inputs": (M, d) for n in range(_most_others(plan))}
     optional = dict.fromkeys(("bins", "chosen", "candidate", "crowd", "learn"), ())
     # Views of one number, which take no memory.
     arrays = {name: np.broadcast_to(0.0, shape) for name, shape in (shapes | optional).items()}
+    if plan.diagnosis is not None:
+        arrays |= {"used": np.ones(plan.spec.outputs), "own": np.ones(())}
+        arrays |= {"rank": np.asarray(float(_largest_rank(plan)))}
     return of_request(plan, kind, arrays)
 
 
@@ -280,22 +333,22 @@ def _is_asked(plan: Plan, kind: str) -> bool:
 def _check_round(request: Envelope, plan: Plan, last: tuple[int, int] | None) -> None:
     """Rounds and exchanges go on together from the first start, the round 0, through all restarts.
 
-    So a round follows from its exchange. A cycle layer may be asked for more than once: then the round lies
-    within a bound, and follows from the last round that was answered.
+    So a round follows from its exchange. A cycle layer may be asked for more than once, and a diagnosis has
+    several exchanges: then the round lies within a bound, and follows from the last one that was answered.
     """
-    cycles = plan.cycles is not None
-    setup = 1 + (plan.domain is None) + cycles
+    setup = 1 + (plan.domain is None) + (plan.cycles is not None)
+    open_end = plan.cycles is not None or plan.diagnosis is not None
     if request.kind in SETUP:
-        first = {"census": 1, "extent": 2, "cycles": setup}[request.kind]
-        again = request.kind == "cycles" and request.exchange > first
+        first = {"census": 1, "extent": 2, "cycles": setup}.get(request.kind, setup + 1)
+        again = request.kind not in ("census", "extent") and request.exchange > first
         good = request.round == 0 and (request.exchange == first or again)
     else:
         # If `finish` is answered, the delivery is one exchange more in the same round.
         more = request.kind == DELIVER and finish_is_answered(plan)
         before = request.exchange - request.round - more
-        if cycles and last is not None:
+        if open_end and last is not None:
             good = before == last[0] - last[1]
         else:
-            good = before == setup + 1 or (cycles and before > setup + 1)
+            good = before == setup + 1 or (open_end and before > setup + 1)
     if not good:
         raise Refused("malformed", "the round does not belong to the exchange")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from pfedhgp.data.scaling import Scaling
+from pfedhgp.diagnosis.training import Training
 from pfedhgp.federation.plan import LARGEST_INDUCING, Plan
 from pfedhgp.inference.arrays import block_to_arrays
 from pfedhgp.inference.cycles.exchange import CycleServer
@@ -23,9 +24,13 @@ Sums = dict[str, np.ndarray]
 
 
 class Phase(Protocol):
-    """One kind of exchange: what the server asks for, and what it does with the summed replies."""
+    """One kind of exchange: what the server asks for, and what it does with the summed replies.
 
-    kind: ClassVar[str]
+    A phase that has `see` gets each reply before it is summed.
+    """
+
+    @property
+    def kind(self) -> str: ...
 
     def request(self) -> dict[str, np.ndarray]:
         """The arrays of the broadcast."""
@@ -184,4 +189,6 @@ class RunState:
     """With masks: public centre and unit of each column"""
     counted: Counted | None = None
     prepared: Prepared | None = None
+    diagnosis: Training | None = None
+    """The classifier of cycles that sites trained together, if that was asked for"""
     best: Best | None = None

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pfedhgp.diagnosis.federated.terms import Terms
 from pfedhgp.gp.kernels import Kernel
 from pfedhgp.inference.protocols import Inference
 from pfedhgp.model.codec import kernel_to_json, plain_json
@@ -39,6 +40,8 @@ class Plan:
     """A cycle layer; None: cycles are replicates with white residuals."""
     masks: bool = False
     """The server gets totals alone: see `federation.masks`."""
+    diagnosis: Terms | None = None
+    """Sites also train a classifier of their cycles together."""
     specs: tuple[Spec, ...] = ()
     """Models with different kernels, of which training chooses one; `spec` is the first. None: no choice."""
     ranks: tuple[tuple[int, int], ...] = ()
@@ -52,11 +55,13 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """Every choice by its name: two plans are the same if these are."""
         choices = _fields_of(self.spec)
-        others = {f.name for f in fields(self)} - {"spec", "specs", "ranks"}
+        others = {f.name for f in fields(self)} - {"spec", "specs", "ranks", "diagnosis"}
         choices |= {f.name: getattr(self, f.name) for f in fields(self) if f.name in others}
         settings: Any = self.inference
         choices["inference"] = {"name": self.inference.name, **asdict(settings)}
         plain = {name: _plain(value, name) for name, value in choices.items()}
+        if self.diagnosis is not None:
+            plain["diagnosis"] = _plain(self.diagnosis, "diagnosis")
         if self.specs:
             plain["specs"] = [
                 {name: _plain(value, name) for name, value in _fields_of(spec).items()}

@@ -15,6 +15,7 @@ import numpy as np
 
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import InputError
+from pfedhgp.federation import diagnosing
 from pfedhgp.federation.opening import inducing_inputs
 from pfedhgp.federation.phases import Counted, Outcome, Phase, Prepared, RunState, Sums
 from pfedhgp.federation.plan import Plan
@@ -141,6 +142,8 @@ def after_preparation(run: RunState, found: Prepared) -> Phase:
     plan = found.plan
     if plan.cycles is None:
         run.prepared = found
+        if plan.diagnosis is not None and run.diagnosis is None:
+            return diagnosing.started(run, found)
         return Starts(run, found)
     cycles = found.cycles or CycleServer.start(
         plan.cycles,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from pfedhgp.diagnosis.federated import messages as diagnosis
 from pfedhgp.inference import messages as sent
 from pfedhgp.inference.messages import COUNT, FLAG, NOT_NEGATIVE, POSITIVE, SPREAD, Field, Range
 from pfedhgp.inference.starts.shared_scale import LEAST_BINS, MOST_BINS
@@ -38,6 +39,7 @@ SYMBOLS: Mapping[str, str] = {
     "G": "cells of the grid, times outputs",
     "S": "numbers of a sketch",
     "t": "traits: logarithms of a client's local kernel parameters, noise and, with one output, size",
+    **diagnosis.SYMBOLS,
 }
 DELIVER, HELLO = "deliver", "hello"
 OTHER = "other {}."
@@ -73,6 +75,7 @@ BINS_ASKED = When("the server asks for bins", lambda case: "bins" in case.reques
 KERNELS_CHOSEN = When("kernels are chosen in training", lambda case: bool(case.plan.specs))
 CONTEST = When("kernels or numbers of latents are chosen", lambda case: case.plan.chooses)
 HAS_CYCLES = When("there is a cycle layer", lambda case: case.plan.cycles is not None)
+DIAGNOSED = When("`diagnose`", lambda case: case.plan.diagnosis is not None)
 STRETCHED = When("a few rows stretch the domain", lambda case: "crowd" in case.request)
 DECIDED = When('`learn_inducing="auto"` decided that they move', lambda case: case.decided_to_learn)
 NOT_FIRST = When("another start than the first was best", lambda case: "chosen" in case.request)
@@ -195,6 +198,18 @@ _SEED = Field("seed", "", "public seed of the sketch")
 _SKETCH = Field("sketch", "S", "random projection of the deviation + local function")
 _COVERAGE = Field("coverage", "G", "share of the variance that its rows explain, by cell")
 
+_DIAGNOSIS = tuple(
+    Exchange(
+        each.kind,
+        each.when,
+        each.meaning,
+        only=DIAGNOSED,
+        request=tuple(Part(fields, title=title) for title, fields in each.request.items()),
+        reply=tuple(Part(fields, title=title) for title, fields in each.reply.items()),
+        setup=True,
+    )
+    for each in diagnosis.EXCHANGES
+)
 _ALL = (
     Exchange(
         "magnitude",
@@ -246,6 +261,7 @@ _ALL = (
         ),
         setup=True,
     ),
+    *_DIAGNOSIS,
     Exchange(
         "start",
         "at the start of training, and of each restart",
@@ -292,7 +308,11 @@ _ALL = (
         DELIVER,
         "last, to sites on other machines",
         "The fitted shared function and what an unseen client is like, for the site's model file.",
-        request=(_FITTED, Part(_POPULATION, prefix="population.")),
+        request=(
+            _FITTED,
+            Part(_POPULATION, prefix="population."),
+            Part(diagnosis.CLASSIFIER, DIAGNOSED, "diagnosis."),
+        ),
         missed=("cycles", "start"),
     ),
     Exchange(

@@ -15,6 +15,7 @@ import numpy as np
 
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import InputError, MessageError
+from pfedhgp.federation.diagnosing import Diagnosing, text_of, trained_from
 from pfedhgp.federation.messages import Message, hash_arrays
 from pfedhgp.federation.opening import Opening, inference_of, shared_kernels
 from pfedhgp.federation.phases import Best, Counted, Phase, Prepared, RunState
@@ -76,6 +77,8 @@ class Server:
         bound = None if best.bound is None else float(best.bound)
         scales = best.start.as_dict()
         found = {"exchanges": self.exchanges, "bound": bound, "starting_scales": scales}
+        if self.run.diagnosis is not None:
+            found["diagnosis"] = text_of(self.run.diagnosis)
         return found | ({"choice": self.run.choice} if self.run.choice else {})
 
     def stop(self) -> None:
@@ -102,6 +105,8 @@ class Server:
             if (reply.kind, reply.round, reply.block) != (asked.kind, run.round, asked.block):
                 raise MessageError(f"a reply from {reply.sender} belongs to another request")
             reply.check_finite()
+            if isinstance(current, Diagnosing):
+                current.see(reply)
             received += reply.nbytes
             senders.append(reply.sender)
             if not total:
@@ -161,6 +166,13 @@ class Server:
             if found.cycles is not None:
                 arrays |= below("cycles", found.cycles.request())
                 plain["cycles"] = found.cycles.progress()
+        if isinstance(current, Diagnosing):
+            part = current.state()
+            arrays |= below("diagnosing", part.arrays)
+            plain["diagnosing"] = dict(part.plain)
+        if run.diagnosis is not None:
+            arrays |= below("diagnosed", run.diagnosis.classifier.to_arrays())
+            plain["diagnosed"] = text_of(run.diagnosis)
         if isinstance(current, Rounds):
             plain["turn"] = current.number
             for k, each in enumerate(current.running):
@@ -209,6 +221,8 @@ def restored(plan: Plan, state: State) -> tuple[RunState, Phase | None]:
     run.starts = {i: Start(**values) for i, values in enumerate(plain["starts"])}
     run.prepared = prepared = _prepared(plan, run.counted, state)
     run.choice = list(plain.get("choice", ()))
+    if "diagnosed" in plain:
+        run.diagnosis = trained_from(state.part("diagnosed"), plain["diagnosed"])
     if "best" in plain:
         run.best = _best(run, prepared.about(plain["best"].get("candidate", 0)), state)
     return run, _phase(run, prepared, state)
@@ -218,6 +232,9 @@ def _phase(run: RunState, prepared: Prepared, state: State) -> Phase | None:
     kind = state.plain["phase"]
     if kind == "cycles":
         return after_preparation(run, prepared)
+    if "diagnosing" in state.plain:
+        part = State(state.part("diagnosing"), state.plain["diagnosing"])
+        return Diagnosing.restored(run, prepared, part)
     if kind == "start":
         return Starts(run, prepared)
     if kind == "round":

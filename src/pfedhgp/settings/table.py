@@ -307,10 +307,30 @@ class DataSection:
         unset="there are no cycles",
         example="stroke",
     )
+    label: str | None = setting(
+        default=None,
+        kind=kinds.TEXT,
+        only_with="diagnose",
+        agreed=True,
+        help="With --diagnose in a federation: column that names the class of each cycle.",
+        unset="clients are the classes",
+        example="condition",
+    )
+    classes: Sequence[str] | None = setting(
+        default=None,
+        kind=kinds.TEXTS,
+        option=None,
+        only_with="diagnose",
+        agreed=True,
+        help="All classes that sites have cycles of. Only in a server's settings, which has no file.",
+        unset="as in the files",
+        example=("normal", "worn"),
+    )
     block: str | None = setting(
         default=None,
         kind=kinds.TEXT,
         only_with="diagnose",
+        agreed=True,
         help="With --diagnose: column that names the run (batch, shift) that each cycle is of.",
         unset="every cycle counts as a run of its own",
         example="shift",
@@ -375,15 +395,14 @@ class OutputSection:
 
 @table("model")
 class DiagnosisSection:
-    """[model] of a settings file: fault diagnosis, where clients are classes."""
+    """[model] of a settings file: fault diagnosis."""
 
     diagnose: bool = setting(
         default=False,
         kind=kinds.FLAG,
         option="--diagnose/--no-diagnose",
-        refused="it compares cycles of all classes in one place: use `pfedhgp fit`",
-        help="Treat clients as classes, for `classify`: learn how runs and cycles of a class differ, and set "
-        'thresholds for "none of these", by held-out runs.',
+        help="Learn how runs and cycles of a class differ, for `classify`, and set thresholds for "
+        '"none of these", by held-out runs. Clients are the classes; in a federation --label names them.',
     )
     false_alarms: float = setting(
         default=0.01,

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 from pfedhgp.base.checks import short
 from pfedhgp.errors import PFedHGPError
 from pfedhgp.federation import message_checks
+from pfedhgp.federation.diagnosing import delivered_arrays
 from pfedhgp.federation.envelope import CODES, Envelope, Refused, missed_arrays
 from pfedhgp.federation.flower.state import Roster
 from pfedhgp.federation.message_checks import Expected
@@ -270,6 +271,7 @@ class Engine:
         assert server.best.population is not None
         arrays = server.best.as_arrays()
         arrays |= below("population", known(server.best.population))
+        arrays |= delivered_arrays(server.run.diagnosis, server.plan.spec.outputs)
         request = Message("finish", server.run.round, "server", arrays)
         self.link.expect(message_checks.largest_reply({}))
         missing = self._deliver_to(request)

@@ -21,6 +21,7 @@ from typing import Any
 from pfedhgp.base.atomic_files import numbered_folders, write_bytes
 from pfedhgp.base.checks import short
 from pfedhgp.base.numerics import numerics
+from pfedhgp.diagnosis.of_model import with_classifier
 from pfedhgp.errors import InputError
 from pfedhgp.federation.agreement import Agreement, warn_of_unused
 from pfedhgp.federation.checkpoint import Checkpoint
@@ -196,6 +197,8 @@ class Coordinator:
             settings={**self.agreement.settings(), **server.summary()},
             messages=messages,
         )
+        if (found := server.run.diagnosis) is not None:
+            model = with_classifier(model, found.classifier, found.facts)
         model = replace(model, metrics={"holdout": None})
         # A site that has not got the model gets it when the same command is given again.
         files.save(model, self.out, overwrite=True, stay=(CHECKPOINT,) if self.missing else ())

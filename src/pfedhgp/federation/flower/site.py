@@ -22,10 +22,15 @@ import numpy as np
 from pfedhgp.base.atomic_files import write_bytes
 from pfedhgp.base.numerics import with_numerics
 from pfedhgp.data.rows import ClientRows
+from pfedhgp.diagnosis.federated.party import Party
+from pfedhgp.diagnosis.federated.terms import SiteCycles
+from pfedhgp.diagnosis.of_model import with_classifier
+from pfedhgp.diagnosis.training import Training
 from pfedhgp.errors import InputError, MessageError, ModelFileError, NumericsError
 from pfedhgp.federation import message_checks
 from pfedhgp.federation.agreement import Agreement, difference, same
 from pfedhgp.federation.clients import ClientGroup
+from pfedhgp.federation.diagnosing import from_delivery
 from pfedhgp.federation.envelope import CODES, Envelope, Refused
 from pfedhgp.federation.flower.audit import AuditLog
 from pfedhgp.federation.flower.state import RUN_ID, AnsweredExchange, RunStore
@@ -52,10 +57,18 @@ class AgreedRows:
 
     agreement: Agreement
     rows: ClientRows
+    cycles: SiteCycles | None = None
+    """for a diagnosis"""
 
     @property
     def plan(self) -> Plan:
         return self.agreement.plan
+
+    def group(self) -> ClientGroup:
+        """The site as a group of one client."""
+        terms, own = self.plan.diagnosis, self.cycles
+        parties = [] if terms is None or own is None else [Party(terms, own)]
+        return ClientGroup(self.plan, [self.rows], diagnosis=parties)
 
 
 @dataclass
@@ -193,7 +206,7 @@ class Site:
             if known is None:
                 self._claim_home()
                 store.save_agreement(request.agreement)
-            here = OpenRun(store, agreed, ClientGroup(agreed.plan, [agreed.rows]), store.newest())
+            here = OpenRun(store, agreed, agreed.group(), store.newest())
             here.group = self._restored(here)
             # An earlier run is over, or is read from disk again.
             self.open_runs = {request.run: here}
@@ -201,7 +214,7 @@ class Site:
 
     def _restored(self, here: OpenRun) -> ClientGroup:
         """The group as it was after the last exchange."""
-        group = ClientGroup(here.agreed.plan, [here.agreed.rows])
+        group = here.agreed.group()
         if here.last is not None:
             try:
                 group.restore(here.last.state)
@@ -277,8 +290,8 @@ def site_from_files(
             raise Refused("config") from None
         if expected is not None and text != expected:
             raise Refused("config", difference(expected, text))
-        rows = agreement.rows(data, name, delimiter=delimiter, least_rows=least_rows)
-        return AgreedRows(agreement, rows)
+        rows, cycles = agreement.read(data, name, delimiter=delimiter, least_rows=least_rows)
+        return AgreedRows(agreement, rows, cycles)
 
     def save_model(agreed: AgreedRows, group: ClientGroup, request: Envelope) -> None:
         files.save(site_model(agreed, group, request), home / MODEL, overwrite=True)
@@ -292,12 +305,14 @@ def site_model(agreed: AgreedRows, group: ClientGroup, request: Envelope) -> Fit
         summary = json.loads(request.summary)
         training = {key: summary[key] for key in ("exchanges", "bound", "starting_scales")}
         training |= {"choice": summary["choice"]} if "choice" in summary else {}
-    except (ValueError, KeyError, TypeError):
+        diagnosis = _delivered_diagnosis(agreed, request, summary)
+    except (ValueError, KeyError, TypeError, IndexError):
         raise Refused("malformed") from None
     columns, plan, rows = agreed.agreement.columns, agreed.plan, agreed.rows
     delivered = request.message()
     population = State(delivered.arrays).part("population")
-    finish = {k: v for k, v in delivered.arrays.items() if not k.startswith("population.")}
+    more = ("population.", "diagnosis.")
+    finish = {k: v for k, v in delivered.arrays.items() if not k.startswith(more)}
     attempt = int(finish["attempt"])
     spec, scaling = group.spec_of(finish), group.scaling
     assert scaling is not None
@@ -332,6 +347,22 @@ def site_model(agreed: AgreedRows, group: ClientGroup, request: Envelope) -> Fit
             local_inducing=plan.local_inducing,
             local_latents=spec.local_latents,
         )
-    return replace(
+    model = replace(
         model, clients={rows.name: posterior}, client_jitter={rows.name: float(own_jitter)}
     )
+    if diagnosis is None:
+        return model
+    return with_classifier(model, diagnosis.classifier, diagnosis.facts)
+
+
+def _delivered_diagnosis(
+    agreed: AgreedRows, request: Envelope, summary: Mapping[str, Any]
+) -> Training | None:
+    """The classifier that sites trained together; it must be of the agreed classes."""
+    terms = agreed.plan.diagnosis
+    if terms is None:
+        return None
+    found = from_delivery(request.message().arrays, summary["diagnosis"])
+    if found.classifier.classes != terms.classes:
+        raise ValueError("other classes than the agreed ones")
+    return found

@@ -1,0 +1,270 @@
+"""A diagnosis over sites: the result of one site that has everything, whatever lies where; bad input."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pfedhgp.diagnosis import beside
+from pfedhgp.diagnosis.candidates import Candidate, candidates_for, judged, kept, losses
+from pfedhgp.diagnosis.decision import diagnose
+from pfedhgp.diagnosis.federated import messages as sent
+from pfedhgp.diagnosis.federated import server as server_module
+from pfedhgp.diagnosis.federated.party import Party
+from pfedhgp.diagnosis.federated.server import DiagnosisServer
+from pfedhgp.diagnosis.federated.terms import Terms
+from pfedhgp.diagnosis.held_out_runs import held_out
+from pfedhgp.diagnosis.strangers import margin, ratios_of_runs
+from pfedhgp.diagnosis.thresholds import limits_of_runs
+from pfedhgp.diagnosis.training import Training, for_strangers
+from pfedhgp.errors import InputError, PFedHGPWarning
+from pfedhgp.federation.diagnosing import delivered_arrays, from_delivery, text_of, train_with
+from pfedhgp.federation.envelope import Refused
+from pfedhgp.federation.message_checks import check_arrays, of_request
+from support.runs_at_sites import CLASSES, FEW, WAYS, parties, plan_of, simulated, trained
+
+TERMS = Terms(CLASSES, channels=("force", "speed"), folds=4, candidates=FEW)
+
+
+def decisions(training: Training, data):
+    found = training.classifier
+    cycles = np.moveaxis(data[1], 1, 2)
+    return diagnose(found.evidence(data[0], cycles, novelty=True), calibration=found.calibration)
+
+
+def assert_same(one: Training, two: Training, new) -> None:
+    """Parameters to 1e-9, and equal decisions about new cycles."""
+    a, b = one.classifier, two.classifier
+    assert (a.classes, a.used, a.reference) == (b.classes, b.used, b.reference)
+    for name, array in a.to_arrays().items():
+        np.testing.assert_allclose(b.to_arrays()[name], array, rtol=1e-9, atol=1e-9)
+    assert [e.candidate for e in a.judged] == [e.candidate for e in b.judged]
+    for x, y in zip(a.judged, b.judged, strict=True):
+        assert x.temperature == y.temperature
+        assert (x.weight, x.loss) == pytest.approx((y.weight, y.loss), abs=1e-9)
+    assert (a.calibration.thresholds is None) == (b.calibration.thresholds is None)
+    if a.calibration.thresholds is not None:
+        np.testing.assert_allclose(a.calibration.thresholds, b.calibration.thresholds, rtol=1e-9)
+    assert one.facts["runs"] == two.facts["runs"]
+    for part in ("held_out", "lda"):
+        assert one.facts[part] == pytest.approx(two.facts[part], abs=1e-9)
+    first, second = decisions(one, new), decisions(two, new)
+    assert first.labels == second.labels
+    np.testing.assert_allclose(first.probability, second.probability, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("terms", "options"),
+    [
+        (replace(TERMS, candidates=(*FEW, Candidate("cell", 0.3, own=True))), {}),
+        (TERMS, {"samples": 100, "channels": 1}),
+        (replace(TERMS, blocks=False), {}),
+    ],
+    ids=["own covariances", "long cycles", "no runs named"],
+)
+def test_sites_find_what_one_site_with_everything_finds(terms, options):
+    data, strange = simulated(**options), simulated(2, **options)
+    strange[1][::5] += 3.0 * np.sin(30.0 * data[0][:, 0])  # of no known class
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # without names of runs, neighbours are alike
+        pooled = trained(terms, data, WAYS["one site"])
+        for deal in (WAYS["by run"], WAYS["a site for each class"], WAYS["uneven"]):
+            assert_same(pooled, trained(terms, data, deal), strange)
+    found = decisions(pooled, strange)
+    assert found.none[::5].all()
+    known = np.delete(np.arange(len(found.none)), np.s_[::5])
+    right = [found.labels[c] == strange[2][c] for c in known]
+    assert np.mean(right) > 0.85
+
+
+def test_neither_the_order_of_sites_nor_that_of_cycles_matters():
+    data = simulated()
+    one = parties(TERMS, data, WAYS["by run"])
+    other = np.random.default_rng(0).permutation(len(data[1]))
+    mixed = (data[0], data[1][other], *([part[c] for c in other] for part in data[2:]))
+    two = dict(sorted(parties(TERMS, mixed, WAYS["by run"]).items(), reverse=True))
+    assert list(one) != list(two)
+    found = [train_with(plan_of(TERMS), each) for each in (one, two)]
+    assert_same(*found, simulated(1))
+
+
+def test_it_is_the_judgement_of_one_process_with_the_same_folds():
+    """Sums, candidates and scores to 1e-9; thresholds, which come from bins, to their width."""
+    data = simulated(runs=4, samples=6, channels=1, classes=CLASSES[:2])
+    terms = replace(TERMS, classes=CLASSES[:2], candidates=None)
+    sites = parties(terms, data, WAYS["by run"])
+    asked = {}
+    found = train_with(
+        plan_of(terms, 1),
+        sites,
+        lambda m, to: asked.update({m.kind: m.arrays} if to != "server" else {}),
+    )
+    (pooled,) = parties(terms, data, WAYS["one site"]).values()
+    cycles = pooled.place(asked[sent.SUMS])
+    total = cycles.sums()
+    for name, array in total.pooled().as_arrays().items():
+        own = found.classifier.sums.pooled().as_arrays()[name]
+        np.testing.assert_allclose(own, array, rtol=1e-9, atol=1e-9)
+    tried = candidates_for(total, total.means.shape[1])
+    held = held_out(cycles, list(dict.fromkeys(each.shape for each in tried)))
+    density = {c: held[c.shape].density(heavy=c.heavy) for c in tried}
+    sums = {c: losses(each, cycles.labels, cycles.weights) for c, each in density.items()}
+    expected = {e.candidate: e for e in kept(judged(sums, float(cycles.weights.sum())))}
+    common = [each for each in found.classifier.judged if each.candidate in expected]
+    assert len(common) >= 30  # of 36: those that are equally good may be cut off in another order
+    for each in common:
+        assert each.weight == pytest.approx(expected[each.candidate].weight, rel=1e-6)
+    lda = beside.lda_beside(cycles)
+    assert found.facts["lda"] == pytest.approx(lda.to_json(), abs=1e-9)
+    rate = terms.false_alarms
+    shapes = for_strangers(found.classifier.judged)
+    reference, margins = (
+        found.classifier.reference,
+        {s: margin(cycles, held[s], rate) for s in shapes},
+    )
+    assert margins[reference] > 0.9 * max(margins.values())
+    ratio, lengths = ratios_of_runs(cycles, held[reference], None)
+    counts = np.asarray([held[reference].directions[0], lengths.sum(), 0.0, *lengths])
+    exact = np.asarray(limits_of_runs(ratio, counts, rate))
+    there = np.isfinite(exact)
+    near = np.asarray(found.classifier.calibration.thresholds)
+    np.testing.assert_array_equal(there, np.isfinite(near))
+    N = counts[there]
+    as_ratio = [1.0 + limits[there] / np.sqrt(0.5 * N) for limits in (exact, near)]
+    np.testing.assert_allclose(as_ratio[1], as_ratio[0], rtol=0.015)
+
+
+def test_folds_that_do_not_fit_one_message_are_asked_for_one_after_another(monkeypatch):
+    data, kinds = simulated(), []
+    whole = trained(TERMS, data, WAYS["by run"])
+    monkeypatch.setattr(server_module, "LARGEST_MESSAGE", 1)
+    parts = trained(
+        TERMS,
+        data,
+        WAYS["by run"],
+        lambda message, to: kinds.append(message.kind) if to == "A" else None,
+    )
+    assert [kinds.count(kind) for kind in (sent.SUMS, sent.JUDGE, sent.LIMITS)] == [4, 4, 1]
+    assert_same(whole, parts, simulated(1))
+
+
+def test_samples_may_be_missing():
+    data = simulated()
+    data[1][3, 0, 2:5] = np.nan
+    data[1][10, 1] = np.nan
+    pooled = trained(TERMS, data, WAYS["one site"])
+    assert_same(pooled, trained(TERMS, data, WAYS["uneven"]), simulated(1))
+    found = decisions(pooled, simulated(1))
+    assert np.mean([a == b for a, b in zip(found.labels, simulated(1)[2], strict=True)]) > 0.85
+
+
+def test_no_message_grows_with_the_number_of_cycles():
+    sizes = []
+    for length in (3, 9):
+        log: list[tuple] = []
+        data = simulated(length=length)
+        trained(
+            TERMS, data, WAYS["by run"], lambda m, to, log=log: log.append((m.kind, to, m.nbytes))
+        )
+        sizes.append(log)
+    assert sizes[0] == sizes[1]
+    assert {kind for kind, _, _ in sizes[0]} <= set(sent.KINDS)
+
+
+# ------------------------------------------------------------------------------------- bad input
+
+
+def test_a_class_with_one_run_in_all_borrows_how_runs_differ():
+    grid, cycles, names, runs = simulated()
+    some = [c for c, name in enumerate(names) if name != "bent" or runs[c] == 0]
+    data = (grid, cycles[some], [names[c] for c in some], [runs[c] for c in some])
+    with pytest.warns(PFedHGPWarning, match="'bent' has one run: .* from the other classes"):
+        found = trained(TERMS, data, WAYS["by run"])
+    assert decisions(found, simulated(1)).labels.count("bent") > 15
+
+
+def test_one_run_in_every_class_makes_cycles_the_runs():
+    data = simulated(runs=1, length=12)
+    with pytest.warns(
+        PFedHGPWarning, match="every class has one run: .* each cycle counts as a run"
+    ):
+        found = trained(TERMS, data, WAYS["a site for each class"])
+    assert found.facts["runs"] == 36
+
+
+def test_two_runs_in_all_are_not_judged():
+    data = simulated(runs=1, length=1)
+    twice = (data[0], np.repeat(data[1], [2, 1, 1], axis=0), ["normal", *data[2]], [1, *data[3]])
+    with pytest.warns(PFedHGPWarning, match="too few runs to judge"):
+        found = trained(TERMS, twice, WAYS["by run"])
+    assert found.classifier.calibration.thresholds is None
+    with pytest.raises(InputError, match="every class has one cycle"):
+        trained(TERMS, data, WAYS["by run"])
+
+
+def test_a_class_that_no_site_has_is_named():
+    terms = replace(TERMS, classes=(*CLASSES, "cracked"))
+    with pytest.raises(InputError, match="class 'cracked' has no cycle at any site"):
+        trained(terms, simulated(), WAYS["by run"])
+    with pytest.raises(
+        InputError, match="a class 'bent' that is not one of the agreed ones: normal"
+    ):
+        trained(replace(TERMS, classes=("normal", "worn")), simulated(), WAYS["by run"])
+
+
+def test_a_site_on_another_grid_is_named():
+    sites = parties(TERMS, simulated(), WAYS["by run"])
+    moved = replace(sites["C"].own, grid=sites["C"].own.grid + 1e-6)
+    with pytest.raises(InputError, match="site 'C' has its samples at other places"):
+        train_with(plan_of(TERMS), {**sites, "C": Party(TERMS, moved)})
+    shorter = parties(TERMS, simulated(samples=9), WAYS["by run"])["B"]
+    with pytest.raises(InputError, match="site 'B' has cycles of 9 samples, a site before it 10"):
+        train_with(plan_of(TERMS), {**sites, "B": shorter})
+
+
+def test_a_site_with_other_channels_is_refused():
+    sites = parties(TERMS, simulated(), WAYS["by run"])
+    wide = parties(TERMS, simulated(channels=3), WAYS["by run"])["B"]
+    with pytest.raises(InputError, match="site 'B' has 3 channels, and 2 were agreed"):
+        train_with(plan_of(TERMS), {**sites, "B": wide})
+
+
+def test_a_constant_channel_is_left_out_and_named():
+    data = simulated()
+    data[1][:, 1] = 7.0
+    with pytest.warns(PFedHGPWarning, match="channel 'speed' is constant"):
+        found = trained(TERMS, data, WAYS["by run"])
+    assert found.classifier.used == (0,)
+
+
+# -------------------------------------------------------------------------------------- messages
+
+
+def test_a_request_with_wrong_sizes_is_refused():
+    server = DiagnosisServer(TERMS)
+    sites, plan = parties(TERMS, simulated(), WAYS["one site"]), plan_of(TERMS)
+    while server.step != sent.JUDGE:
+        reply = {sent.RUNS: "runs", sent.CURVES: "curves", sent.SPREAD: "spread", sent.SUMS: "sums"}
+        found = getattr(sites["A"], reply[server.step])(server.request())
+        server.see("A", found)
+        server.take(found)
+    good = server.request()
+    check_arrays(good, of_request(plan, sent.JUDGE, good))
+    for name, wrong in (
+        ("means", good["means"][:, :, 1:]),
+        ("runs", -good["runs"]),
+        ("between", good["between"][:, :, 1:]),
+        ("unit", 0.0 * good["unit"]),
+    ):
+        bad = {**good, name: wrong}
+        with pytest.raises(Refused):
+            check_arrays(bad, of_request(plan, sent.JUDGE, bad))
+
+
+def test_the_delivery_brings_the_same_classifier():
+    found = trained(TERMS, simulated(), WAYS["by run"])
+    again = from_delivery(delivered_arrays(found, 2), text_of(found))
+    assert_same(found, again, simulated(1))
