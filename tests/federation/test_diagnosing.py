@@ -8,12 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pfedhgp.data.rows import ClientRows
 from pfedhgp.diagnosis import beside
 from pfedhgp.diagnosis.candidates import Candidate, candidates_for, judged, kept, losses
 from pfedhgp.diagnosis.decision import diagnose
 from pfedhgp.diagnosis.federated import messages as sent
 from pfedhgp.diagnosis.federated import server as server_module
-from pfedhgp.diagnosis.federated.party import Party
+from pfedhgp.diagnosis.federated.party import Party, answers
 from pfedhgp.diagnosis.federated.server import DiagnosisServer
 from pfedhgp.diagnosis.federated.terms import Terms
 from pfedhgp.diagnosis.held_out_runs import held_out
@@ -21,9 +22,12 @@ from pfedhgp.diagnosis.strangers import margin, ratios_of_runs
 from pfedhgp.diagnosis.thresholds import limits_of_runs
 from pfedhgp.diagnosis.training import Training, for_strangers
 from pfedhgp.errors import InputError, PFedHGPWarning
+from pfedhgp.federation.checkpoint import decode, encode
+from pfedhgp.federation.clients import ClientGroup
 from pfedhgp.federation.diagnosing import delivered_arrays, from_delivery, text_of, train_with
 from pfedhgp.federation.envelope import Refused
 from pfedhgp.federation.message_checks import check_arrays, of_request
+from pfedhgp.federation.server import Server
 from support.runs_at_sites import CLASSES, FEW, WAYS, parties, plan_of, simulated, trained
 
 TERMS = Terms(CLASSES, channels=("force", "speed"), folds=4, candidates=FEW)
@@ -238,6 +242,54 @@ def test_a_constant_channel_is_left_out_and_named():
     with pytest.warns(PFedHGPWarning, match="channel 'speed' is constant"):
         found = trained(TERMS, data, WAYS["by run"])
     assert found.classifier.used == (0,)
+
+
+# ------------------------------------------------------------------------- checkpoints, absences
+
+
+def group_of(plan, name: str, party: Party) -> ClientGroup:
+    rows = ClientRows(name, party.own.grid, np.nanmean(party.own.cycles, axis=0).T)
+    return ClientGroup(plan, [rows], diagnosis=[Party(party.terms, party.own)])
+
+
+def test_a_run_that_stops_after_every_exchange_ends_the_same():
+    """Server and sites are made anew from their checkpoints each time."""
+    data, plan = simulated(), plan_of(TERMS)
+    sites = parties(TERMS, data, WAYS["by run"])
+    whole = train_with(plan, parties(TERMS, data, WAYS["by run"]))
+    server, groups = Server(plan), {n: group_of(plan, n, p) for n, p in sites.items()}
+    kinds = []
+    while server.phase != "start":
+        request = server.request()
+        kinds.append(request.kind)
+        server.gather([reply for group in groups.values() for reply in group.answer(request)])
+        states = [decode(encode(each.state())) for each in (server, *groups.values())]
+        server, groups = Server(plan), {n: group_of(plan, n, p) for n, p in sites.items()}
+        for party, state in zip((server, *groups.values()), states, strict=True):
+            party.restore(state)
+    assert kinds[2:] == [k for k in sent.KINDS if k in kinds]
+    assert sent.JUDGE in kinds
+    assert_same(whole, server.run.diagnosis, simulated(1))
+
+
+def test_a_site_that_was_away_adds_nothing_to_what_it_missed():
+    """It missed the judgement; the average and the thresholds are those of the others' runs."""
+    sites = parties(TERMS, simulated(), WAYS["by run"])
+    server = DiagnosisServer(TERMS)
+    while server.step is not None:
+        kind, there = server.step, dict(sites)
+        if kind == sent.JUDGE:
+            there.pop("B")
+        found = answers(list(there.values()), kind, server.request())
+        if kind in (sent.AVERAGE, sent.STRANGERS, sent.LIMITS):
+            assert all(not np.any(array) for array in found[1].values())
+        for name, reply in zip(there, found, strict=True):
+            server.see(name, reply)
+        server.take({n: sum(each[n] for each in found) for n in found[0]})
+    assert server.training.facts["runs"] == 18
+    assert server.training.facts["held_out"]["accuracy"] > 0.9
+    found = decisions(server.training, simulated(1))
+    assert np.mean([a == b for a, b in zip(found.labels, simulated(1)[2], strict=True)]) > 0.85
 
 
 # -------------------------------------------------------------------------------------- messages

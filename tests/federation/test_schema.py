@@ -70,7 +70,7 @@ def test_bins_beyond_their_limits_are_refused_before_anything_is_summed(bins):
 
 
 def test_every_field_has_a_meaning_and_every_symbol_is_explained_and_used():
-    used = {symbol for field in FIELDS for symbol in field.shape if symbol not in " 1245"}
+    used = {symbol for field in FIELDS for symbol in field.shape if symbol not in " 12345"}
     assert used == set(SYMBOLS)
     assert set(FIXED) < used
     assert all(field.meaning for field in FIELDS)
@@ -78,8 +78,10 @@ def test_every_field_has_a_meaning_and_every_symbol_is_explained_and_used():
 
 
 def test_messages_and_exchanges_have_the_same_kinds():
-    kinds = ("magnitude", "census", "extent", "cycles", "start", "round", "finish", "zones")
-    assert kinds == KINDS
+    trained = ("runs", "curves", "spread", "sums", "judge", "average", "strangers", "limits")
+    diagnosis = tuple(f"diagnosis-{name}" for name in trained)
+    before = ("magnitude", "census", "extent", "cycles")
+    assert KINDS == (*before, *diagnosis, "start", "round", "finish", "zones")
     for kind in KINDS:
         assert Message(kind, 0, "server", {}).kind == kind
     assert set(EXCHANGES) - set(KINDS) == {

@@ -112,7 +112,7 @@ class Agreement:
         plan = make_plan(self.model_settings, len(columns.inputs), len(columns.outputs))
         if plan.learn_inducing == "auto":
             raise InputError('learn_inducing = "auto" is decided in one process: say true or false')
-        return replace(plan, diagnosis=terms_of(self.config))
+        return replace(plan, diagnosis=terms_of(self.config, columns.outputs))
 
     def settings(self) -> dict[str, Any]:
         """What a model file keeps of it."""

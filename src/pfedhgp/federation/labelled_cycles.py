@@ -36,13 +36,13 @@ def check_diagnosis(config: Config) -> None:
         )
 
 
-def terms_of(config: Config) -> Terms | None:
-    """The terms of the diagnosis, if there is one."""
+def terms_of(config: Config, channels: Sequence[str]) -> Terms | None:
+    """The terms of the diagnosis of these channels, if there is one."""
     if not config.diagnose:
         return None
     return Terms(
         classes=tuple(config.classes or ()),
-        channels=tuple(config.outputs),
+        channels=tuple(channels),
         blocks=config.block is not None,
         rank=None if config.cycle_basis == "auto" else int(config.cycle_basis),
         false_alarms=config.false_alarms,
