@@ -216,11 +216,7 @@ def test_no_attribute_of_a_party_is_forgotten(name):
         *((part, server.state(), {"sums", "counted", "most"}) for part in (run.counted, known)),
     )
     not_yet = {"before", "best", "local_nats", "cycles", "crowd", "periods", "own", "own_block"}
-<<<<<<< HEAD
-    not_yet |= {"curvature"}  # small clients keep none
-=======
-    not_yet |= {"diagnosis"}
->>>>>>> 1e8093b (Diagnosis over a federation: commands, documents and tests)
+    not_yet |= {"curvature", "diagnosis"}  # small clients keep none
     for party, state, more in parties:
         for attribute in set(vars(party)) - settings - used_up:
             if attribute in not_yet and getattr(party, attribute) is None:
