@@ -70,13 +70,13 @@ def test_an_argument_says_what_it_is(capsys):
 
 @pytest.mark.parametrize("command", ["fit", "federate"])
 def test_every_setting_has_an_option_and_help_names_its_true_default(command, capsys):
-    """But for the datetimes, which files show, and for what has to be given."""
+    """But for datetimes and classes, which files show, and for what has to be given."""
     shown = help_of(command, capsys=capsys)
     found = typer.main.get_command(app).get_command(None, command)
     told = {param.name: param.show_default for param in found.params}
     checked = 0
     for each in SETTINGS:
-        if each.required or each.name == "datetimes":
+        if each.required or each.name in ("datetimes", "classes"):
             continue
         text, value = told[each.name], each.default
         assert f"[default: {text}]" in shown.replace("- ", "-")  # lines break after a hyphen
