@@ -81,7 +81,7 @@ def test_messages_and_exchanges_have_the_same_kinds():
     trained = ("runs", "curves", "spread", "sums", "judge", "average", "strangers", "limits")
     diagnosis = tuple(f"diagnosis-{name}" for name in trained)
     before = ("magnitude", "census", "extent", "cycles")
-    assert KINDS == (*before, *diagnosis, "start", "round", "finish", "zones")
+    assert (*before, *diagnosis, "start", "round", "finish", "zones") == KINDS
     for kind in KINDS:
         assert Message(kind, 0, "server", {}).kind == kind
     assert set(EXCHANGES) - set(KINDS) == {

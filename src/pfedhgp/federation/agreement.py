@@ -35,6 +35,7 @@ from pfedhgp.diagnosis.federated.terms import SiteCycles
 from pfedhgp.errors import InputError, warn
 from pfedhgp.federation.envelope import Refused
 from pfedhgp.federation.labelled_cycles import check_diagnosis, labelled, terms_of
+from pfedhgp.federation.masks.roster import refuse_with
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.planning import make_plan, settings_to_json
 from pfedhgp.settings import config as configs
@@ -112,7 +113,10 @@ class Agreement:
         plan = make_plan(self.model_settings, len(columns.inputs), len(columns.outputs))
         if plan.learn_inducing == "auto":
             raise InputError('learn_inducing = "auto" is decided in one process: say true or false')
-        return replace(plan, diagnosis=terms_of(self.config, columns.outputs))
+        terms = terms_of(self.config, columns.outputs)
+        if terms is not None:
+            refuse_with(plan.masks, "diagnosis")
+        return replace(plan, diagnosis=terms)
 
     def settings(self) -> dict[str, Any]:
         """What a model file keeps of it."""
