@@ -18,11 +18,11 @@ from pfedhgp.base.option_names import as_options, naming
 from pfedhgp.base.toml_text import quoted
 from pfedhgp.errors import InputError
 from pfedhgp.settings import kinds
+from pfedhgp.settings.diagnosis_table import DiagnosisSection
 from pfedhgp.settings.setting import SECTIONS, Setting, settings_of
 from pfedhgp.settings.table import (
     MODEL_SETTINGS,
     DataSection,
-    DiagnosisSection,
     ModelSettings,
     OutputSection,
 )
