@@ -136,7 +136,7 @@ def test_every_setting_is_complete():
     for each in SETTINGS:
         assert each.section in SECTIONS
         assert each.help.endswith("."), each.name
-        assert each.options or each.name == "datetimes", each.name
+        assert each.options or each.name in ("datetimes", "classes"), each.name
         if each.default is not None:
             value = list(each.default) if isinstance(each.default, tuple) else each.default
             assert each.checked_text(value, "") == each.default
@@ -183,5 +183,8 @@ def test_what_belongs_to_a_flag_is_refused_without_it():
     with pytest.raises(InputError, match="--block is for --diagnose: give both, or leave it out"):
         check_use(Config(block="shift"), federated=False)
     check_use(Config(block="shift", diagnose=True), federated=False)
-    with pytest.raises(InputError, match=r"--diagnose: .*use `pfedhgp fit`"):
-        check_use(Config(diagnose=True), federated=True)
+    with pytest.raises(InputError, match="--label is for --diagnose"):
+        check_use(Config(label="state"), federated=True)
+    check_use(Config(label="state", diagnose=True), federated=True)
+    with pytest.raises(InputError, match=r"--masks: .*use `pfedhgp fit`"):
+        check_use(Config(masks=True), federated=True)
