@@ -138,7 +138,7 @@ def log_prior(
     if not structure.tied:
         value -= 0.5 * jnp.sum(free.loadings**2)
     if structure.deviation and not structure.tied:
-        of_entries = jnp.sum(free.deviation**2 / deviation_variances(shared))
+        of_entries = jnp.sum(free.deviation**2 / deviation_variances(shared)[None, :])
         value -= 0.5 * (of_entries + free.deviation.size * jnp.log(shared.phi))
     if free.global_loadings is not None and shared.loadings_covariance is not None:
         gap_g = (free.global_loadings - shared.loadings).reshape(-1)
