@@ -10,6 +10,8 @@ from pfedhgp.diagnosis.beside import lda_densities, shrunken_correlation
 from pfedhgp.diagnosis.candidates import (
     TEMPERATURES,
     Candidate,
+    distances,
+    grown,
     judged,
     log_posterior,
     losses,
@@ -171,6 +173,42 @@ def test_one_wild_channel_does_not_decide():
     assert plain[0, 1] < plain[0, 0]
     robust = metric.robust(y, means)
     assert robust[0, 0] < robust[0, 1]
+
+
+def test_a_mean_of_few_runs_widens_its_class():
+    """y − f̂ of a new cycle has covariance (1 + 1/B) Σ: by dense Gaussians, and by held-out runs alike."""
+    F, labels, runs = cycles(counts=(3, 3, 3, 3))
+    few = np.asarray(
+        [k < 2 or run in ("run 0", "run 1") for k, run in zip(labels, runs, strict=True)]
+    )
+    F, labels, runs = F[few], labels[few], [r for r, one in zip(runs, few, strict=True) if one]
+    total = sums(F, labels, runs)
+    layers = Layers.of(total, Q)
+    shape = Candidate("cell", 0.1)
+    wider = grown(shape, total.runs)
+    np.testing.assert_allclose(wider, [1.25, 1.25, 1.5])
+    metric = list(metrics(shape, layers, total))
+    np.testing.assert_array_equal(metric[0].grown, wider)
+    new = F[:4] + 0.1
+    square, log_det = distances(metric, new, layers.means, wider)
+    sigma = layers.covariance("cell", 0.1)
+    for k, factor in enumerate(wider):
+        for c in range(4):
+            expected = naive.robust_distance(new[c], layers.means[k], factor * sigma, SLICES)
+            assert square[c, k] == pytest.approx(expected, rel=1e-8)
+        assert log_det[k] == pytest.approx(np.linalg.slogdet(factor * sigma)[1])
+    folds = folds_of_runs([str(k) for k in labels], runs, folds=4)
+    data = Cycles(F, np.ones((len(F), Q)), labels, tuple(runs), folds, 3, Q, own=False)
+    held = held_out(data, [shape])[shape]
+    for c in (0, len(F) - 1):
+        left = [
+            len(
+                {r for r, k, f in zip(runs, labels, folds, strict=True) if k == j and f != folds[c]}
+            )
+            for j in range(3)
+        ]
+        np.testing.assert_allclose(held.grown[c], 1.0 + 1.0 / np.asarray(left))
+    assert np.all(grown(Candidate("cell", 0.1, own=True), total.runs) == 1.0)
 
 
 def test_folds_deal_out_whole_runs_and_never_all_of_a_class():

@@ -1,6 +1,7 @@
 """Candidates for the covariance of cycles, judged by held-out runs, and averaged.
 
     ℓ_k = −½ d²_k − ½ log|Σ_k|,   or, with a scale of the cycle's own, −½ (D+1) log(1 + d²_k) − ½ log|Σ_k|
+    Σ_k = (1 + 1/B_k) Σ                         the mean of a class is known from its B_k runs, and not better
     P = Σ_c w_c softmax(ℓ_c/τ_c),   w_c ∝ exp(−2 runs · (loss_c − least))
 
 Each candidate has the temperature τ at which held-out runs lose least. All runs weigh the same, however many
@@ -11,7 +12,7 @@ can judge them alone, since losses at given temperatures are sums over runs (`lo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,15 @@ def candidates_for(sums: RunSums, size: int) -> tuple[Candidate, ...]:
     )
 
 
+def grown(candidate: Candidate, runs: FloatArray) -> FloatArray:
+    """1 + 1/B: how much the covariance of a cycle grows since its class's mean is that of B runs.
+
+    Without it a class with few runs, such as that of a run that is held out, would seem too far away. A
+    class's own covariance is left as it is.
+    """
+    return np.ones_like(runs) if candidate.own else 1.0 + 1.0 / np.maximum(runs, 1.0)
+
+
 def metrics(
     candidate: Candidate,
     layers: Layers,
@@ -124,23 +134,29 @@ def metrics(
     r = layers.means.shape[1] // layers.channels
     slices = [slice(q * r, (q + 1) * r) for q in range(layers.channels)]
     each = range(len(layers.means)) if candidate.own else (None,)
+    wider = None if candidate.own else grown(candidate, sums.runs)
     for k in each:
         used = layers if k is None else layers.of_class(sums, k)
         sigma = used.covariance(candidate.target, candidate.shrinkage)
         if view is None:
-            yield CycleMetric.of(sigma, slices)
+            yield replace(CycleMetric.of(sigma, slices), grown=wider)
         else:
             assert noise is not None
-            yield CycleMetric.of(view.covariance(sigma, noise), view.slices)
+            metric = CycleMetric.of(view.covariance(sigma, noise), view.slices)
+            yield replace(metric, grown=wider)
 
 
 def distances(
-    found: Sequence[CycleMetric], cycles: FloatArray, means: FloatArray
+    found: Sequence[CycleMetric], cycles: FloatArray, means: FloatArray, wider: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """d² (C, K) with the wildest channel set aside, and log|Σ| (K,), for one metric or one a class."""
-    K = len(means)
+    """d² (C, K) with the wildest channel set aside, and log|Σ_k| (K,), for one metric or one a class.
+
+    `wider` is what Σ is multiplied by for each class, (K,), if they share a metric.
+    """
     if len(found) == 1:
-        return found[0].robust(cycles, means), np.full(K, found[0].log_det)
+        (metric,) = found
+        size = float(metric.lengths.sum())
+        return metric.robust(cycles, means, wider), metric.log_det + size * np.log(wider)
     parts = [m.robust(cycles, means[k : k + 1]) for k, m in enumerate(found)]
     return np.concatenate(parts, axis=1), np.asarray([m.log_det for m in found])
 

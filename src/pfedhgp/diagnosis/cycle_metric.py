@@ -29,6 +29,8 @@ class CycleMetric:
     precision: FloatArray
     log_det: float
     slices: tuple[slice, ...]
+    grown: FloatArray | None = None
+    """1 + 1/B of each class, (K,), if all share this metric (`candidates.grown`)"""
 
     @staticmethod
     def of(sigma: FloatArray, slices: Sequence[slice]) -> CycleMetric:
@@ -72,10 +74,13 @@ class CycleMetric:
         """n_q, (Q,)"""
         return np.asarray([part.stop - part.start for part in self.slices], np.float64)
 
-    def robust(self, found: FloatArray, means: FloatArray) -> FloatArray:
-        """d² (C, K) with the wildest channel at a scale of its own."""
+    def robust(
+        self, found: FloatArray, means: FloatArray, wider: FloatArray | float = 1.0
+    ) -> FloatArray:
+        """d² (C, K) with the wildest channel at a scale of its own, if Σ is `wider` (K,) times as large."""
         square, given = self.distances(found, means)
-        return without_the_wildest(square, given, self.lengths)
+        each = np.broadcast_to(wider, square.shape)
+        return without_the_wildest(square / each, given / each[:, :, None], self.lengths)
 
 
 def saved(given: FloatArray, lengths: FloatArray) -> FloatArray:

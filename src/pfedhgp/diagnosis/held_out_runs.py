@@ -121,19 +121,23 @@ class Held:
     """how many those are, (1 + K,)"""
     lengths: FloatArray
     """coordinates of each channel, (Q,)"""
+    grown: FloatArray
+    """what Σ is multiplied by for the runs that a class's mean is of, (C, K)"""
 
     @staticmethod
     def nothing(cycles: int, classes: int, lengths: FloatArray) -> Held:
-        """Zeros, to be filled fold by fold."""
+        """Zeros (ones for `grown`), to be filled fold by fold."""
         C, K, Q = cycles, classes, len(lengths)
         sizes = ((C, K), (C, K, Q), (C, K), (C, K, 1 + K), (1 + K,))
         square, given, log_det, towards, directions = (np.zeros(size) for size in sizes)
-        return Held(square, given, log_det, towards, directions, lengths)
+        return Held(square, given, log_det, towards, directions, lengths, np.ones((C, K)))
 
     def density(self, *, heavy: bool) -> FloatArray:
         """ℓ, (C, K)."""
-        robust = without_the_wildest(self.square, self.given, self.lengths)
-        return log_density(robust, self.log_det, int(self.lengths.sum()), heavy=heavy)
+        square, given = self.square / self.grown, self.given / self.grown[:, :, None]
+        robust = without_the_wildest(square, given, self.lengths)
+        size = int(self.lengths.sum())
+        return log_density(robust, self.log_det + size * np.log(self.grown), size, heavy=heavy)
 
 
 def held_out(cycles: Cycles, shapes: Sequence[Candidate]) -> dict[Candidate, Held]:
@@ -165,6 +169,8 @@ def write_fold(
         own = slice(None) if len(found) == 1 else slice(at, at + 1)
         held.square[members, own], held.given[members, own] = metric.distances(cycles, means[own])
         held.log_det[members, own] = metric.log_det
+        if metric.grown is not None:
+            held.grown[members] = metric.grown
         for j in range(-1, K):
             rest = np.asarray([k for k in range(K) if k != j])
             if len(rest) > 1:

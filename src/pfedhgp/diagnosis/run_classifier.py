@@ -20,6 +20,7 @@ from pfedhgp.diagnosis.candidates import (
     Candidate,
     Judged,
     distances,
+    grown,
     log_density,
     log_posterior,
     metrics,
@@ -57,6 +58,8 @@ class RunClassifier:
     """how far held-out runs were from their class; None in models of older versions"""
     added: tuple[str, ...] = ()
     """classes that were added after training; the last ones of `classes`"""
+    uncertain_means: bool = True
+    """whether candidates were judged with Σ_k = (1 + 1/B_k) Σ"""
 
     @cached_property
     def layers(self) -> Layers:
@@ -129,7 +132,8 @@ class RunClassifier:
         for each in self.judged:
             shape = each.candidate.shape
             if shape not in known:
-                known[shape] = distances(self._metrics(shape, space, which), found, means)
+                metric, wider = self._metrics(shape, space, which), self.grown(shape)[which]
+                known[shape] = distances(metric, found, means, wider)
             density = log_density(*known[shape], size, heavy=each.candidate.heavy)
             probability += each.weight * np.exp(log_posterior(density, each.temperature))
         with np.errstate(divide="ignore"):
@@ -159,13 +163,18 @@ class RunClassifier:
             found = list(metrics(shape, self.layers, self.sums, view=space.view, noise=self.noise))
         return [found[k] for k in which] if shape.own else found
 
+    def grown(self, shape: Candidate) -> FloatArray:
+        """What Σ is multiplied by for each class, (K,); 1 in models of versions that did not."""
+        return grown(shape, self.sums.runs) if self.uncertain_means else np.ones(len(self.classes))
+
     def covariances(self, shape: Candidate, space: Space, which: Sequence[int]) -> list[FloatArray]:
         """Σ of each of these classes in a space."""
-        out = []
+        out, wider = [], self.grown(shape)
         for k in which:
             layers = self.layers.of_class(self.sums, k) if shape.own else self.layers
             sigma = layers.covariance(shape.target, shape.shrinkage)
-            out.append(sigma if space.view is None else space.view.covariance(sigma, self.noise))
+            sigma = sigma if space.view is None else space.view.covariance(sigma, self.noise)
+            out.append(wider[k] * sigma)
         return out
 
     def complete(self, shape: Candidate) -> list[CycleMetric]:
@@ -201,6 +210,7 @@ class RunClassifier:
             "calibration": self.calibration.to_json(),
             "typical": None if self.typical is None else asdict(self.typical),
             "added": list(self.added),
+            "uncertain_means": self.uncertain_means,
         }
 
     @staticmethod
@@ -217,6 +227,7 @@ class RunClassifier:
             calibration=Calibration.from_json(tree["calibration"]),
             typical=Typical(**tree["typical"]) if tree.get("typical") else None,
             added=tuple(tree.get("added", ())),
+            uncertain_means=bool(tree.get("uncertain_means", False)),
         )
 
 
