@@ -89,7 +89,7 @@ class Envelope:
     audit: str = ""
     """In a reply: the last hash of the site's audit log."""
     seconds: float = 0.0
-    """In a reply: how long the site worked."""
+    """In a reply: how long the site worked, in whole seconds: finer times would tell of its machine."""
 
     def message(self) -> Message:
         """The message without what a federation adds to it."""

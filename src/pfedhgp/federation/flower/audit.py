@@ -79,7 +79,7 @@ class AuditLog:
         """Writes a line: names, shapes and bytes, never values. Returns its hash."""
         assert direction in DIRECTIONS
         arrays = arrays or {}
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         entry = {
             "n": self.count + 1,
             "time": now,

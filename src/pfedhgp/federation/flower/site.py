@@ -121,7 +121,7 @@ class Site:
         digest = self.audit.append("sent", **about, arrays=arrays)
         spent = time.monotonic() - began
         log.info("exchange %d, %s: answered in %.1f s", request.exchange, request.kind, spent)
-        return replace(mine, arrays=arrays, audit=digest, seconds=spent)
+        return replace(mine, arrays=arrays, audit=digest, seconds=float(round(spent)))
 
     def refuse(self, code: str) -> str:
         """Logs a message that could not be read; returns the hash of the audit log's line."""

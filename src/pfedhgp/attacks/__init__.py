@@ -1,0 +1,1 @@
+"""Attacks on one's own messages: what somebody who has them can learn of the rows."""
