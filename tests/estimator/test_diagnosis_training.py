@@ -7,6 +7,7 @@ import pytest
 
 from pfedhgp import FederatedGP
 from pfedhgp.errors import InputError
+from pfedhgp.estimator.classes import classes_of, sites_of
 from pfedhgp.estimator.diagnosis_training import train_diagnosis
 from support.press import GRID, SETTINGS, press
 
@@ -164,3 +165,18 @@ def test_the_order_of_cycles_runs_and_classes_does_not_matter(tmp_path):
     one.save(tmp_path / "RUN")
     again = FederatedGP.load(tmp_path / "RUN").classify(new, grid=GRID)
     np.testing.assert_array_equal(again.log_density, found[0].log_density)
+
+
+def test_a_run_lies_at_one_site():
+    grid, cycles = np.linspace(0.0, 1.0, 3), np.zeros((4, 1, 3)) + np.arange(4.0)[:, None, None]
+    data = {"a": (grid, cycles), "b": (grid, cycles + 1.0)}
+    runs = {name: [1, 1, 2, 2] for name in data}
+    classes = classes_of(data, runs)
+    where = {"a": ["A", "A", "B", "B"], "b": ["B"] * 4}
+    assert sites_of(where, classes) == ["A", "A", "B", "B", "B", "B", "B", "B"]
+    with pytest.raises(InputError, match="class 'a': run '1' is at two sites, 'A' and 'B'"):
+        train_diagnosis(data, block=runs, site={**where, "a": ["A", "B", "B", "B"]})
+    with pytest.raises(
+        InputError, match="`site` must give the site of each of the 4 cycles of 'b'"
+    ):
+        train_diagnosis(data, block=runs, site={**where, "b": ["B"]})
