@@ -100,7 +100,7 @@ def _host_batch(problem: Problem, *, clients: int) -> host.HostBatch:
     jitter, sizes = np.full(clients, JITTER), problem.learned.values()
     pairs = lbfgs.Pairs.none(clients, sum(v[0].size for v in sizes))
     free = to_free(blocks)
-    traits = traits_of(options.structure, free.kernels, free.loadings, free.noise)
+    traits = traits_of(options.structure, free)
     expected = Expected(traits, np.full(traits.shape, 0.25))
     own = host.HostClients(options, rows, cells, blocks, expected, jitter, None, pairs)
     return host.batch_of(own, shared, JITTER, others)

@@ -142,7 +142,7 @@ def batch(
 def expected_of(structure: Structure, blocks: ClientBlock, rng: np.random.Generator) -> Expected:
     """A prior around the traits of other blocks."""
     free = to_free(blocks)
-    mean = traits_of(structure, free.kernels, free.loadings, free.noise)
+    mean = traits_of(structure, free)
     return Expected(mean, rng.uniform(0.2, 2.0, mean.shape))
 
 

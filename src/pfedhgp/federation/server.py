@@ -27,7 +27,7 @@ from pfedhgp.inference.cycles.exchange import CycleServer, layer_from_arrays
 from pfedhgp.inference.starts import census
 from pfedhgp.inference.starts.candidates import Start
 from pfedhgp.inference.starts.census import Scales
-from pfedhgp.inference.structured.traits import count_traits, traits_of_nobody
+from pfedhgp.inference.structured.traits import traits_of_nobody
 from pfedhgp.model.blocks import GlobalBlock
 from pfedhgp.model.global_posterior import from_arrays, to_arrays
 from pfedhgp.model.posterior import Population
@@ -305,7 +305,7 @@ def _population(run: RunState, prepared: Prepared, state: State) -> Population |
         return None
     if "traits" in kept or prepared.plan.inference.name != "structured":
         return Population(**kept)
-    nobody = traits_of_nobody(count_traits(prepared.spec))
+    nobody = traits_of_nobody(prepared.spec)
     start = run.starts[state.plain["best"]["attempt"]]
     return from_the_start(Population(**kept, traits=nobody), prepared, start)
 

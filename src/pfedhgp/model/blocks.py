@@ -1,8 +1,8 @@
 """What the server owns, what a client owns, and what a client observes.
 
 Scalar models and models with loadings are one case. With loadings, each client learns its own
-B̃_i = √φ B_δ,i. Without them (`tied`), a loading is the layer's standard deviation: B_g = [[τ]], and the
-deviation is the same for all, B̃ = √φ τ, which is k_δ = φ k_g.
+B̃_i = √φ B_δ,i. Without them (`tied`), a loading is the layer's standard deviation: B_g = [[τ]], and
+B̃_i = √φ_i τ, which is k_δ,i = φ_i k_g. There a client learns √(φ_i/φ).
 
 With client loadings, a client has its own B_g,i too: it mixes the shared functions in its own way, and B_g is
 the mean of its population, B_g,i ~ N(B_g, Σ_B).
@@ -65,6 +65,7 @@ class ClientBlock(eqx.Module):
     inputs: Float[Array, "Mi d"]
     active: Float[Array, " Mi"]
     deviation: Float[Array, "Q R"]
+    """B̃_i; in a model without loadings √(φ_i/φ), or no columns: φ_i is everybody's φ"""
     loadings: Float[Array, "Q Rl"]
     noise: Noise
     global_loadings: Float[Array, "Q R"] | None = None
@@ -115,12 +116,13 @@ def global_loadings(shared: GlobalBlock, client: ClientBlock) -> Float[Array, "Q
 def deviation_loadings(
     structure: Structure, shared: GlobalBlock, client: ClientBlock
 ) -> Float[Array, "Q R"]:
-    """B̃_i: the client's own, or √φ B_g in a model without loadings; no columns without the layer."""
+    """B̃_i: the client's own, or √φ_i B_g in a model without loadings; no columns without the layer."""
     if not structure.deviation:
         return shared.loadings[..., :0]
-    if structure.tied:
-        return namespace(shared.phi).sqrt(shared.phi) * shared.loadings
-    return client.deviation
+    if not structure.tied:
+        return client.deviation
+    everybodys = namespace(shared.phi).sqrt(shared.phi) * shared.loadings
+    return everybodys * client.deviation if client.deviation.shape[-1] else everybodys
 
 
 def to_free(block: ClientBlock) -> ClientBlock:

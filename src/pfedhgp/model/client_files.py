@@ -22,6 +22,7 @@ BLOCK, OWN = ("inputs", "active", "deviation", "loadings"), ("offset", "G", "cov
 LAYER = ("factor", "noise")
 GLOBAL_LOADINGS = "global_loadings"
 VIEW = ("shared_mean", "shared_covariance")
+DEPARTURE = "departure"
 STATES = ("times", "counts", "means")
 SLOPES = ("kernels", "deviation", "loadings", "weights")
 
@@ -42,7 +43,7 @@ def _tangent_arrays(tangents: Tangents, name: str) -> Arrays:
 
 def client_arrays(client: ClientPosterior, own: CycleLayer | None) -> Arrays:
     block = client.block
-    arrays = picked(block, (*BLOCK, GLOBAL_LOADINGS)) | picked(client, OWN)
+    arrays = picked(block, (*BLOCK, GLOBAL_LOADINGS)) | picked(client, (*OWN, DEPARTURE))
     arrays |= kernel_to_json(block.kernels, "kernels")[1]
     if client.tangents is not None:
         arrays |= picked(client, VIEW)
@@ -60,6 +61,7 @@ def client_posterior(entry: Mapping[str, Any], arrays: Arrays) -> ClientPosterio
     kept = {GLOBAL_LOADINGS: arrays.pop(GLOBAL_LOADINGS, None), **taken(arrays, BLOCK)}
     block = ClientBlock(kernels=kernels, noise=noise, **kept)
     parts: dict[str, Any] = taken(arrays, OWN)
+    parts[DEPARTURE] = arrays.pop(DEPARTURE, None)
     if f"states.{STATES[0]}" in arrays:
         parts["states"] = LocalStates(*(arrays.pop(f"states.{key}") for key in STATES))
     if VIEW[0] in arrays:

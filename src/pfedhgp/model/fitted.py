@@ -131,7 +131,8 @@ def _check_traits(model: FittedModel) -> None:
     traits = np.asarray(model.population.traits)
     for own in list(model.clients.values())[:1]:
         count = ravel(own.block.kernels)[0].size + own.block.noise.levels().size
-        count += np.size(own.block.loadings) if model.structure.tied else 0
+        if model.structure.tied:
+            count += np.size(own.block.loadings) + np.size(own.block.deviation)
         _expect("population.traits", traits, (2, count))
     if np.any(traits[1] <= 0):
         raise ValueError("population.traits has a variance that is not positive")
@@ -182,6 +183,8 @@ def check_client(structure: Structure, shared: GlobalPosterior, client: ClientPo
     _expect_parts("", client, offset=(K,), G=(K, R * M))
     _expect_covariance("covariance", client.covariance, K)
     _check_states(structure, client, Q)
+    if client.departure is not None:
+        _expect("departure", client.departure, (4,))
     parts = (client.shared_mean, client.shared_covariance, client.tangents)
     if all(part is None for part in parts):
         return

@@ -253,7 +253,7 @@ def averaged(case: posteriors.Case):
     rows = posteriors.padded_rows(case.Xs[CLIENT], case.Ys[CLIENT], longest)
     options = StepOptions(structure, chunk=1024)
     free = to_free(block)
-    mean = traits_of(structure, free.kernels, free.loadings, free.noise)
+    mean = traits_of(structure, free)
     expected = Expected(mean, np.full(mean.shape, 0.25))
     arguments = (shared, JITTER, GlobalEvidence(J, h), block, expected, rows, JITTER)
 

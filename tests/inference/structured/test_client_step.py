@@ -36,7 +36,7 @@ def shared(phi: float, **own) -> GlobalBlock:
 
 
 def traits(structure: Structure, free: ClientBlock) -> jax.Array:
-    return traits_of(structure, free.kernels, free.loadings, free.noise)
+    return traits_of(structure, free)
 
 
 def test_log_prior_of_a_clients_own_loadings_is_the_populations():

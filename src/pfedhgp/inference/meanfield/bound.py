@@ -144,7 +144,7 @@ def client_coordinates(
         kernels=jax.tree.map(inverse_softplus, block.kernels),
         inputs=block.inputs,
         active=block.active,
-        deviation=block.deviation / jnp.sqrt(shared.phi),
+        deviation=block.deviation[:, : 0 if structure.tied else None] / jnp.sqrt(shared.phi),
         loadings=inverse_softplus(block.loadings) if structure.tied else block.loadings,
         noise=_map_variance(lambda v: inverse_softplus(jnp.exp(v)), block.noise),
         q_dev=Factor.isotropic(width, jnp.sqrt(shared.phi)),

@@ -239,6 +239,8 @@ def client_block(
     width = halved(spec) if spec.deviation and not spec.tied else 0
     deviation = principal_loadings(moment, width, rng) * np.sqrt(0.5 * start.shared_variance)
     deviation = in_half(spec, deviation, 1)
+    if spec.tied and spec.deviation:
+        deviation = np.ones((spec.outputs, spec.latents))  # √(φ_i/φ)
     if spec.state_space:
         local = np.sqrt(start.local_variance) * np.eye(spec.outputs)
     elif spec.tied:

@@ -19,7 +19,7 @@ from pfedhgp.inference.starts.candidates import Start, client_block
 from pfedhgp.inference.structured.client_step import Broadcast
 from pfedhgp.inference.structured.posterior import evidence_of
 from pfedhgp.inference.structured.settings import Structured, StructuredClients
-from pfedhgp.inference.structured.traits import Expected, traits_of, with_traits
+from pfedhgp.inference.structured.traits import Expected, count_traits, traits_of, with_traits
 from pfedhgp.model.blocks import ClientBlock, from_free, to_free
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.posterior import ClientPosterior
@@ -57,6 +57,8 @@ def adopt(
             client.name, kernels, X, local_inducing, tolerance=spare, largest=LARGEST_LOCAL
         )
     block = client_block(spec, start, client.Y, Z, kernels, None)
+    if spec.tied and np.shape(model.population.traits)[-1:] != (count_traits(spec),):
+        block = replace(block, deviation=block.deviation[:, :0])  # older models know no φ_i
     if spec.client_loadings:
         block = replace(block, global_loadings=np.asarray(model.shared.block.loadings))
     if model.cycle_layer is None or client.cycles is None:
@@ -100,7 +102,7 @@ def _typical(model: FittedModel, block: ClientBlock) -> ClientBlock:
     if model.population.traits is None:
         return block
     free = to_free(block)
-    now = traits_of(model.structure, free.kernels, free.loadings, free.noise)
+    now = traits_of(model.structure, free)
     return from_free(with_traits(model.structure, free, model.population.traits[0] - now))
 
 

@@ -134,11 +134,9 @@ def target(
 
     def with_means(z: Array, variances: Array) -> Array:
         at, v = (with_parameters(free, unravel(each)) for each in (z, variances))
-        loadings, noise = at_mean_variances(
-            options.structure, at.loadings, at.noise, (v.loadings, v.noise)
-        )
+        means = at_mean_variances(options.structure, at, v)
         fixed = rows.cycles is not None
-        moved = replace(at, loadings=loadings, noise=at.noise if fixed else noise)
+        moved = replace(at, **(means._replace(noise=at.noise) if fixed else means)._asdict())
         return ravel_pytree(parameters(moved, noise=not fixed))[0]
 
     return Target(best, block_at, grams_at, height, with_means)

@@ -133,7 +133,7 @@ def log_prior(
     a client whose rows say nothing about its local layer would be sure that there is none. Without the
     prior of log σ², noise goes to nothing.
     """
-    gap = traits_of(structure, free.kernels, free.loadings, free.noise) - expected.mean
+    gap = traits_of(structure, free) - expected.mean
     value = -0.5 * jnp.sum(expected.precision * gap**2) - 0.125 * free.noise.mixing()
     if not structure.tied:
         value -= 0.5 * jnp.sum(free.loadings**2)

@@ -48,6 +48,7 @@ from pfedhgp.inference.structured.traits import (
     predicted,
     traits_of,
     updated,
+    wide_of,
 )
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, to_free
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior
@@ -170,7 +171,7 @@ class StructuredClients:
     def _centre_at(self, blocks: ClientBlock) -> None:
         """Counts traits from these blocks, and expects what is expected before anyone has replied."""
         free = to_free(on_numpy(blocks))
-        self.centre = traits_of(self.spec.structure, free.kernels, free.loadings, free.noise)
+        self.centre = traits_of(self.spec.structure, free)
         self._expect(
             np.zeros((SUMS, self.centre.shape[1])), Population.unknown(self.centre.shape[1])
         )
@@ -184,8 +185,9 @@ class StructuredClients:
         others = np.broadcast_to(total, (len(self.centre), *total.shape))
         if self.own is not None and self.own.traits is not None:
             others = others - np.asarray(self.own.traits)
-        found = predicted(others, at)
-        now = updated(total, at)
+        wide = wide_of(self.spec, own_phi=self.blocks.deviation.shape[-1] > 0)
+        found = predicted(others, at, wide)
+        now = updated(total, at, wide)
         asked = Reference(self.centre + now.mean, np.broadcast_to(now.variance, self.centre.shape))
         self.expected = Expected(self.centre + found.mean, 1.0 / found.variance, asked)
 
@@ -350,16 +352,25 @@ class StructuredClients:
     def restore(self, state: State) -> None:
         like = self.blocks
         self.blocks = tree_from_arrays(state.part("blocks"), like)
+        if not self.blocks.deviation.shape[-1]:  # an earlier version knew no φ_i
+            self.blocks = replace(self.blocks, deviation=np.asarray(like.deviation))
         self.own = statistics_of(state, "own")
+        if self.own is not None and np.shape(self.own.traits)[-1:] != self.centre.shape[-1:]:
+            self.own = replace(self.own, traits=None)
         self.own_block = block_of(state, "own_block", self.like)
         self.local_nats = state.arrays.get("local_nats")
         self.jitter = state.array("jitter")
         kept = state.part("pairs")  # a run that an earlier version began has none
-        self.pairs = Pairs(kept["S"], kept["Y"]) if kept else self._no_pairs()
+        none = self._no_pairs()
+        fits = kept and kept["S"].shape[-1] == none.S.shape[-1]
+        self.pairs = Pairs(kept["S"], kept["Y"]) if fits else none
         known = state.part("curvature")
-        self.curvature = TraitCurvature(known["at"], known["hessian"]) if known else None
+        fits = known and known["at"].shape[-1] == none.S.shape[-1]
+        self.curvature = TraitCurvature(known["at"], known["hessian"]) if fits else None
         if state.has("expected"):
-            self.expected = tree_from_arrays(state.part("expected"), self.expected)
+            found = tree_from_arrays(state.part("expected"), self.expected)
+            fits = found.mean.shape == self.expected.mean.shape
+            self.expected = found if fits else self.expected
 
     def final_replies(
         self, shared: GlobalPosterior, found: list[ClientPosterior]

@@ -15,6 +15,8 @@ from pfedhgp.inference.structured.averaging import batched_average, with_average
 from pfedhgp.inference.structured.bound import GlobalEvidence
 from pfedhgp.inference.structured.client_step import Broadcast
 from pfedhgp.inference.structured.coordinates import parameters
+from pfedhgp.inference.structured.departures import departures, typical_departure
+from pfedhgp.inference.structured.host import departures as of_sizes
 from pfedhgp.inference.structured.host import step as host
 from pfedhgp.inference.structured.posterior import (
     batched_posteriors,
@@ -55,13 +57,37 @@ def _on_host(
     batch = clients.on_host(shared.block, jitter, others, clients.jitter)
     found = _each(host.posteriors(batch, batch.start), len(clients.jitter))
     settings, few = clients.settings.averaging, np.flatnonzero(_short_of_rows(clients))
+    rest = np.setdiff1d(np.arange(len(found)), few)
+    found = _with_departures(found, rest, batch.of_some(rest), shared, searched=False)
     if settings is None or not len(few):
         return found
-    averaged = host.average(host.refined(batch.of_some(few), final), settings)
+    best = host.refined(batch.of_some(few), final)
+    averaged = host.average(best, settings)
     names = [_name(clients, int(i)) for i in few]
     own = with_averages([found[i] for i in few], averaged, np.ones(len(few), bool), names)
     for i, posterior in zip(few, own, strict=True):
         found[i] = posterior
+    return _with_departures(found, few, best, shared, searched=True)
+
+
+def _with_departures(
+    found: list[ClientPosterior],
+    which: np.ndarray,
+    batch: host.HostBatch,
+    shared: GlobalPosterior,
+    *,
+    searched: bool,
+) -> list[ClientPosterior]:
+    """How far the clients `which` depart, if there are deviations."""
+    objective = batch.objective
+    if not len(which) or not objective.layout.deviations or not batch.start.deviation.shape[2]:
+        return found
+    evidence = of_sizes.evidence(batch, searched=searched)
+    told = departures(evidence, typical_departure(objective.structure, shared.block), shared)
+    found = list(found)
+    for i, departure in zip(which, told, strict=True):
+        if np.isfinite(departure).all():
+            found[i] = replace(found[i], departure=departure)
     return found
 
 

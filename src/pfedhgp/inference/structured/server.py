@@ -228,7 +228,7 @@ class StructuredServer:
         bound = float(_elbo(self.spec.structure, self.total, self.block.loadings))
         expect_finite("the bound", bound, matrix="I + ΣJ")
         self.bounds.append(bound)
-        self.traits_at = traits.updated(self.traits, self.traits_at)
+        self.traits_at = traits.updated(self.traits, self.traits_at, traits.wide_of(self.spec))
         self.traits = np.asarray(self.total.sums.traits)
         self.round += 1
         return bound
@@ -304,7 +304,8 @@ class StructuredServer:
             sums.noise,
             sums.clients,
         )
-        return replace(found, traits=np.stack(traits.predicted(self.traits, self.traits_at)))
+        told = traits.predicted(self.traits, self.traits_at, traits.wide_of(self.spec))
+        return replace(found, traits=np.stack(told))
 
     def state(self) -> State:
         """What the next exchange depends on; the sums of the last one are used up."""
@@ -327,7 +328,7 @@ class StructuredServer:
         self.block, self.before = block, block_of(state, "before", like)
         self.anchor, self.J, self.h = (np.asarray(state.array(n)) for n in ("anchor", "J", "h"))
         self.bounds = state.array("bounds").tolist()
-        if "traits" in state.arrays:
+        if "traits" in state.arrays and state.array("traits").shape == self.traits.shape:
             self.traits = state.array("traits")
             self.traits_at = traits.Population(*state.array("traits_at"))
         self.jitter, self.radius = float(state.plain["jitter"]), float(state.plain["radius"])

@@ -1,9 +1,10 @@
 """Traits: the logarithms of a client's own scales, and what a population of clients says about them.
 
 A client's traits t are the logarithms of its local kernels' parameters, of its noise variances and, without
-loadings, of its local layer's variance. They are counted from the start that all clients agreed on. Clients
+loadings, of its local layer's variance and of φ_i/φ, the scale of its deviation. They are counted from the start that all clients agreed on. Clients
 are a population:
     t_i ~ N(μ, τ²),   μ ~ N(0, 2²),   τ² ~ scaled inverse χ²(4, 0.4²),   each trait on its own.
+(For φ_i/φ, μ ~ N(0, 0.1²): φ is learned by itself.)
 What client i's rows say of a trait is about N(t; m_i, s_i²), its site. With w = 1/(τ² + s²) at the last τ²,
 and u = m − μ, five sums over clients are enough for the best μ and the next Newton step in log τ²:
     Σw, Σwu, Σw², Σw²u, Σw²u².
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import equinox as eqx
 import jax
@@ -32,6 +33,8 @@ from pfedhgp.model.spec import Spec, starting_kernels
 
 WIDE = 2.0
 """Standard deviation of μ around the start."""
+NARROW = 0.1
+"""That of log φ_i/φ: φ itself is learned, as part of θ_g."""
 WORTH, SPREAD = 4.0, 0.4
 """How many clients the hyperprior of τ² is worth, and the τ that it expects."""
 LEAST, MOST = 0.1, 3.0
@@ -41,6 +44,8 @@ LONGEST = 1.0
 TRAIT_STEP = 1e-4
 """Between the points at which slopes give the curvature in the traits."""
 SUMS = 5
+TINY = 1e-12
+"""Added to a variance before its logarithm is taken."""
 USUAL_NOISE = 0.01
 """The noise variance that is expected before any client has replied, in scaled units."""
 
@@ -88,16 +93,29 @@ class Population(NamedTuple):
         return Population(np.zeros(count), np.full(count, SPREAD**2))
 
 
-def traits_of(
-    structure: Structure, log_kernels: Kernel, loadings: Float[Array, "*c Q Rl"], noise: Noise
-) -> Float[Array, "*c t"]:
-    """Logarithms of the kernels' parameters, of B_l² if there are no loadings, and of σ²."""
+class HasTraits(Protocol):
+    """ψ of a client or of a batch: kernels are logarithms."""
+
+    @property
+    def kernels(self) -> Kernel: ...
+    @property
+    def deviation(self) -> Array: ...
+    @property
+    def loadings(self) -> Array: ...
+    @property
+    def noise(self) -> Noise: ...
+
+
+def traits_of(structure: Structure, free: HasTraits) -> Float[Array, "*c t"]:
+    """Logarithms of the kernels' parameters, without loadings of φ_i/φ and B_l², and of σ²."""
     # By its class: equinox makes a module of a bound method, which takes longer than all of this.
-    lead, levels = loadings.shape[:-2], type(noise).levels(noise)
-    parts = [leaf.reshape(*lead, -1) for leaf in jax.tree.leaves(log_kernels)]
+    loadings, levels = free.loadings, type(free.noise).levels(free.noise)
+    lead = loadings.shape[:-2]
+    parts = [leaf.reshape(*lead, -1) for leaf in jax.tree.leaves(free.kernels)]
     if structure.tied:
         xp = namespace(loadings)
-        parts.append(xp.log(loadings**2 + 1e-12).reshape(*lead, -1))
+        for B in (free.deviation, loadings):
+            parts.append(xp.log(B**2 + TINY).reshape(*lead, -1))
     return namespace(levels, *parts).concatenate([*parts, levels], axis=-1)
 
 
@@ -121,34 +139,43 @@ def with_traits(structure: Structure, free: ClientBlock, by: Float[Array, " t"])
     for leaf in leaves:
         moved.append(leaf + by[start : start + leaf.size].reshape(leaf.shape))
         start += leaf.size
-    loadings = free.loadings
-    if structure.tied:
-        part = by[start : start + loadings.size].reshape(loadings.shape)
-        loadings, start = loadings * namespace(by).exp(0.5 * part), start + loadings.size
+    scales = [free.deviation, free.loadings]
+    for i, B in enumerate(scales if structure.tied else ()):
+        part = by[start : start + B.size].reshape(B.shape)
+        scales[i], start = B * namespace(by).exp(0.5 * part), start + B.size
     return replace(
         free,
         kernels=jax.tree.unflatten(form, moved),
-        loadings=loadings,
+        deviation=scales[0],
+        loadings=scales[1],
         noise=free.noise.shifted(by[start:]),
     )
 
 
-def at_mean_variances(
-    structure: Structure,
-    loadings: Float[Array, "*c Q Rl"],
-    noise: Noise,
-    variances: tuple[Float[Array, "*c Q Rl"], Noise],
-) -> tuple[Array, Noise]:
-    """B_l with B_l² at its mean (without loadings), and noise at its mean, given all coordinates' variances.
+class MeanVariances(NamedTuple):
+    """What has variances at their means: √(φ_i/φ) and B_l without loadings, and the noise."""
+
+    deviation: Float[Array, "*c Q R"]
+    loadings: Float[Array, "*c Q Rl"]
+    noise: Noise
+
+
+def at_mean_variances(structure: Structure, at: HasTraits, variances: HasTraits) -> MeanVariances:
+    """φ_i and B_l² at their means (without loadings), noise at its mean, given coordinates' variances.
 
     A prediction's variance is a mean over parameters. It is not the variance at the parameters' mean: σ² at
     the mean of log σ² is too small.
     """
+    deviation, loadings = at.deviation, at.loadings
     if structure.tied:
-        xp = namespace(loadings)
-        sign = xp.where(loadings < 0, -1.0, 1.0)
-        loadings = sign * xp.sqrt(loadings**2 + variances[0])
-    return loadings, noise.at_mean(variances[1])
+        deviation = _at_mean_square(deviation, variances.deviation)
+        loadings = _at_mean_square(loadings, variances.loadings)
+    return MeanVariances(deviation, loadings, at.noise.at_mean(variances.noise))
+
+
+def _at_mean_square(B: Array, variance: Array) -> Array:
+    xp = namespace(B)
+    return xp.where(B < 0, -1.0, 1.0) * xp.sqrt(B**2 + variance)
 
 
 def count_traits(spec: Spec) -> int:
@@ -163,7 +190,8 @@ def starting_traits(spec: Spec, start: Start, extent: np.ndarray) -> Float[np.nd
     )
     parts = [np.log(leaf).reshape(-1) for leaf in jax.tree.leaves(kernels)]
     if spec.tied:
-        parts.append(np.full(spec.local_latents, np.log(start.local_variance + 1e-12)))
+        parts.append(np.zeros(spec.latents if spec.deviation else 0))
+        parts.append(np.full(spec.local_latents, np.log(start.local_variance + TINY)))
     count = 1 if spec.noise == "scalar" else spec.outputs
     return np.concatenate([*parts, np.full(count, np.log(USUAL_NOISE))])
 
@@ -210,7 +238,7 @@ def sites_by_slopes(
     moves: Float[Array, " t"],
 ) -> Float[Array, "5 t"]:
     """`sites` of one client, from slopes of log p(ψ | y) at a block and at a small step in each trait."""
-    at = traits_of(structure, free.kernels, free.loadings, free.noise)
+    at = traits_of(structure, free)
     nodes = jnp.concatenate([jnp.zeros((1, at.size)), TRAIT_STEP * jnp.eye(at.size)])
     slope = jax.grad(lambda by: density(with_traits(structure, free, by)))
     slopes = jax.lax.map(slope, nodes)
@@ -218,9 +246,25 @@ def sites_by_slopes(
     return sites(expected, at, slopes[0], hessian, moves)
 
 
-def updated(sums: Float[np.ndarray, "*c 5 t"], reference: Population) -> Population:
+def wide_of(spec: Spec, *, own_phi: bool = True) -> Float[np.ndarray, " t"]:
+    """How far μ of each trait may be from its start; clients of older models have no φ_i of their own."""
+    wide = np.full(count_traits(spec), WIDE)
+    if not (spec.tied and spec.deviation):
+        return wide
+    end = len(wide) - spec.local_latents - (1 if spec.noise == "scalar" else spec.outputs)
+    of_phi = slice(end - spec.latents, end)
+    wide[of_phi] = NARROW
+    return wide if own_phi else np.delete(wide, of_phi)
+
+
+Wide = Float[np.ndarray, " t"] | float
+
+
+def updated(
+    sums: Float[np.ndarray, "*c 5 t"], reference: Population, wide: Wide = WIDE
+) -> Population:
     """The best μ, and τ² after one Newton step, from the five sums at `reference`."""
-    S, delta, _ = _moments(sums, reference)
+    S, delta, _ = _moments(sums, reference, wide)
     tau2 = reference.variance
     pull = WORTH * SPREAD**2 / tau2
     step = (tau2 * S - WORTH + pull) / (tau2**2 * sums[..., 2, :] + pull)
@@ -228,25 +272,29 @@ def updated(sums: Float[np.ndarray, "*c 5 t"], reference: Population) -> Populat
     return Population(reference.mean + delta, np.clip(tau2, LEAST**2, MOST**2))
 
 
-def predicted(sums: Float[np.ndarray, "*c 5 t"], reference: Population) -> Population:
+def predicted(
+    sums: Float[np.ndarray, "*c 5 t"], reference: Population, wide: Wide = WIDE
+) -> Population:
     """Mean and variance of a new client's traits: τ² and the uncertainty of μ and of τ² itself."""
-    _, _, of_mean = _moments(sums, reference)
-    found = updated(sums, reference)
+    _, _, of_mean = _moments(sums, reference, wide)
+    found = updated(sums, reference, wide)
     freedom = WORTH + reference.variance**2 * sums[..., 2, :]
     return Population(found.mean, found.variance * freedom / (freedom - 2.0) + of_mean)
 
 
-def traits_of_nobody(count: int) -> Float[np.ndarray, "2 t"]:
+def traits_of_nobody(spec: Spec) -> Float[np.ndarray, "2 t"]:
     """What is expected of a client before anyone has replied, counted from the agreed start."""
-    return np.stack(predicted(np.zeros((SUMS, count)), Population.unknown(count)))
+    wide = wide_of(spec)
+    nothing = np.zeros((SUMS, len(wide)))
+    return np.stack(predicted(nothing, Population.unknown(len(wide)), wide))
 
 
 def _moments(
-    sums: Float[np.ndarray, "*c 5 t"], reference: Population
+    sums: Float[np.ndarray, "*c 5 t"], reference: Population, wide: Wide
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """2 ∂ log p/∂τ² with μ integrated out, μ − μ_reference, and μ's variance."""
     w, wu, w2, w2u, w2u2 = np.moveaxis(sums, -2, 0)
-    of_mean = 1.0 / (w + 1.0 / WIDE**2)
-    delta = of_mean * (wu - reference.mean / WIDE**2)
+    of_mean = 1.0 / (w + 1.0 / np.square(wide))
+    delta = of_mean * (wu - reference.mean / np.square(wide))
     S = w2u2 - 2.0 * delta * w2u + (delta**2 + of_mean) * w2 - w
     return S, delta, of_mean

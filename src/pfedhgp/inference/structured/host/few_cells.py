@@ -277,8 +277,8 @@ class FewCells:
         diagonal = np.einsum("cqpnn->cqpn", by_rows)
         of_covariance = (diagonal * self.scale[:, :, None] * self.scale[:, None]).sum(3)
         prior, slope = self.whole.prior.value_and_gradient(at)
-        if d and self.whole.tied_deviation is None:
-            slope.deviation[...] += of_B[..., :d]
+        if d and slope.deviation.shape[2]:
+            slope.deviation[...] += self.whole.of_deviation(of_B[..., :d])
         of_own = slope.global_loadings
         if of_own is not None:
             of_own = of_own + self._of_global_loadings(found, flat)

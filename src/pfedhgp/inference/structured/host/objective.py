@@ -78,7 +78,7 @@ class Objective:
     """Σ_n m_g(n) res(n) of the global layer"""
     B_g: Float[Array, "Q R"]
     tied_deviation: Float[Array, "Q R"] | None
-    """√φ B_g in a model without loadings"""
+    """√φ B_g in a model without loadings, of which each client has its own multiple"""
     J: Float[Array, "c k k"]
     h: Float[Array, "c k"]
     local_inputs: LayerInputs | None
@@ -146,8 +146,13 @@ class Objective:
         B_g = np.broadcast_to(self.B_g, (count, *self.B_g.shape)) if own is None else own
         dev = at.deviation[..., : self.layout.deviations]
         if self.tied_deviation is not None and self.layout.deviations:
-            dev = np.broadcast_to(self.tied_deviation, (count, *self.tied_deviation.shape))
+            tied = np.broadcast_to(self.tied_deviation, (count, *self.tied_deviation.shape))
+            dev = tied * dev if dev.shape[2] else tied
         return np.concatenate([B_g, dev, at.loadings], axis=2)
+
+    def of_deviation(self, of_B: Float[Array, "c Q R"]) -> Float[Array, "c Q R"]:
+        """The slope in what a client has for its deviation, from that in B̃."""
+        return of_B if self.tied_deviation is None else of_B * self.tied_deviation
 
     def all_sums(self, at: Parameters) -> tuple[LocalSums, cells_.Precision, Totals]:
         """The local layer, Π and Λ, η at ψ."""
@@ -198,8 +203,9 @@ class Objective:
         adjoints = loadings_pullback(found, mean, second, local.residuals, self.cells.squares)
         prior, slope = self.prior.value_and_gradient(at)
         R, d = self.layout.latents, self.layout.deviations
-        if d and self.tied_deviation is None:
-            slope.deviation[...] += adjoints.B[..., R : R + d]
+        if d and slope.deviation.shape[2]:
+            of_dev = adjoints.B[..., R : R + d]
+            slope.deviation[...] += self.of_deviation(of_dev)
         of_noise = cells_.noise_pullback(at.noise, self.cells, precision, adjoints.Pi)
         of_own = slope.global_loadings
         gradient = Parameters(

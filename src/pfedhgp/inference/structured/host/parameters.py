@@ -12,7 +12,7 @@ from jaxtyping import Float
 from pfedhgp.gp.kernels import Kernel, Periodic, leaves_of
 from pfedhgp.gp.linalg import diagonal_matrix
 from pfedhgp.gp.noise import DiagonalNoise, FullNoise, Noise
-from pfedhgp.inference.structured.traits import Expected, traits_of
+from pfedhgp.inference.structured.traits import TINY, Expected, traits_of
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Structure, deviation_variances
 
 Array = np.ndarray
@@ -61,7 +61,7 @@ class Parameters(NamedTuple):
 
     def traits(self, structure: Structure) -> Float[Array, "c t"]:
         """The logarithms of scales that have a population."""
-        return traits_of(structure, self.kernels, self.loadings, self.noise)
+        return traits_of(structure, self)
 
     def places(self, structure: Structure) -> Array:
         """Which number of a row each trait belongs to."""
@@ -69,19 +69,16 @@ class Parameters(NamedTuple):
         noise = np.arange(_each(self.noise))
         if isinstance(self.noise, FullNoise):
             noise = noise[:: self.noise.log_factor.shape[1] + 1]
-        of_loadings = np.arange(sizes[2] if structure.tied else 0)
-        return np.concatenate(
-            [np.arange(sizes[0]), of_loadings + sum(sizes[:2]), noise + sum(sizes)]
-        )
+        scales = np.arange(sizes[0] + sum(sizes[1:] if structure.tied else ()))
+        return np.concatenate([scales, noise + sum(sizes)])
 
     def turns(self, structure: Structure) -> Float[Array, "c t"]:
         """How fast each trait moves with its number."""
         count, own = len(self.loadings), self.noise.levels().shape[1]
         of_noise = 2.0 if isinstance(self.noise, FullNoise) else 1.0
         parts = [np.ones((count, _each(self.kernels)))]
-        if structure.tied:
-            B = self.loadings.reshape(count, -1)
-            parts.append(2.0 * B / (B**2 + 1e-12))
+        for B in (self.deviation, self.loadings) if structure.tied else ():
+            parts.append(_log_slope(B).reshape(count, -1))
         return np.concatenate([*parts, np.full((count, own), of_noise)], axis=1)
 
     def natural_kernels(self) -> Kernel:
@@ -122,15 +119,16 @@ class Prior(NamedTuple):
         if isinstance(at.noise, FullNoise):
             value -= 0.125 * at.noise.mixing()
         of_kernels, start = _cut(at.kernels, slope)
-        of_noise = slope[:, start:]
+        of_deviation = np.zeros_like(dev)
         if tied:
-            of_noise = slope[:, start + B.shape[2] :]
-            part = slope[:, start : start + B.shape[2]].reshape(B.shape)
-            of_loadings = part * 2.0 * B / (B**2 + 1e-12)
+            d, end = start + dev.shape[2], start + dev.shape[2] + B.shape[2]
+            of_deviation = slope[:, start:d].reshape(dev.shape) * _log_slope(dev)
+            of_loadings = slope[:, d:end].reshape(B.shape) * _log_slope(B)
+            start = end
         else:
             value -= 0.5 * _per_client(B**2)
             of_loadings = -B
-        of_deviation = np.zeros_like(dev)
+        of_noise = slope[:, start:]
         if self.structure.deviation and not tied:
             size, phi = int(np.prod(dev.shape[1:])), float(self.shared.phi)
             of_deviation = -dev / deviation_variances(self.shared)
@@ -172,6 +170,11 @@ def _noise_slope(noise: Noise, of_levels: Float[Array, "c K"]) -> Noise:
 def _each(tree: Any) -> int:
     """How many numbers a client has in it."""
     return sum(int(np.prod(leaf.shape[1:])) for leaf in jax.tree.leaves(tree))
+
+
+def _log_slope(B: Array) -> Array:
+    """∂ log B²/∂B"""
+    return 2.0 * B / (B**2 + TINY)
 
 
 def _per_client(values: Array) -> Float[Array, " c"]:

@@ -274,8 +274,7 @@ def _at_mean_variances(batch: HostBatch, spread: averaging.Spread) -> Float[Arra
     """ψ̄ with variances at their means."""
     at, v = (batch.start.from_rows(v) for v in (spread.centre, (spread.factor**2).sum(2)))
     structure = batch.objective.structure
-    loadings, noise = at_mean_variances(structure, at.loadings, at.noise, (v.loadings, v.noise))
-    return at._replace(loadings=loadings, noise=noise).rows()
+    return at._replace(**at_mean_variances(structure, at, v)._asdict()).rows()
 
 
 def _tangents(batch: HostBatch, at: Parameters, mean: Array, ends: averaging.Ends) -> Tangents:

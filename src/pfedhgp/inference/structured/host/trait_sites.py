@@ -53,7 +53,7 @@ def trait_sites(
         last = TraitCurvature.unknown(rows, len(at.places(structure)))
     elif large:
         moved = np.abs(rows - last.at)[:, held:]
-        old = np.flatnonzero(((moved < NEAR) | ~_matters(at)[held:]).all(1))
+        old = np.flatnonzero(((moved < NEAR) | ~_matters(at, tied=structure.tied)[held:]).all(1))
     new = np.setdiff1d(np.arange(len(rows)), old)
     origin, hessian = rows.copy(), last.hessian.copy()
     origin[:, :held] = np.nan  # next time they may be free
@@ -69,10 +69,11 @@ def trait_sites(
     return Found(told, TraitCurvature(origin, hessian) if large else None)
 
 
-def _matters(at: Parameters) -> Bool[Array, " P"]:
-    """Which numbers of a row are the local layer's or the noise's: the others' say little of traits."""
+def _matters(at: Parameters, *, tied: bool) -> Bool[Array, " P"]:
+    """Which numbers of a row are traits' or the local layer's: the others' say little of traits."""
     ones = at.of_some(slice(0, 1)).from_rows(np.ones((1, at.rows().shape[1])))
-    ones.deviation[...] = 0.0
+    if not tied:
+        ones.deviation[...] = 0.0
     if ones.global_loadings is not None:
         ones.global_loadings[...] = 0.0
     return ones.rows()[0] > 0.0
@@ -101,7 +102,7 @@ def _hessian(
     where, step = at.places(structure), TRAIT_STEP
     size = len(where)
     shifts = step / at.turns(structure)
-    if structure.tied:  # B_l² times exp(step)
+    if structure.tied:  # B² times exp(step)
         B = slice(kernel_count(at), size - at.noise.levels().shape[1])
         shifts[:, B] = np.expm1(0.5 * step) * rows[:, where[B]]
     points = np.repeat(rows[:, None], size - held, axis=1)
