@@ -274,5 +274,7 @@ def _keep_metrics(model: FederatedGP, data: Ingested, began: float, show: Progre
             # A test of the future is outside the data: that is its point.
             warnings.simplefilter("ignore", ExtrapolationWarning)
             metrics |= scores_of(model, data.test, data.columns.outputs, show.step)
+    if known := model.departures():
+        metrics["departures"] = {name: each.to_json() for name, each in known.items()}
     metrics["seconds"] = time.monotonic() - began
     model.model_ = replace(model.model_, metrics=metrics)

@@ -63,6 +63,7 @@ def summary_of(
 ) -> dict[str, Any]:
     from pfedhgp.inference.ending import in_words
     from pfedhgp.inference.starts import contest
+    from pfedhgp.model import departures
 
     metrics = model.model_.metrics
     return {
@@ -81,6 +82,7 @@ def summary_of(
         "chosen": contest.subject(model.model_.settings.get("choice", ())),
         "choice": contest.in_words(model.model_.settings.get("choice", ())),
         "seconds": seconds,
+        "departures": departures.in_words(model.departures()),
         "holdout": metrics["holdout"],
         "overall": metrics.get("overall"),
         "by_output": {
@@ -105,6 +107,8 @@ def print_summary(summary: dict[str, Any]) -> None:
         print(f"training {summary['ended']}{more}")
     if summary.get("choice") is not None:
         print(f"{summary['chosen']} {summary['choice']}")
+    if summary.get("departures") is not None:
+        print(f"departures: {summary['departures']}")
     if summary["overall"] is not None:
         for line in score_lines(summary):
             print(line)

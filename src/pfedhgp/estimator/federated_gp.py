@@ -25,7 +25,8 @@ from pfedhgp.federation.grouping import group_clients
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
-from pfedhgp.model import prediction
+from pfedhgp.model import departures, prediction
+from pfedhgp.model.departures import Departure
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.spec import noise_form
 from pfedhgp.settings.config import checked
@@ -201,6 +202,14 @@ class FederatedGP(CycleMethods, ModelSettings):
     def messages_(self) -> list[dict[str, Any]]:
         """All that crossed between server and clients: kind, sender, names, shapes and bytes."""
         return list(self._fitted().messages)
+
+    def departures(self) -> dict[str, Departure]:
+        """How far each client departs from the global function: φ_i with a 95% interval, and the odds.
+
+        Known for one output, `structured` inference on a CPU and inducing-point local layers; other
+        clients are left out.
+        """
+        return departures.departures(self._fitted().clients)
 
     def predict(self, client: str, X: Any) -> prediction.Prediction:
         """The client's predictive distribution at X, an array (n, d) or a table with the input columns.

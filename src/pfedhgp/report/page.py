@@ -12,6 +12,7 @@ from markupsafe import Markup
 from pfedhgp.base import atomic_files
 from pfedhgp.base.numerics import with_numerics
 from pfedhgp.errors import InputError
+from pfedhgp.model import departures as departing
 from pfedhgp.report import (
     diagnosis_section,
     facts,
@@ -124,6 +125,7 @@ def _context(found: Gathered) -> dict[str, Any]:
         "by_error": found.by_error,
         "slices": model.inputs > 1,
         "table": sections.client_table(found),
+        "departing": departing.in_words(departing.departures(model.clients)),
         "shares": layer_shares,
         "scores": scores.lines(found.metrics),
         "sharpness": scores.sharpness(found),

@@ -11,6 +11,7 @@ from markupsafe import Markup
 from pfedhgp.gp.kernels import Stacks
 from pfedhgp.inference.ending import in_words
 from pfedhgp.inference.starts import contest
+from pfedhgp.model import departures
 from pfedhgp.model.posterior import limits_in_words
 from pfedhgp.report import carpet, charts, facts, figures, scores, words
 from pfedhgp.report.gathered import Gathered
@@ -265,9 +266,10 @@ def _span(found: Gathered, j: int, q: int) -> float:
 
 
 def client_table(found: Gathered) -> list[dict[str, Any]]:
-    """A line for each client and output: noise, and held-out scores in that output's units."""
+    """A line for each client and output: noise, departure, and held-out scores in that output's units."""
     lines = []
     wanted = ("rows", "rmse", "nll", "crps", "coverage", "width")
+    known = departures.departures(found.model.clients)
     for name in found.model.clients:
         noise = facts.layer_sizes(found.model, name)[:, 3]
         for q, output in enumerate(found.model.output_names):
@@ -278,6 +280,7 @@ def client_table(found: Gathered) -> list[dict[str, Any]]:
                     "output": output,
                     "observed": found.counts.get(name),
                     "noise": noise[q],
+                    "departure": known.get(name),
                     **{key: score.get(key) for key in wanted},
                 }
             )

@@ -69,16 +69,16 @@ def test_log_prior_with_loadings():
 
 
 def test_log_prior_of_a_layers_size_where_there_are_no_loadings():
-    """log B_l² ~ N(anchor, 2²): zero is as far away as infinity."""
+    """log B_l² and log φ_i ~ N(anchor, 2²): zero is as far away as infinity."""
     quiet = DiagonalNoise(jnp.array([-3.0]))
     anchor = to_free(block(1, outputs=1, noise=quiet))
 
     mean = traits(Structure(tied=True), anchor)
     around = Expected(mean, jnp.full(mean.shape, 0.25))
 
-    def at(size: float) -> float:
+    def at(size: float, own: float = 1.0) -> float:
         free = ClientBlock(
-            anchor.kernels, anchor.inputs, anchor.active, anchor.deviation[:, :0],
+            anchor.kernels, anchor.inputs, anchor.active, own * anchor.deviation,
             size * anchor.loadings, quiet,
         )  # fmt: skip
         return float(log_prior(Structure(tied=True), free, around, shared(1.0)))
@@ -86,6 +86,8 @@ def test_log_prior_of_a_layers_size_where_there_are_no_loadings():
     assert at(1.0) == pytest.approx(0.0, abs=1e-9)
     assert at(np.e) == pytest.approx(-0.125 * 2 * 4.0, rel=1e-6)
     assert at(1 / np.e) == pytest.approx(at(np.e), rel=1e-6)
+    assert at(1.0, np.e) == pytest.approx(-0.125 * anchor.deviation.size * 4.0, rel=1e-6)
+    assert at(1.0, 1 / np.e) == pytest.approx(at(1.0, np.e), rel=1e-6)
 
 
 def test_lengthscales_below_the_floor_cost_and_others_do_not():

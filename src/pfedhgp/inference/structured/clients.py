@@ -328,7 +328,7 @@ class StructuredClients:
         if self.cells.Y[0].size <= weights:
             return None
         free = to_free(on_numpy(self.blocks))
-        now = traits_of(self.spec.structure, free.kernels, free.loadings, free.noise)
+        now = traits_of(self.spec.structure, free)
         kernels = sum(leaf[0].size for leaf in jax.tree.leaves(free.kernels))
         moved = (now != self.centre)[:, :kernels].any(1)
         return np.where(moved, residual_cost(free.noise, self.cells, free.loadings), np.nan)

@@ -1,14 +1,14 @@
 """How far a client departs from the global function: φ_i, with an interval, and the odds that it departs.
 
-φ_i is the variance of the client's deviation over that of the global function, tr B̃B̃ᵀ / tr B_gB_gᵀ. In a
-model without loadings that is k_δ,i = φ_i k_g. What the rows say of it is the client's evidence Z as a
-function of φ_i, with the others' J and h, on a grid of log φ_i. The prior is weak,
+φ_i is the variance of the client's deviation over that of the global function, k_δ,i = φ_i k_g, in a model
+without loadings. What the rows say of it is the client's evidence Z as a function of φ_i, with the others' J
+and h, on a grid of log φ_i. The prior is weak,
     log φ_i ~ N(log φ, 3²)
 and centred where the population is. The population itself would draw clients that are unlike the others
 towards them, and intervals would miss those. The odds are ∫ Z(φ_i) p(φ_i) dφ_i over Z(0).
 
-The size of the global function is uncertain, too. If its loadings are r times as large, J is r²J and h is rh,
-so their evidence is known for all r, and the interval of φ_i takes it in.
+The size of the global function is uncertain, too. If its sd is r times as large, J is r²J and h is rh, so
+the evidence is known for all r, and the interval of φ_i takes it in.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from jaxtyping import Float
 from scipy.interpolate import CubicSpline
 
 from pfedhgp.inference.structured.posterior import evidence_of
-from pfedhgp.model.blocks import GlobalBlock, Structure
 from pfedhgp.model.posterior import GlobalPosterior
 
 Array = np.ndarray
@@ -48,33 +47,24 @@ class Density(NamedTuple):
     weights: Float[Array, " n"]
 
 
-def departures(
-    evidence: Evidence, typical: float, shared: GlobalPosterior
-) -> Float[Array, "c 4"]:
-    """φ_i (2.5%, median, 97.5%) and the log odds that the client departs; `typical` is the population's φ_i."""
-    scale = size_of_global(shared)
+def departures(evidence: Evidence, shared: GlobalPosterior) -> Float[Array, "c 4"]:
+    """φ_i (2.5%, median, 97.5%) and the log odds that the client departs; NaN where that fails."""
+    scale, phi = size_of_global(shared), max(float(shared.block.phi), 1e-6)
     found = [
-        _one(sizes, float(none), typical, scale)
+        _one(sizes, float(none), phi, scale)
         for sizes, none in zip(evidence.sizes, evidence.none, strict=True)
     ]
     return np.array(found).reshape(len(evidence.none), 4)
 
 
-def typical_departure(structure: Structure, block: GlobalBlock) -> float:
-    """The population's φ_i: φ itself, or in a model with loadings E tr B̃B̃ᵀ = QRφ over tr B_gB_gᵀ."""
-    phi, B = float(block.phi), np.asarray(block.loadings)
-    found = phi if structure.tied else phi * B.size / max(float(np.sum(B**2)), 1e-12)
-    return max(found, 1e-6)
-
-
-def _one(sizes: Float[Array, " G"], none: float, typical: float, scale: Density) -> list[float]:
+def _one(sizes: Float[Array, " G"], none: float, phi: float, scale: Density) -> list[float]:
     """Below the grid the evidence is that of no departure, above it that of its last size."""
     if not (np.isfinite(sizes).all() and np.isfinite(none)):
         return [np.nan] * 4
     t = np.arange(GRID[0] - 6.0, GRID[-1] + 4.0, FINE)
     log_Z = CubicSpline(GRID, sizes)(np.clip(t, GRID[0], GRID[-1]))
     log_Z = np.where(t < GRID[0], none, log_Z)
-    prior = np.exp(-0.5 * ((t - np.log(typical)) / WEAK) ** 2)
+    prior = np.exp(-0.5 * ((t - np.log(phi)) / WEAK) ** 2)
     top = max(float(log_Z.max()), none)
     weights = np.exp(log_Z - top) * prior
     log_odds = np.log(weights.sum() / prior.sum()) + top - none
@@ -86,7 +76,7 @@ def _one(sizes: Float[Array, " G"], none: float, typical: float, scale: Density)
 
 
 def size_of_global(shared: GlobalPosterior) -> Density:
-    """p(log r²), r times the global loadings: ½ r² hᵀ(I + r²J)⁻¹h − ½ log|I + r²J|, log r ~ N(0, 2²)."""
+    """p(log r²), r times the global sd: ½ r² hᵀ(I + r²J)⁻¹h − ½ log|I + r²J|, log r ~ N(0, 2²)."""
     J, h = evidence_of(shared)
     values, vectors = np.linalg.eigh(0.5 * (J + J.T))
     values, along = np.maximum(values, 0.0), (vectors.T @ h) ** 2

@@ -15,7 +15,7 @@ from pfedhgp.inference.structured.averaging import batched_average, with_average
 from pfedhgp.inference.structured.bound import GlobalEvidence
 from pfedhgp.inference.structured.client_step import Broadcast
 from pfedhgp.inference.structured.coordinates import parameters
-from pfedhgp.inference.structured.departures import departures, typical_departure
+from pfedhgp.inference.structured.departures import departures
 from pfedhgp.inference.structured.host import departures as of_sizes
 from pfedhgp.inference.structured.host import step as host
 from pfedhgp.inference.structured.posterior import (
@@ -78,12 +78,12 @@ def _with_departures(
     *,
     searched: bool,
 ) -> list[ClientPosterior]:
-    """How far the clients `which` depart, if there are deviations."""
+    """How far the clients `which` depart, in a model without loadings."""
     objective = batch.objective
-    if not len(which) or not objective.layout.deviations or not batch.start.deviation.shape[2]:
+    known = objective.structure.tied and objective.layout.deviations and batch.start.deviation.size
+    if not len(which) or not known:
         return found
-    evidence = of_sizes.evidence(batch, searched=searched)
-    told = departures(evidence, typical_departure(objective.structure, shared.block), shared)
+    told = departures(of_sizes.evidence(batch, searched=searched), shared)
     found = list(found)
     for i, departure in zip(which, told, strict=True):
         if np.isfinite(departure).all():
