@@ -209,7 +209,7 @@ class FederatedGP(CycleMethods, ModelSettings):
         Known for one output, `structured` inference on a CPU and inducing-point local layers; other
         clients are left out.
         """
-        return departures.departures(self._fitted().clients)
+        return departures.departures(self._fitted())
 
     def predict(self, client: str, X: Any) -> prediction.Prediction:
         """The client's predictive distribution at X, an array (n, d) or a table with the input columns.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pfedhgp.model.posterior import ClientPosterior
+from pfedhgp.model.fitted import FittedModel
 
 SURE = 0.95
 """How probable a claim must be"""
@@ -19,13 +19,17 @@ MOST_ODDS = 1e6
 class Departure:
     """φ_i of a client: the variance of its deviation, as a share of the global function's.
 
-    `phi` is the median, `lower` to `upper` the 95% interval of a client that departs. `odds` compare
-    departing with φ_i = 0, before that an even chance.
+    `phi` is the median, `lower` to `upper` the 95% interval of a client that departs; `sd` is the standard
+    deviation of its deviation in the output's units, with its interval. `odds` compare departing with
+    φ_i = 0, before that an even chance.
     """
 
     phi: float
     lower: float
     upper: float
+    sd: float
+    sd_lower: float
+    sd_upper: float
     log_odds: float
 
     @property
@@ -60,13 +64,14 @@ class Departure:
         return f"{more}{shown} to 1 {'for' if self.log_odds >= 0.0 else 'against'}"
 
 
-def departures(clients: Mapping[str, ClientPosterior]) -> dict[str, Departure]:
+def departures(model: FittedModel) -> dict[str, Departure]:
     """Of all clients for which it is known, in the model's order."""
-    found = {}
-    for name, own in clients.items():
+    found, unit = {}, float(np.max(model.scaling.spread))
+    for name, own in model.clients.items():
         if own.departure is not None:
-            lower, median, upper, log_odds = (float(v) for v in np.asarray(own.departure))
-            found[name] = Departure(median, lower, upper, log_odds)
+            low, phi, high, sd_low, sd, sd_high, log_odds = (float(v) for v in own.departure)
+            sds = (unit * v for v in (sd, sd_low, sd_high))
+            found[name] = Departure(phi, low, high, *sds, log_odds)
     return found
 
 

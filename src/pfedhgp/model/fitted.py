@@ -184,7 +184,7 @@ def check_client(structure: Structure, shared: GlobalPosterior, client: ClientPo
     _expect_covariance("covariance", client.covariance, K)
     _check_states(structure, client, Q)
     if client.departure is not None:
-        _expect("departure", client.departure, (4,))
+        _expect("departure", client.departure, (7,))
     parts = (client.shared_mean, client.shared_covariance, client.tangents)
     if all(part is None for part in parts):
         return

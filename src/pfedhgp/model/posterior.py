@@ -124,8 +124,9 @@ class ClientPosterior(eqx.Module):
     shared_covariance: Float[Array, "RM RM"] | None = None
     tangents: Tangents | None = None
     states: LocalStates | None = None
-    departure: Float[Array, " 4"] | None = None
-    """φ_i (2.5%, median, 97.5%) and the log odds that the client departs at all (see `Departure`)"""
+    departure: Float[Array, " 7"] | None = None
+    """φ_i (2.5%, median, 97.5%), the deviation's sd likewise in scaled units, and the log odds that the
+    client departs at all (see `Departure`)"""
 
     def view(self, shared: GlobalPosterior) -> Moments:
         """Mean and covariance of v_g as this client sees it: its own, or the server's."""

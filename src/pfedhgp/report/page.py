@@ -125,7 +125,7 @@ def _context(found: Gathered) -> dict[str, Any]:
         "by_error": found.by_error,
         "slices": model.inputs > 1,
         "table": sections.client_table(found),
-        "departing": departing.in_words(departing.departures(model.clients)),
+        "departing": departing.in_words(departing.departures(model)),
         "shares": layer_shares,
         "scores": scores.lines(found.metrics),
         "sharpness": scores.sharpness(found),

@@ -269,7 +269,7 @@ def client_table(found: Gathered) -> list[dict[str, Any]]:
     """A line for each client and output: noise, departure, and held-out scores in that output's units."""
     lines = []
     wanted = ("rows", "rmse", "nll", "crps", "coverage", "width")
-    known = departures.departures(found.model.clients)
+    known = departures.departures(found.model)
     for name in found.model.clients:
         noise = facts.layer_sizes(found.model, name)[:, 3]
         for q, output in enumerate(found.model.output_names):
