@@ -38,7 +38,7 @@ SYMBOLS: Mapping[str, str] = {
     "B": "bins along the input, twice the number that the request names",
     "G": "cells of the grid, times outputs",
     "S": "numbers of a sketch",
-    "t": "traits: logarithms of a client's local kernel parameters, noise and, with one output, size",
+    "t": "traits: logarithms of a client's local kernel parameters, noise and, with one output, sizes",
     **diagnosis.SYMBOLS,
 }
 DELIVER, HELLO = "deliver", "hello"

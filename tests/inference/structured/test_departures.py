@@ -8,6 +8,7 @@ import pytest
 from pfedhgp.gp.kernels import RBF
 from pfedhgp.inference.structured.departures import (
     GRID,
+    LENGTHSCALE,
     QUANTILES,
     WEAK,
     Evidence,
@@ -55,6 +56,7 @@ def test_interval_and_odds_are_those_of_many_draws():
     centre = (precision * where + np.log(0.7) * WEAK**-2) / total
     scale = size_of_global(given)
     r2 = rng.choice(scale.values, size=400_000, p=scale.weights)
+    r2 = r2 + LENGTHSCALE * rng.normal(size=r2.size)
     draws = centre + rng.normal(size=r2.size) / np.sqrt(total) - r2
     np.testing.assert_allclose(np.log(found[:3]), np.quantile(draws, QUANTILES), atol=0.06)
     spread = 0.9**2 + WEAK**2

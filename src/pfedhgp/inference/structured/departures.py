@@ -28,6 +28,9 @@ GRID = np.log(0.003) + 1.2 * np.arange(9)
 """log φ_i, where clients evaluate their bounds"""
 WEAK = 3.0
 """Standard deviation of log φ_i"""
+LENGTHSCALE = 0.7
+"""Standard deviation that log r² has on top because ℓ_g is estimated: with three clients that of log τ² is
+1.0 in the bound's Hessian, and 0.7 if ℓ_g is held"""
 FINE = 0.05
 JITTER = 1e-8
 QUANTILES = (0.025, 0.5, 0.975)
@@ -51,7 +54,7 @@ class Density(NamedTuple):
 
 def departures(evidence: Evidence, shared: GlobalPosterior) -> Float[Array, "c 7"]:
     """φ_i (2.5%, median, 97.5%), the deviation's sd likewise, log odds of departing; NaN where that fails."""
-    scale, phi = size_of_global(shared), max(float(shared.block.phi), 1e-6)
+    scale, phi = _wider(size_of_global(shared)), max(float(shared.block.phi), 1e-6)
     found = [
         _one(sizes, float(none), phi, scale)
         for sizes, none in zip(evidence.sizes, evidence.none, strict=True)
@@ -75,6 +78,14 @@ def _one(sizes: Float[Array, " G"], none: float, phi: float, scale: Density) -> 
     relative = np.convolve(weights, scale.weights[::-1])
     of_phi = _quantiles(relative, t[0] - scale.values[-1])
     return [*np.exp(of_phi), *np.exp(0.5 * _quantiles(weights, t[0])), float(log_odds)]
+
+
+def _wider(scale: Density) -> Density:
+    """With what is not known of ℓ_g."""
+    reach = np.arange(-50, 51) * FINE
+    weights = np.convolve(scale.weights, np.exp(-0.5 * (reach / LENGTHSCALE) ** 2))
+    values = scale.values[0] + reach[0] + FINE * np.arange(len(weights))
+    return Density(values, weights / weights.sum())
 
 
 def _quantiles(weights: Float[Array, " n"], first: float) -> Float[Array, " 3"]:

@@ -1,8 +1,8 @@
 """Traits: the logarithms of a client's own scales, and what a population of clients says about them.
 
 A client's traits t are the logarithms of its local kernels' parameters, of its noise variances and, without
-loadings, of its local layer's variance and of φ_i/φ, the scale of its deviation. They are counted from the start that all clients agreed on. Clients
-are a population:
+loadings, of its local layer's variance and of φ_i/φ, the scale of its deviation. They are counted from the
+start that all clients agreed on. Clients are a population:
     t_i ~ N(μ, τ²),   μ ~ N(0, 2²),   τ² ~ scaled inverse χ²(4, 0.4²),   each trait on its own.
 (For φ_i/φ, μ ~ N(0, 0.1²): φ is learned by itself.)
 What client i's rows say of a trait is about N(t; m_i, s_i²), its site. With w = 1/(τ² + s²) at the last τ²,

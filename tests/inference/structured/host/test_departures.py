@@ -1,4 +1,4 @@
-"""A client's evidence by φ_i against a naive twin: SciPy's search on the compiled bound, second differences."""
+"""A client's evidence by φ_i against a naive twin: SciPy's search on the compiled bound."""
 
 from __future__ import annotations
 
