@@ -70,8 +70,9 @@ def departures(model: FittedModel) -> dict[str, Departure]:
     for name, own in model.clients.items():
         if own.departure is not None:
             low, phi, high, sd_low, sd, sd_high, log_odds = (float(v) for v in own.departure)
-            sds = (unit * v for v in (sd, sd_low, sd_high))
-            found[name] = Departure(phi, low, high, *sds, log_odds)
+            found[name] = Departure(
+                phi, low, high, unit * sd, unit * sd_low, unit * sd_high, log_odds
+            )
     return found
 
 

@@ -57,7 +57,8 @@ def adopt(
             client.name, kernels, X, local_inducing, tolerance=spare, largest=LARGEST_LOCAL
         )
     block = client_block(spec, start, client.Y, Z, kernels, None)
-    if spec.tied and np.shape(model.population.traits)[-1:] != (count_traits(spec),):
+    traits = model.population.traits
+    if spec.tied and (traits is None or traits.shape[-1] != count_traits(spec)):
         block = replace(block, deviation=block.deviation[:, :0])  # older models know no φ_i
     if spec.client_loadings:
         block = replace(block, global_loadings=np.asarray(model.shared.block.loadings))

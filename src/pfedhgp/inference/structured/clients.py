@@ -355,8 +355,9 @@ class StructuredClients:
         if not self.blocks.deviation.shape[-1]:  # an earlier version knew no φ_i
             self.blocks = replace(self.blocks, deviation=np.asarray(like.deviation))
         self.own = statistics_of(state, "own")
-        if self.own is not None and np.shape(self.own.traits)[-1:] != self.centre.shape[-1:]:
-            self.own = replace(self.own, traits=None)
+        if self.own is not None and self.own.traits is not None:
+            fits = self.own.traits.shape[-1] == self.centre.shape[-1]
+            self.own = self.own if fits else replace(self.own, traits=None)
         self.own_block = block_of(state, "own_block", self.like)
         self.local_nats = state.arrays.get("local_nats")
         self.jitter = state.array("jitter")
