@@ -892,3 +892,32 @@ def merged_rows(
                 y[q] = sum(counts[n, q] * Y[n, q] for n in seen) / total[q]
         found.append((X[rows[0]] if weight.sum() == 0 else x, y, total))
     return found
+
+
+def series_evidence(
+    times: Sequence[Array],
+    values: Sequence[Array],
+    noise: Sequence[Array],
+    loadings: Array,
+    drifts: Sequence[tuple[float, float]],
+    shared_mean: Callable[[Array], Array],
+    shared_covariance: Callable[[Array, Array], Array],
+) -> float:
+    """log N of Q series y_q = Σ_r c_qr u_r(t) + b_q l_q(t) + ε, u a Gaussian and l_q Matérn 1/2 drifts.
+
+    `shared_mean(t)` is (n, R) and `shared_covariance(t, s)` (n, R, m, R); a drift is (ℓ, b²), and `noise`
+    the variance of each cell.
+    """
+    blocks, gaps = [], []
+    for q, t in enumerate(times):
+        gaps.append(values[q] - shared_mean(t) @ loadings[q])
+        row = []
+        for p, s in enumerate(times):
+            K = np.einsum("r,nrms,s->nm", loadings[q], shared_covariance(t, s), loadings[p])
+            if p == q:
+                length, variance = drifts[q]
+                K = K + variance * matern12(t[:, None], s[:, None], lengthscale=length)
+                K = K + np.diag(noise[q])
+            row.append(K)
+        blocks.append(row)
+    return log_gaussian(np.concatenate(gaps), 0.0, np.block(blocks))

@@ -232,7 +232,7 @@ class FederatedGP(CycleMethods, ModelSettings):
         be cycles (C, Q, n) on the grid X. In a model with a cycle layer, any other y counts as one cycle,
         and the new client gets the shared cycle layer.
         """
-        from pfedhgp.inference.structured.adoption import adopt
+        from pfedhgp.inference import adoption
 
         model, settings = self._fitted(), checked(self)
         name = checks.client_name(client, {})
@@ -243,7 +243,7 @@ class FederatedGP(CycleMethods, ModelSettings):
         rows = rows_of(model, name, X, y)
         warn_of_far(model, rows.X, "no global inducing input is near them", stacklevel=4)
         with on_device(settings.device), kept_memory():
-            posterior, jitter = adopt(
+            posterior, jitter = adoption.adopt(
                 model,
                 rows,
                 noise=noise_form(settings.noise, model.outputs),

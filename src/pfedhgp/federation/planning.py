@@ -386,6 +386,6 @@ def _inference_from_json(kept: Any) -> Any:
         return kept
     fields = dict(kept)
     settings = INFERENCES[fields.pop("name")]
-    if fields.get("averaging") is not None:
+    if isinstance(fields.get("averaging"), list | tuple):
         fields["averaging"] = Averaging(*fields["averaging"])
     return settings(**fields)

@@ -193,6 +193,13 @@ _POPULATION = (
     ),
     Field("clients", "", "number of clients", COUNT),
     Part((Field("traits", "2 t", "mean and variance of a client's traits", SPREAD),), STRUCTURED),
+    Part(
+        (
+            Field("traits", "2 3Q", "mean and variance of its log (ℓ, b², σ²)", SPREAD),
+            Field("tails", "", "κ, the kurtosis of the noise", POSITIVE),
+        ),
+        MARKOV,
+    ),
 )
 _SEED = Field("seed", "", "public seed of the sketch")
 _SKETCH = Field("sketch", "S", "random projection of the deviation + local function")

@@ -27,6 +27,7 @@ from pfedhgp.inference.own_weights import population_of
 from pfedhgp.inference.protocols import ServerParty
 from pfedhgp.inference.starts import budget, candidates, contest
 from pfedhgp.inference.starts.candidates import Start
+from pfedhgp.inference.markov.population import starting_logs
 from pfedhgp.inference.structured.traits import starting_traits
 from pfedhgp.model.posterior import Population
 
@@ -306,7 +307,9 @@ def from_the_start(population: Population, prepared: Prepared, start: Start) -> 
     """The population's traits themselves: the server counts them from the agreed start."""
     if population.traits is None:
         return population
-    centre = starting_traits(prepared.spec, start, prepared.scaling.extent)
+    markov = prepared.plan.inference.name == "markov"
+    starting = starting_logs if markov else starting_traits
+    centre = starting(prepared.spec, start, prepared.scaling.extent)
     mean, variance = np.asarray(population.traits)
     return replace(population, traits=np.stack([centre + mean, variance]))
 

@@ -253,6 +253,9 @@ KNOTS = (
 )
 KNOT_REQUEST = (
     *KNOTS,
+    Field("logs", "5 3Q", "Σw, Σwu, Σw², Σw²u, Σw²u²: what clients say of log (ℓ, b², σ²)", SITES),
+    Field("logs_at", "2 3Q", "μ and τ² of the population, where these sums were taken", SPREAD),
+    Field("tails", "", "κ, the kurtosis of the noise", POSITIVE),
     Field("kernels_free", "", "whether clients move their local drifts", FLAG),
     Field("evaluations", "", "most evaluations of a client's search", COUNT),
 )
@@ -264,6 +267,9 @@ STATISTICS = (*SUMS, *SQUARES, *CLIENTS, *CLIENT_LOADINGS, *DERIVATIVES, *INPUT_
 KNOT_SUMS = (
     Field("evidence", "", "what the rows say without the shared functions"),
     *KNOTS,
+    Field("logs", "5 3Q", "w, wu, w², w²u, w²u² of what its rows say of log (ℓ, b², σ²)", SITES),
+    Field("fourth", "", "fourth powers of residuals of unit mean square, summed", NOT_NEGATIVE),
+    Field("cells", "", "number of these", COUNT),
     Field("local_square", "Q Q", "b², the variance of the local drift", POWERS),
     Field("noise", "Q Q", "Σ_i, covariance of the noise", VARIANCES),
     *CLIENT_LOADINGS,

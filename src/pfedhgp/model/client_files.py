@@ -20,7 +20,7 @@ from pfedhgp.model.posterior import ClientPosterior, LocalStates, Tangents
 
 BLOCK, OWN = ("inputs", "active", "deviation", "loadings"), ("offset", "G", "covariance")
 LAYER = ("factor", "noise")
-GLOBAL_LOADINGS = "global_loadings"
+GLOBAL_LOADINGS, LOADINGS_HALF = "global_loadings", "loadings_half"
 VIEW = ("shared_mean", "shared_covariance")
 DEPARTURE = "departure"
 STATES = ("times", "counts", "means")
@@ -43,7 +43,7 @@ def _tangent_arrays(tangents: Tangents, name: str) -> Arrays:
 
 def client_arrays(client: ClientPosterior, own: CycleLayer | None) -> Arrays:
     block = client.block
-    arrays = picked(block, (*BLOCK, GLOBAL_LOADINGS)) | picked(client, (*OWN, DEPARTURE))
+    arrays = picked(block, (*BLOCK, GLOBAL_LOADINGS)) | picked(client, (*OWN, DEPARTURE, LOADINGS_HALF))
     arrays |= kernel_to_json(block.kernels, "kernels")[1]
     if client.tangents is not None:
         arrays |= picked(client, VIEW)
@@ -62,6 +62,7 @@ def client_posterior(entry: Mapping[str, Any], arrays: Arrays) -> ClientPosterio
     block = ClientBlock(kernels=kernels, noise=noise, **kept)
     parts: dict[str, Any] = taken(arrays, OWN)
     parts[DEPARTURE] = arrays.pop(DEPARTURE, None)
+    parts[LOADINGS_HALF] = arrays.pop(LOADINGS_HALF, None)
     if f"states.{STATES[0]}" in arrays:
         parts["states"] = LocalStates(*(arrays.pop(f"states.{key}") for key in STATES))
     if VIEW[0] in arrays:

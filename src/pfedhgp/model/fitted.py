@@ -133,6 +133,8 @@ def _check_traits(model: FittedModel) -> None:
         count = ravel(own.block.kernels)[0].size + own.block.noise.levels().size
         if model.structure.tied:
             count += np.size(own.block.loadings) + np.size(own.block.deviation)
+        elif model.shared.knot_J is not None:  # the Markov solver's: b² of each output, too
+            count += model.outputs
         _expect("population.traits", traits, (2, count))
     if np.any(traits[1] <= 0):
         raise ValueError("population.traits has a variance that is not positive")
@@ -185,6 +187,8 @@ def check_client(structure: Structure, shared: GlobalPosterior, client: ClientPo
     _check_states(structure, client, Q)
     if client.departure is not None:
         _expect("departure", client.departure, (7,))
+    if client.loadings_half is not None:
+        _expect("loadings_half", client.loadings_half, (Q * R, Q, R))
     parts = (client.shared_mean, client.shared_covariance, client.tangents)
     if all(part is None for part in parts):
         return

@@ -127,6 +127,8 @@ class ClientPosterior(eqx.Module):
     departure: Float[Array, " 7"] | None = None
     """φ_i (2.5%, median, 97.5%), the deviation's sd likewise in scaled units, and the log odds that the
     client departs at all (see `Departure`)"""
+    loadings_half: Float[Array, "P Q R"] | None = None
+    """F with Cov(vec B_g,i) = Σ_p vec F_p vec F_pᵀ, where q(c) is known beside other parameters at their best"""
 
     def view(self, shared: GlobalPosterior) -> Moments:
         """Mean and covariance of v_g as this client sees it: its own, or the server's."""
@@ -206,4 +208,7 @@ class Population(eqx.Module):
     zero without loadings"""
     traits: Float[Array, "2 t"] | None = None
     """mean and variance of a new client's traits (logarithms of its local kernels' parameters, of its local
-    variance if there are no loadings, of its noise), in scaled units; None in older files and mean-field"""
+    variance if there are no loadings, of its noise), in scaled units; None in older files and mean-field.
+    Of the Markov solver: log (ℓ, b², σ²) of each output"""
+    tails: Float[Array, ""] | None = None
+    """κ, the kurtosis of the noise, where the solver counts it"""

@@ -73,7 +73,8 @@ class Predictor(eqx.Module):
     states: LocalStates | None = None
     """Those of a state-space local layer. It has no local basis, and `block` is given."""
     loadings_half: Float[Array, "Q R P"] | None = None
-    """Σ_B = Σ_p of products: how an unseen client's own loadings on the shared functions may differ."""
+    """Cov(vec B_g,i) = Σ_p of products: what is not known of the client's own loadings on the shared
+    functions. An unseen client's is Σ_B."""
     typical: Kernel | None = None
     """Local kernels of a typical client; None: nobody knows them."""
 
@@ -109,6 +110,8 @@ class Predictor(eqx.Module):
         g, d, l = self.counts
         kept = (g + d + l) * (self.half_shared.shape[1] + 1) + (d + l) * self.half_own.shape[1]
         made = sum(b.factor.shape[0] * b.factor.shape[1] for b in (self.shared, self.local) if b)
+        if self.loadings_half is not None:
+            kept += 2 * self.loadings_half.size * self.half_shared.shape[1]
         return kept + 3 * made + (g + d + l) ** 2
 
     @staticmethod
@@ -158,6 +161,9 @@ class Predictor(eqx.Module):
             jitter=np.float64(model.jitter_of(client)) if averaged else None,
             tangents=posterior.tangents,
             states=posterior.states,
+            loadings_half=None
+            if posterior.loadings_half is None
+            else np.moveaxis(posterior.loadings_half, 0, 2),
             typical=typical_kernels(model),
         )
 
@@ -219,7 +225,7 @@ def tilt(predictor: Predictor, X: Float[Array, "n d"]) -> Float[Array, "n 3 Q P"
     """
     p, t, xp = predictor, predictor.tangents, namespace(X)
     if p.loadings_half is not None:
-        return _of_unseen_loadings(p, p.loadings_half, X)
+        return _of_loadings(p, p.loadings_half, X)
     if t is None or p.block is None:
         return xp.zeros((X.shape[0], 3, p.noise.shape[0], 0), X.dtype)
     if t.middle is None:
@@ -263,15 +269,30 @@ def _point(p: Predictor) -> Moved:
     return Moved(ravel(p.block.kernels)[0], p.loadings.deviation, p.loadings.local, p.mean, own)
 
 
-def _of_unseen_loadings(
+def _of_loadings(
     p: Predictor, half: Float[Array, "Q R P"], X: Float[Array, "n d"]
-) -> Float[Array, "n 3 Q P"]:
-    """How the global layer of an unseen client moves with its loadings, at the shared functions' means."""
+) -> Float[Array, "n 3 Q C"]:
+    """How the layers move with loadings c that are not known, C = P + P K columns.
+
+    The shared layer is cᵀg, c and g independent. δcᵀE[g] moves it, and a local layer of states leans on that.
+    δcᵀδg moves it too, with a covariance of Σ_p F_pᵀ Cov(g) F_p: as many columns as g has weights for each p.
+    (What the local layer takes back of this last and smallest part is left out.)
+    """
     xp = namespace(X)
     A = _features(p.shared, X)[0]
-    mean = _project(A, p.mean[: A.shape[0] * A.shape[1], None])[:, :, 0]
-    moved = xp.einsum("nr,qrp->nqp", mean, half)
-    return xp.stack([moved, xp.zeros_like(moved), xp.zeros_like(moved)], axis=1)
+    size = A.shape[0] * A.shape[1]
+    mean, spread = p.mean[:size, None], p.half_shared[:size]
+    first = xp.einsum("nr,qrp->nqp", _project(A, mean)[:, :, 0], half)
+    second = xp.einsum("nrk,qrp->nqpk", _project(A, spread), half, optimize=True)
+    second = second.reshape(*first.shape[:2], -1)
+    local = xp.zeros_like(first)
+    if p.states is not None and p.block is not None and p.shared is not None:
+        there = _project(p.shared.features(p.states.times[:, None]), mean)[:, :, 0]
+        columns = xp.einsum("nr,qrp->qnp", there, half)
+        local = local_states.leaning(p.states, p.block, p.noise, columns, X)
+    shared = xp.concatenate([first, second], axis=2)
+    local = xp.concatenate([local, xp.zeros_like(second)], axis=2)
+    return xp.stack([shared, xp.zeros_like(shared), local], axis=1)
 
 
 def _loadings_half(block: GlobalBlock) -> Float[Array, "Q R P"] | None:

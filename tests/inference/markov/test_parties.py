@@ -2,45 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+import reference
 from pfedhgp.errors import InputError
 from pfedhgp.estimator import FederatedGP
 from pfedhgp.inference.markov.settings import Markov
-
-STEPS = 80
-SETTINGS = {
-    "kernel": "matern12",
-    "local": "state-space",
-    "local_kernel": "matern12",
-    "layers": ("global", "local"),
-    "latents": 2,
-    "client_loadings": True,
-    "inducing": STEPS,
-    "domain": ((0.0, float(STEPS - 1)),),
-}
-
-
-def stations(noise=lambda level: 0.2 + 0.0 * level):
-    """Six stations; two shared functions of the study's kind, the second with either sign."""
-    rng = np.random.default_rng(0)
-    t = np.arange(STEPS, dtype=float)
-    rho = np.exp(-1 / 4.0)
-    u = np.zeros((STEPS, 2))
-    u[0] = rng.standard_normal(2)
-    for j in range(1, STEPS):
-        u[j] = rho * u[j - 1] + np.sqrt(1 - rho**2) * rng.standard_normal(2)
-    loadings = np.array([[1.0, s * 0.7] for s in (1, -1, 1, -1, 1, -1)])
-    rows, held = {}, {}
-    for i, c in enumerate(loadings):
-        f = u @ c
-        y = f + noise(f) * rng.standard_normal(STEPS)
-        out = rng.random(STEPS) < 0.15
-        rows[f"s{i}"] = (t[~out, None], y[~out])
-        held[f"s{i}"] = (t[out, None], y[out])
-    return rows, held, loadings
-
+from pfedhgp.model.prediction import predict
+from support.markov_stations import SETTINGS, STEPS, stations
 
 @pytest.fixture(scope="module")
 def fitted():
@@ -66,6 +38,57 @@ def test_missing_values_are_found_from_the_other_stations(fitted):
     assert 0.85 < np.mean(inside) <= 1.0
     others_mean = np.concatenate([y for _, y in held.values()]).std()
     assert error(model, held) < 0.5 * others_mean
+
+
+def test_predictions_average_over_loadings_as_draws_do(fitted):
+    """Mean and variance of cᵀg(x) + l(x) over draws of c and g, l given both, from dense matrices."""
+    rows, *_, model = fitted
+    rng = np.random.default_rng(4)
+    wide = 0.15 * np.eye(2)[:, None, :]
+    posterior = replace(model.model_.clients["s0"], loadings_half=wide)
+    fit = replace(model.model_, clients={"s0": posterior})
+    x = np.array([3.0, 20.5, 41.0, 66.0])
+    found = predict(fit, "s0", x[:, None])
+
+    shared, block = fit.shared, posterior.block
+    X, y = (fit.scaling.inputs(rows["s0"][0]), (rows["s0"][1] - fit.scaling.centre))
+    y, at = y / fit.scaling.spread, fit.scaling.inputs(x[:, None])
+    both = np.concatenate([X, at])
+    basis = shared.block.basis(fit.jitter)
+    A = np.asarray(basis.features(both))
+    R, M = A.shape[:2]
+    count = 20_000
+    half = np.linalg.cholesky(np.asarray(shared.covariance) + 1e-12 * np.eye(R * M))
+    v = np.asarray(shared.mean)[:, None] + half @ rng.standard_normal((R * M, count))
+    g = np.einsum("rmn,rmk->nrk", A, v.reshape(R, M, count), optimize=True)
+    left = np.asarray(basis.residual(np.asarray(basis.features(both))))
+    g += np.sqrt(np.maximum(left.T, 0.0))[:, :, None] * rng.standard_normal(g.shape)
+    c = np.asarray(block.global_loadings)[0][:, None] + 0.15 * rng.standard_normal((R, count))
+    f = np.einsum("nrk,rk->nk", g, c)
+    length, b2 = float(np.ravel(block.kernels.lengthscale)[0]), float(block.loadings[0, 0] ** 2)
+    K = b2 * reference.matern12(both, both, lengthscale=length)
+    n = len(X)
+    N = K[:n, :n] + float(block.noise.covariance(1)[0, 0]) * np.eye(n)
+    gain = np.linalg.solve(N, K[:n, n:]).T
+    l = gain @ (y[:, None] - f[:n])
+    within = np.diagonal(K[n:, n:] - gain @ K[:n, n:])
+    total = f[n:] + l
+    centre, spread = (float(np.ravel(v)[0]) for v in (fit.scaling.centre, fit.scaling.spread))
+    mean = total.mean(1) * spread + centre
+    variance = (total.var(1) + within) * spread**2
+    np.testing.assert_allclose(found.mean.ravel(), mean, atol=0.02)
+    function = np.diagonal(found.covariance("joint", noise=False))
+    np.testing.assert_allclose(function, variance, rtol=0.06)
+    drawn = found.sample(4000, seed=1, noise=False).var(0).ravel()
+    np.testing.assert_allclose(drawn, function, rtol=0.1)
+
+
+def test_the_average_over_loadings_can_be_left_out(fitted):
+    rows, _, _, model = fitted
+    plain = FederatedGP(inference=Markov(rounds=8), averaging=False, **SETTINGS).fit(rows)
+    assert all(own.loadings_half is None for own in plain.model_.clients.values())
+    t = np.arange(STEPS, dtype=float)[:, None]
+    assert plain.predict("s0", t).sd.mean() < model.predict("s0", t).sd.mean()
 
 
 def test_loadings_tell_the_two_kinds_of_stations_apart(fitted):

@@ -51,7 +51,7 @@ def loadings_covariance(
     sizes = np.diagonal(np.asarray(own.loadings)) ** 2
     noise = np.diagonal(np.asarray(own.noise.covariance(Q)))
     logs = np.log(np.stack([lengths, np.maximum(sizes, 1e-300), noise], axis=1))
-    found = np.linalg.inv(step.Problem.of(series, q, prior, logs).solved(logs).precision)
+    found = np.linalg.inv(step.Problem.of(series, q, prior, step.ExpectedLogs(logs, np.ones_like(logs))).solved(logs).precision)
     out = np.zeros((Q, R, Q, R))
     out[np.arange(Q), :, np.arange(Q)] = found
     return out.reshape(Q * R, Q * R)

@@ -22,11 +22,20 @@ from pfedhgp.inference.arrays import (
     block_to_arrays,
 )
 from pfedhgp.inference.jitter import expect_finite, sufficient_jitter
-from pfedhgp.inference.markov import knots, step
+from pfedhgp.inference.markov import cavity, knots, step
 from pfedhgp.inference.markov.knots import Evidence, KnotPosterior
+from pfedhgp.inference.markov.population import (
+    GAUSSIAN,
+    LOGS,
+    OPENING_DRIFT,
+    OPENING_NOISE,
+    Asked,
+    kurtosis,
+)
 from pfedhgp.inference.messages import KNOT_SUMS, LEVEL_SUMS, pack, unpack
 from pfedhgp.inference.own_weights import population_of
 from pfedhgp.inference.protocols import Arrays
+from pfedhgp.inference.structured import traits
 from pfedhgp.inference.structured.bound import GlobalEvidence
 from pfedhgp.inference.structured.clients import StructuredClients
 from pfedhgp.inference.structured.server import PopulationSums, with_population
@@ -39,11 +48,10 @@ from pfedhgp.model.spec import Spec
 if TYPE_CHECKING:
     from pfedhgp.inference.markov.settings import Markov
 
+FINAL_EVALUATIONS = 20
+"""Of the search at the final q(u)."""
 LEVEL_PRECISION, LARGEST_STEP = 4.0, 0.3
 """of γ: the precision of its prior, and how far it moves in a round."""
-OPENING_NOISE, OPENING_DRIFT = 0.3, 0.003
-"""σ² and b² at the start, in scaled units: drifts start small, or they would take what clients share."""
-
 
 def lengths_of(block: GlobalBlock) -> np.ndarray:
     """ℓ of each shared function."""
@@ -67,6 +75,12 @@ class MarkovServer:
         M, R = len(block.inputs), spec.latents
         self.totals = Evidence(np.zeros((M, R, R)), np.zeros((M, R)))
         self.sums: dict[str, np.ndarray] | None = None
+        count = LOGS * spec.outputs
+        self.logs, self.logs_at = (
+            np.zeros((traits.SUMS, count)),
+            traits.Population.unknown(count),
+        )
+        self.tails = GAUSSIAN
         self.round = 0
         self.bounds: list[float] = []
 
@@ -77,6 +91,9 @@ class MarkovServer:
             **pack(KNOT_SUMS, {"knot_J": self.totals.J, "knot_h": self.totals.h}),
             "evaluations": np.asarray(float(count)),
             "kernels_free": np.asarray(float(self.round > self.settings.frozen_rounds)),
+            "logs": self.logs,
+            "logs_at": np.stack(self.logs_at),
+            "tails": np.asarray(self.tails),
             "jitter": np.asarray(self.jitter),
         }
 
@@ -87,6 +104,9 @@ class MarkovServer:
         bound = float(self.sums["evidence"]) + solve(self.block, self.totals).log_partition
         expect_finite("the bound", bound, matrix="K⁻¹ + ΣJ")
         self.bounds.append(bound)
+        self.logs_at = traits.updated(self.logs, self.logs_at)
+        self.logs = self.sums["logs"]
+        self.tails = kurtosis(self.sums["fourth"], self.sums["cells"])
         self.round += 1
         return bound
 
@@ -126,13 +146,15 @@ class MarkovServer:
     def population(self) -> Population:
         assert self.sums is not None
         s = self.sums
-        return population_of(
+        found = population_of(
             self.spec.structure,
             np.zeros_like(s["noise"]),
             s["local_square"],
             s["noise"],
             s["clients"],
         )
+        expected = np.stack(traits.predicted(self.logs, self.logs_at))
+        return replace(found, traits=expected, tails=np.asarray(self.tails))
 
     def shared_nats(self) -> float:
         """Knots lie where rows are, and leave nothing out."""
@@ -144,9 +166,12 @@ class MarkovServer:
             "anchor": self.anchor,
             "knot_J": self.totals.J,
             "knot_h": self.totals.h,
+            "logs": self.logs,
+            "logs_at": np.stack(self.logs_at),
             "bounds": np.asarray(self.bounds, np.float64),
         }
-        return State(arrays, {"jitter": self.jitter, "turn": self.round})
+        plain = {"jitter": self.jitter, "turn": self.round, "tails": self.tails}
+        return State(arrays, plain)
 
     def restore(self, state: State) -> None:
         block = block_of(state, "block", self.block.kernels)
@@ -154,6 +179,10 @@ class MarkovServer:
         self.block, self.anchor = block, state.array("anchor")
         self.totals = Evidence(state.array("knot_J"), state.array("knot_h"))
         self.bounds = state.array("bounds").tolist()
+        if "logs" in state.arrays:  # a run that an earlier version began has none
+            self.logs = state.array("logs")
+            self.logs_at = traits.Population(*state.array("logs_at"))
+            self.tails = float(state.plain["tails"])
         self.jitter, self.round = float(state.plain["jitter"]), int(state.plain["turn"])
 
 
@@ -167,6 +196,12 @@ def with_levels(block: GlobalBlock, sums: Arrays) -> GlobalBlock:
     return replace(block, noise_levels=now + np.clip(step, -LARGEST_STEP, LARGEST_STEP))
 
 
+def _by_client(about: list[Evidence], outputs: int) -> Evidence:
+    """The evidence of each client's series added up, with a leading axis of clients."""
+    each = (np.stack(arrays) for arrays in zip(*about, strict=True))
+    return Evidence(*(a.reshape(-1, outputs, *a.shape[1:]).sum(1) for a in each))
+
+
 @dataclass
 class MarkovClients(StructuredClients):
     """A batch of clients. What they keep and how they predict is as with other state-space local layers."""
@@ -174,11 +209,26 @@ class MarkovClients(StructuredClients):
     levels: np.ndarray | None = None
     """Where each cell was predicted to be in the last round, in scaled units."""
     starts: ClientBlock = field(init=False)
-    """The agreed starting values, around which the priors are."""
+    """The agreed starting values, from which the population's ψ is counted."""
+    asked: Asked = field(init=False)
+    own_logs: np.ndarray | None = None
+    """What clients said of their ψ in the last round."""
+    own_evidence: Evidence | None = None
+    """and of the knots, a leading axis of clients"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.starts = self.blocks
+        count = LOGS * self.spec.outputs
+        self._ask(np.zeros((traits.SUMS, count)), traits.Population.unknown(count), GAUSSIAN)
+
+    def _ask(self, total: np.ndarray, at: traits.Population, tails: float) -> None:
+        centre = self._logs(opening=True)
+        self.asked = Asked.of(centre, self.spec.outputs, total, at, self.own_logs, tails)
+
+    def forget_last_reply(self) -> None:
+        super().forget_last_reply()
+        self.own_logs = self.own_evidence = None
 
     def answer(
         self, arrays: Arrays, kind: str, names: tuple[str, ...]
@@ -187,44 +237,115 @@ class MarkovClients(StructuredClients):
         shared = block_from_arrays(arrays, self.like)
         found = unpack(KNOT_SUMS, {n: arrays[n] for n in ("knot_J", "knot_h")})
         q = solve(shared, Evidence(found["knot_J"], found["knot_h"]))
-        problem = step.Problem.of(
-            self._series(shared), q, self._population(shared), self._logs(opening=True)
-        )
+        at = traits.Population(*np.asarray(arrays["logs_at"]))
+        self._ask(np.asarray(arrays["logs"]), at, float(arrays["tails"]))
+        problem = self._problem(shared, q)
         evaluations = int(arrays["evaluations"])
         places = len(shared.inputs)
         if evaluations:
             free = bool(arrays["kernels_free"])
             logs = step.search(problem, self._logs(), evaluations, drifts_free=free)
             sent = step.send(problem, logs, None, places)
+            self.own_logs = self.asked.sites(
+                problem, logs, self.spec.outputs, drifts_free=free
+            )
         else:
             logs = self._logs(opening=True)
             own = np.asarray(self.blocks.global_loadings)
             sent = step.send(problem, logs, own.reshape(-1, own.shape[2]), places)
+            self.own_logs = np.zeros((len(own), *np.shape(arrays["logs"])))
         self._keep(logs, sent.loadings)
         self.levels = sent.level
+        self.own_evidence = _by_client(sent.about_knots, self.spec.outputs)
         return self._replies(sent, logs)
+
+    def _problem(self, shared: GlobalBlock, q: KnotPosterior) -> step.Problem:
+        return step.Problem.of(
+            self._series(shared), q, self._population(shared), self.asked.expected
+        )
 
     def posteriors(
         self, shared: GlobalPosterior, jitter: float, others: GlobalEvidence | None = None
     ) -> list[ClientPosterior]:
-        """Rows count as much as their noise at their level allows."""
-        series, white = self._series(shared.block), self.rows
-        shape = np.swapaxes(white.mask, 1, 2).shape
+        """Averaged over loadings, and with b² and σ² at their means.
+
+        Rows count as much as their noise at their level allows.
+        """
+        found = self.found(shared)
+        logs, averaged = found.logs, self.settings.averaging is not None
+        if averaged:
+            variances = found.log_variances / self.asked.share
+            logs = logs + 0.5 * variances * np.array([0.0, 1.0, 1.0])
+        series, rows, blocks = self._series(shared.block), self.rows, self.blocks
+        shape = np.swapaxes(rows.mask, 1, 2).shape
         weights = np.swapaxes(series.weights.reshape(shape), 1, 2)
-        self.rows = replace(white, mask=weights)
+        self._keep(logs, found.loadings)
+        self.rows = replace(rows, mask=weights)
         try:
-            return super().posteriors(shared, jitter, others)
+            kept = super().posteriors(shared, jitter, others)
         finally:
-            self.rows = white
+            self.rows, self.blocks = rows, blocks
+        if not averaged:
+            return kept
+        halves = self._halves(found.loadings_covariance)
+        return [replace(own, loadings_half=half) for own, half in zip(kept, halves, strict=True)]
+
+    def join(self, population: Population) -> None:
+        """What is expected of a client that comes later, from the model's population."""
+        assert population.traits is not None
+        mean, variance = (np.asarray(each) for each in population.traits)
+        tails = GAUSSIAN if population.tails is None else float(population.tails)
+        self.asked = Asked.of_a_newcomer(mean, variance, self.spec.outputs, tails)
+        self._keep(self.asked.expected.mean, np.asarray(self.blocks.global_loadings)[0])
+
+    def look(self, shared: GlobalPosterior) -> None:
+        """The best parameters beside the others, and where the rows are then predicted to be."""
+        found = self.found(shared)
+        self._keep(found.logs, found.loadings)
+        block = shared.block
+        problem = self._problem(block, solve(block, Evidence(shared.knot_J, shared.knot_h)))
+        self.levels = step.send(problem, found.logs, None, len(block.inputs)).level
+
+    def beside(self, shared: GlobalPosterior) -> cavity.Beside:
+        """Clients beside what all others know of u, which is the total less each client's own part."""
+        block, total = shared.block, Evidence(shared.knot_J, shared.knot_h)
+        series = self._series(block)
+        others = [total] * len(self.jitter)
+        if self.own_evidence is not None:
+            others = [
+                Evidence(total.J - J, total.h - h) for J, h in zip(*self.own_evidence, strict=True)
+            ]
+        first = slice(None, None, self.spec.outputs)
+        chain = cavity.Chain.of([solve(block, each) for each in others], series.knots[first])
+        return cavity.Beside(series, chain, self._population(block), self.asked.expected)
+
+    def found(self, shared: GlobalPosterior) -> cavity.Found:
+        """(c, ψ) there, and how sure they are; the search starts from a step at q(u)."""
+        block, logs = shared.block, self._logs()
+        problem = self._problem(block, solve(block, Evidence(shared.knot_J, shared.knot_h)))
+        guess = problem.solved(logs)
+        return cavity.laplace(
+            self.beside(shared), guess.loadings, logs, guess.precision, FINAL_EVALUATIONS
+        )
+
+    def _halves(self, covariance: np.ndarray) -> np.ndarray:
+        """F of each client with Cov(vec B_g,i) = Σ_p F_p F_pᵀ, (c, QR, Q, R)."""
+        half = np.linalg.cholesky(covariance)
+        return np.swapaxes(half, 1, 2).reshape(*half.shape[:2], self.spec.outputs, -1)
 
     def state(self) -> State:
         kept = super().state()
-        levels = {} if self.levels is None else {"levels": self.levels}
-        return replace(kept, arrays={**kept.arrays, **levels})
+        more = {"levels": self.levels, "own_logs": self.own_logs}
+        if self.own_evidence is not None:
+            more |= {"own_J": self.own_evidence.J, "own_h": self.own_evidence.h}
+        there = {name: array for name, array in more.items() if array is not None}
+        return replace(kept, arrays={**kept.arrays, **there})
 
     def restore(self, state: State) -> None:
         super().restore(state)
-        self.levels = state.arrays.get("levels")
+        self.levels, self.own_logs = (state.arrays.get(n) for n in ("levels", "own_logs"))
+        if "own_J" in state.arrays:
+            self.own_evidence = Evidence(state.array("own_J"), state.array("own_h"))
 
     def _series(self, shared: GlobalBlock) -> step.Series:
         """Each output of each client as a series, its times at the nearest knots."""
@@ -303,8 +424,11 @@ class MarkovClients(StructuredClients):
             square[np.arange(Q), :, np.arange(Q)] += sent.spread[own.start : own.stop]
             reply = {
                 "evidence": sent.evidence[own.start : own.stop].sum(),
-                "knot_J": sum(sent.about_knots[k].J for k in own),
-                "knot_h": sum(sent.about_knots[k].h for k in own),
+                "knot_J": self.own_evidence.J[i],
+                "knot_h": self.own_evidence.h[i],
+                "logs": self.own_logs[i],
+                "fourth": sent.fourth[own.start : own.stop].sum(),
+                "cells": sent.cells[own.start : own.stop].sum(),
                 "local_square": np.diag(sizes[i]),
                 "noise": np.diag(noise[i]),
                 "client_loadings": c,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pfedhgp.base.checks import Check, flag, number, whole
+from pfedhgp.base.checks import Check, flag, number, optional, whole
 from pfedhgp.gp.kernels import Kernel
 from pfedhgp.inference.markov.parties import MarkovClients, MarkovServer
+from pfedhgp.inference.structured.averaging import Averaging
 from pfedhgp.inference.structured.settings import Structured
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
 from pfedhgp.model.spec import Spec
@@ -19,6 +20,7 @@ _SETTINGS: Mapping[str, Check] = {
     "jitter": number(above=0.0),
     "patience": whole(0),
     "learn_shared": flag,
+    "averaging": optional(flag),
 }
 
 
@@ -48,6 +50,8 @@ class Markov:
     patience: int = 6
     learn_shared: bool = True
     """Whether the shared lengthscales move."""
+    averaging: bool | None = True
+    """Whether predictions average over a client's loadings, drift and noise."""
 
     name = "markov"
     start_is_round = False
@@ -63,5 +67,9 @@ class Markov:
 
     def clients(self, spec: Spec, like: Kernel, blocks: ClientBlock, rows: Rows) -> MarkovClients:
         return MarkovClients(
-            Structured(averaging=None, jitter=self.jitter), spec, like, blocks, rows
+            Structured(averaging=Averaging() if self.averaging else None, jitter=self.jitter),
+            spec,
+            like,
+            blocks,
+            rows,
         )

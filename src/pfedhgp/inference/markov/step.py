@@ -25,8 +25,6 @@ STEP = 1e-4
 """Of the differences that give the gradient in ψ, in logarithms."""
 SETTLED = 1e-4
 """Nats: a search ends when two steps in a row gained less than this."""
-PRIOR_PRECISION = 0.25
-"""of log ψ around where it started"""
 
 
 class Series(NamedTuple):
@@ -56,6 +54,20 @@ class LoadingsPrior(NamedTuple):
         return LoadingsPrior(*(array[which] for array in self))
 
 
+class ExpectedLogs(NamedTuple):
+    """ψ ~ N(mean, 1/precision) of each series, as the other clients tell it."""
+
+    mean: Float[Array, "k 3"]
+    precision: Float[Array, "k 3"]
+
+    def of_some(self, which: Array) -> ExpectedLogs:
+        return ExpectedLogs(*(array[which] for array in self))
+
+    def log_density(self, rows: Float[Array, "*k 3"]) -> Float[Array, "*k"]:
+        """Up to a constant."""
+        return -0.5 * (self.precision * (rows - self.mean) ** 2).sum(-1)
+
+
 class Solved(NamedTuple):
     """F at one ψ, and the best loadings there."""
 
@@ -72,13 +84,13 @@ class Problem(NamedTuple):
     mean: Float[Array, "k n R"]
     covariance: Float[Array, "k n R R"]
     prior: LoadingsPrior
-    anchor: Float[Array, "k 3"]
+    expected: ExpectedLogs
 
     @staticmethod
     def of(
-        series: Series, q: KnotPosterior, prior: LoadingsPrior, anchor: Float[Array, "k 3"]
+        series: Series, q: KnotPosterior, prior: LoadingsPrior, expected: ExpectedLogs
     ) -> Problem:
-        return Problem(series, q.mean[series.knots], q.covariance[series.knots], prior, anchor)
+        return Problem(series, q.mean[series.knots], q.covariance[series.knots], prior, expected)
 
     def of_some(self, which: Array) -> Problem:
         return Problem(
@@ -86,7 +98,7 @@ class Problem(NamedTuple):
             self.mean[which],
             self.covariance[which],
             self.prior.of_some(which),
-            self.anchor[which],
+            self.expected.of_some(which),
         )
 
     def solved(self, rows: Float[Array, "k 3"]) -> Solved:
@@ -104,12 +116,12 @@ class Problem(NamedTuple):
         fit = gram[:, 0, 0] - 2.0 * (c * b).sum(1) + (c * (A @ c[..., None])[..., 0]).sum(1)
         gap = c - self.prior.mean
         priors = (gap * (self.prior.precision @ gap[..., None])[..., 0]).sum(1)
-        priors += PRIOR_PRECISION * ((rows - self.anchor) ** 2).sum(1)
-        value = _constant(series, at.noise) - 0.5 * (log_det + fit + priors)
+        value = log_constant(series, at.noise) - 0.5 * (log_det + fit + priors)
+        value += self.expected.log_density(rows)
         return Solved(value, c, precision)
 
 
-def _constant(series: Series, noise: Float[Array, " k"]) -> Float[Array, " k"]:
+def log_constant(series: Series, noise: Float[Array, " k"]) -> Float[Array, " k"]:
     """What a filter of means does not say of the log-likelihood: 2π, and replicates around their means."""
     counts = series.counts
     seen = (counts > 0).sum(1)
@@ -148,6 +160,9 @@ class Sent(NamedTuple):
     """where the series are predicted to be"""
     level_slope: Float[Array, "k 2"]
     level_curvature: Float[Array, "k 2 2"]
+    fourth: Float[Array, " k"]
+    """Σ z⁴ of white residuals z of unit mean square"""
+    cells: Float[Array, " k"]
 
 
 def send(
@@ -166,13 +181,13 @@ def send(
         rest = np.where(seen, series.values - (problem.mean @ c[..., None])[..., 0], 0.0)
         drift = smoothed(found, rest)
         white, log_det = whiten(found, rest[:, :, None], series.weights)
-        log = _constant(series, at.noise) - 0.5 * (log_det + (white**2).sum((0, 2)))
+        log = log_constant(series, at.noise) - 0.5 * (log_det + (white**2).sum((0, 2)))
     else:
         c, drift = loadings, np.zeros_like(series.values)
         rest = series.values
         own = series.weights / at.noise[:, None]
         logs = np.log(np.where(seen, at.noise[:, None] / np.maximum(series.weights, 1e-300), 1.0))
-        log = _constant(series, at.noise) - 0.5 * (logs + own * rest**2).sum(1)
+        log = log_constant(series, at.noise) - 0.5 * (logs + own * rest**2).sum(1)
     weights = series.weights / at.noise[:, None]
     left = series.values - drift
     constant = log + 0.5 * (weights * ((rest - drift) ** 2 - left**2)).sum(1)
@@ -180,7 +195,20 @@ def send(
     level = (problem.mean @ c[..., None])[..., 0] + drift
     spread = np.einsum("kr,knrs,ks->kn", c, problem.covariance, c, optimize=True)
     slope, curvature = _level_sums(level, (series.values - level) ** 2 + spread, weights, seen)
-    return Sent(constant, about, c, np.linalg.inv(solved.precision), level, slope, curvature)
+    cells = seen.sum(1).astype(np.float64)
+    square = np.where(seen, weights * (series.values - level) ** 2, 0.0)
+    fourth = (square**2).sum(1) / np.maximum(square.sum(1) / np.maximum(cells, 1.0), 1e-12) ** 2
+    return Sent(
+        constant,
+        about,
+        c,
+        np.linalg.inv(solved.precision),
+        level,
+        slope,
+        curvature,
+        fourth,
+        cells,
+    )
 
 
 def _level_sums(

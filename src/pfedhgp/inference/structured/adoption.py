@@ -43,7 +43,7 @@ def adopt(
     server, or of a site before it has its own block, has no client to read `local_latents` from.
     """
     settings = settings or Structured()
-    spec = _spec_of(model, noise, local_latents)
+    spec = spec_of(model, noise, local_latents)
     client = model.scaling.rows(in_order(client) if spec.state_space else client)
     start = Start.from_json(model.settings["starting_scales"])
     X, extent = client.X, model.scaling.extent
@@ -107,7 +107,8 @@ def _typical(model: FittedModel, block: ClientBlock) -> ClientBlock:
     return from_free(with_traits(model.structure, free, model.population.traits[0] - now))
 
 
-def _spec_of(model: FittedModel, noise: str, local_latents: int | None) -> Spec:
+def spec_of(model: FittedModel, noise: str, local_latents: int | None) -> Spec:
+    """What a client of the model is like; `local_latents` where the model has no client to tell."""
     local = local_latents
     if local is None:
         local = np.shape(next(iter(model.clients.values())).block.loadings)[1]
