@@ -23,11 +23,11 @@ from pfedhgp.federation.opening import (
 from pfedhgp.federation.phases import Best, Outcome, Phase, Prepared, RunState, Sums
 from pfedhgp.inference import ending
 from pfedhgp.inference.arrays import State, below
+from pfedhgp.inference.markov.population import starting_logs
 from pfedhgp.inference.own_weights import population_of
 from pfedhgp.inference.protocols import ServerParty
 from pfedhgp.inference.starts import budget, candidates, contest
 from pfedhgp.inference.starts.candidates import Start
-from pfedhgp.inference.markov.population import starting_logs
 from pfedhgp.inference.structured.traits import starting_traits
 from pfedhgp.model.posterior import Population
 

@@ -128,7 +128,7 @@ class ClientPosterior(eqx.Module):
     """φ_i (2.5%, median, 97.5%), the deviation's sd likewise in scaled units, and the log odds that the
     client departs at all (see `Departure`)"""
     loadings_half: Float[Array, "P Q R"] | None = None
-    """F with Cov(vec B_g,i) = Σ_p vec F_p vec F_pᵀ, where q(c) is known beside other parameters at their best"""
+    """F with Cov(vec B_g,i) = Σ_p vec F_p vec F_pᵀ, where predictions average over the loadings alone"""
 
     def view(self, shared: GlobalPosterior) -> Moments:
         """Mean and covariance of v_g as this client sees it: its own, or the server's."""

@@ -110,8 +110,6 @@ class Predictor(eqx.Module):
         g, d, l = self.counts
         kept = (g + d + l) * (self.half_shared.shape[1] + 1) + (d + l) * self.half_own.shape[1]
         made = sum(b.factor.shape[0] * b.factor.shape[1] for b in (self.shared, self.local) if b)
-        if self.loadings_half is not None:
-            kept += 2 * self.loadings_half.size * self.half_shared.shape[1]
         return kept + 3 * made + (g + d + l) ** 2
 
     @staticmethod

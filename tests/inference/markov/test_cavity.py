@@ -21,9 +21,7 @@ class Case:
         rng = np.random.default_rng(3)
         self.places = np.linspace(0.0, 1.0, M)
         half = rng.normal(size=(2, M, R, R))
-        self.others = [
-            Evidence(h @ np.swapaxes(h, 1, 2), rng.normal(size=(M, R))) for h in half
-        ]
+        self.others = [Evidence(h @ np.swapaxes(h, 1, 2), rng.normal(size=(M, R))) for h in half]
         self.which = np.array([[0, 1, 1, 4, 5, 8], [0, 2, 3, 3, 3, 7]])
         times = np.repeat(self.places[self.which], OUTPUTS, axis=0)
         times = times + 1e-3 * np.arange(6)

@@ -14,6 +14,7 @@ from pfedhgp.inference.markov.settings import Markov
 from pfedhgp.model.prediction import predict
 from support.markov_stations import SETTINGS, STEPS, stations
 
+
 @pytest.fixture(scope="module")
 def fitted():
     rows, held, loadings = stations()

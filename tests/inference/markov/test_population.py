@@ -1,4 +1,4 @@
-"""The population of drifts and noise: what clients say of their own, and what they are then expected to be."""
+"""The population of drifts and noise: what clients say of their own, and what is then expected of them."""
 
 from __future__ import annotations
 
@@ -66,9 +66,7 @@ def test_a_client_s_own_part_is_not_in_what_is_expected_of_it() -> None:
     at, centre = traits.Population.unknown(count), np.zeros((OUTPUTS * CLIENTS, 3))
     sites = np.random.default_rng(1).uniform(0.5, 1.0, size=(CLIENTS, traits.SUMS, count))
     with_it = population.Asked.of(centre, OUTPUTS, sites.sum(0), at, sites, 3.0)
-    without = population.Asked.of(
-        centre, OUTPUTS, sites[1:].sum(0), at, np.zeros_like(sites), 3.0
-    )
+    without = population.Asked.of(centre, OUTPUTS, sites[1:].sum(0), at, np.zeros_like(sites), 3.0)
     for a, b in zip(with_it.expected, without.expected, strict=True):
         np.testing.assert_allclose(a[:OUTPUTS], b[:OUTPUTS], rtol=1e-12)
 

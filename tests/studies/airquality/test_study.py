@@ -279,11 +279,6 @@ def test_the_zones_of_beijing_come_back_from_sketches(year: int) -> None:
 
 @pytest.mark.slow
 @needs_beijing
-@pytest.mark.xfail(
-    reason="known defect: the Markov solver takes the loadings of a station with thirty rows for sure, "
-    "and its 95% intervals hold 76% of them",
-    strict=False,
-)
 def test_a_station_of_beijing_with_few_rows_comes_into_its_zone_and_is_predicted() -> None:
     study = models.AirQuality(year=2013)
     sites = airquality.sites_of(study, beijing())

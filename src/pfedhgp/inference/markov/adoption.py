@@ -1,7 +1,7 @@
 """A new client beside shared functions at knots: its own block is found against q(u) as it stands.
 
-q(u) is what all others know, so the client is in its cavity (`cavity`): its evidence is exact, in O(n), and no
-matrix of all knots is made. Drift and noise are expected to be like those of the others.
+q(u) is what all others know, so the client stands beside it (`cavity`): its evidence is exact, in O(n), and
+no matrix of all knots is needed for it. Drift and noise are expected to be like those of the others.
 """
 
 from __future__ import annotations

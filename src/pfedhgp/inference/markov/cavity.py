@@ -10,13 +10,13 @@ takes u as known, although a client with few rows may lean on it.)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from pfedhgp.inference import host_lbfgs
-from pfedhgp.inference.markov.drifts import Drifts
 from pfedhgp.inference.markov.knots import KnotPosterior
 from pfedhgp.inference.markov.step import ExpectedLogs, LoadingsPrior, Series, log_constant
 
@@ -229,9 +229,9 @@ def _found(beside: Beside, by: _Coordinates, z: Float[Array, "c D"]) -> Found:
     value, hessian = _curvature(lambda p: beside.log_density(*by.at(p, every)), z)
     count, Q, size, _ = by.T.shape
     R = size - LOGS
-    T = np.zeros((count, Q, size, Q, size))
-    T[:, np.arange(Q), :, np.arange(Q)] = np.moveaxis(by.T, 1, 0)
-    T = T.reshape(count, Q * size, Q * size)
+    blocks = np.zeros((count, Q, size, Q, size))
+    blocks[:, np.arange(Q), :, np.arange(Q)] = np.moveaxis(by.T, 1, 0)
+    T = blocks.reshape(count, Q * size, Q * size)
     prior = _prior_precision(beside, Q, R)
     root = np.linalg.cholesky(np.swapaxes(T, 1, 2) @ prior @ T)
     white = np.linalg.solve(root, np.swapaxes(np.linalg.solve(root, -hessian), 1, 2))
@@ -263,7 +263,7 @@ def _prior_precision(beside: Beside, Q: int, R: int) -> Float[Array, "c D D"]:
     return out.reshape(k // Q, Q * size, Q * size)
 
 
-def _curvature(function: object, z: Float[Array, "c D"]) -> tuple[Array, Array]:
+def _curvature(function: Callable[[Array], Array], z: Float[Array, "c D"]) -> tuple[Array, Array]:
     """Values and Hessians by differences, all points in one batch."""
     D, h = z.shape[1], CURVATURE_STEP
     eye = h * np.eye(D)
@@ -271,7 +271,7 @@ def _curvature(function: object, z: Float[Array, "c D"]) -> tuple[Array, Array]:
     offsets = np.stack(
         [np.zeros(D), *eye, *-eye, *(s * (eye[a] + eye[b]) for a, b in pairs for s in (1, -1))]
     )
-    value = function(z[:, None] + offsets[None])  # type: ignore[operator]
+    value = function(z[:, None] + offsets[None])
     middle, up, down = value[:, 0], value[:, 1 : D + 1], value[:, D + 1 : 2 * D + 1]
     both = value[:, 2 * D + 1 :].reshape(len(z), -1, 2).sum(2)
     ends = up + down

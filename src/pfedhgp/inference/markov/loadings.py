@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Float
 
 from pfedhgp.inference.markov import step
-from pfedhgp.inference.markov.knots import Evidence, KnotPosterior
-from pfedhgp.inference.markov.parties import solve
+from pfedhgp.inference.markov.knots import KnotPosterior
+from pfedhgp.inference.markov.server import evidence_of, solve
 from pfedhgp.model.blocks import GlobalBlock
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior
 
@@ -20,9 +20,7 @@ Array = np.ndarray
 
 def knot_posterior(shared: GlobalPosterior) -> KnotPosterior:
     """q(u) of a model that keeps the evidence at its knots."""
-    assert shared.knot_J is not None
-    assert shared.knot_h is not None
-    return solve(shared.block, Evidence(np.asarray(shared.knot_J), np.asarray(shared.knot_h)))
+    return solve(shared.block, evidence_of(shared))
 
 
 def loadings_covariance(
@@ -51,7 +49,11 @@ def loadings_covariance(
     sizes = np.diagonal(np.asarray(own.loadings)) ** 2
     noise = np.diagonal(np.asarray(own.noise.covariance(Q)))
     logs = np.log(np.stack([lengths, np.maximum(sizes, 1e-300), noise], axis=1))
-    found = np.linalg.inv(step.Problem.of(series, q, prior, step.ExpectedLogs(logs, np.ones_like(logs))).solved(logs).precision)
+    found = np.linalg.inv(
+        step.Problem.of(series, q, prior, step.ExpectedLogs(logs, np.ones_like(logs)))
+        .solved(logs)
+        .precision
+    )
     out = np.zeros((Q, R, Q, R))
     out[np.arange(Q), :, np.arange(Q)] = found
     return out.reshape(Q * R, Q * R)

@@ -1,14 +1,13 @@
-"""Server and clients of the Markov solver: EM between q(u) at the knots and what clients own.
+"""Clients of the Markov solver: EM between q(u) at the knots and what clients own.
 
-A round is one exchange. The server broadcasts the totals ΣJ, Σh at the knots, the lengthscales and the
-population of loadings. Each client solves for q(u), improves its own parameters and returns its
-evidence, R × R numbers and R numbers a knot. The server adds up, and takes its step in all that is shared.
+In a round each client solves for q(u), improves its own parameters and returns its evidence, R × R numbers
+and R numbers a knot. After training it stands beside what all others know (`cavity`), and averages over its
+loadings, drift and noise.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import equinox as eqx
 import numpy as np
@@ -16,13 +15,9 @@ import numpy as np
 from pfedhgp.gp.noise import DiagonalNoise
 from pfedhgp.inference.arrays import (
     State,
-    block_arrays,
     block_from_arrays,
-    block_of,
-    block_to_arrays,
 )
-from pfedhgp.inference.jitter import expect_finite, sufficient_jitter
-from pfedhgp.inference.markov import cavity, knots, step
+from pfedhgp.inference.markov import cavity, step
 from pfedhgp.inference.markov.knots import Evidence, KnotPosterior
 from pfedhgp.inference.markov.population import (
     GAUSSIAN,
@@ -30,170 +25,19 @@ from pfedhgp.inference.markov.population import (
     OPENING_DRIFT,
     OPENING_NOISE,
     Asked,
-    kurtosis,
 )
+from pfedhgp.inference.markov.server import evidence_of, solve
 from pfedhgp.inference.messages import KNOT_SUMS, LEVEL_SUMS, pack, unpack
-from pfedhgp.inference.own_weights import population_of
 from pfedhgp.inference.protocols import Arrays
 from pfedhgp.inference.structured import traits
 from pfedhgp.inference.structured.bound import GlobalEvidence
 from pfedhgp.inference.structured.clients import StructuredClients
-from pfedhgp.inference.structured.server import PopulationSums, with_population
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock
-from pfedhgp.model.global_posterior import from_knots
 from pfedhgp.model.noise_level import loudness
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population
-from pfedhgp.model.spec import Spec
-
-if TYPE_CHECKING:
-    from pfedhgp.inference.markov.settings import Markov
 
 FINAL_EVALUATIONS = 20
 """Of the search at the final q(u)."""
-LEVEL_PRECISION, LARGEST_STEP = 4.0, 0.3
-"""of γ: the precision of its prior, and how far it moves in a round."""
-
-def lengths_of(block: GlobalBlock) -> np.ndarray:
-    """ℓ of each shared function."""
-    return np.asarray(block.kernels.lengthscale, np.float64).reshape(-1)  # type: ignore[attr-defined]
-
-
-def solve(block: GlobalBlock, evidence: Evidence) -> KnotPosterior:
-    """q(u) at the block's knots."""
-    return knots.posterior(np.asarray(block.inputs)[:, 0], lengths_of(block), evidence)
-
-
-class MarkovServer:
-    """Lengthscales, the population of loadings, and the last totals at the knots."""
-
-    def __init__(self, settings: Markov, spec: Spec, block: GlobalBlock) -> None:
-        if spec.noise == "level":
-            block = replace(block, noise_levels=np.zeros(2))
-        self.settings, self.spec, self.block = settings, spec, block
-        self.jitter = sufficient_jitter(block, settings.jitter)
-        self.anchor = lengths_of(block)
-        M, R = len(block.inputs), spec.latents
-        self.totals = Evidence(np.zeros((M, R, R)), np.zeros((M, R)))
-        self.sums: dict[str, np.ndarray] | None = None
-        count = LOGS * spec.outputs
-        self.logs, self.logs_at = (
-            np.zeros((traits.SUMS, count)),
-            traits.Population.unknown(count),
-        )
-        self.tails = GAUSSIAN
-        self.round = 0
-        self.bounds: list[float] = []
-
-    def request(self) -> dict[str, np.ndarray]:
-        count = self.settings.evaluations if self.round else 0
-        return {
-            **block_to_arrays(self.block),
-            **pack(KNOT_SUMS, {"knot_J": self.totals.J, "knot_h": self.totals.h}),
-            "evaluations": np.asarray(float(count)),
-            "kernels_free": np.asarray(float(self.round > self.settings.frozen_rounds)),
-            "logs": self.logs,
-            "logs_at": np.stack(self.logs_at),
-            "tails": np.asarray(self.tails),
-            "jitter": np.asarray(self.jitter),
-        }
-
-    def gather(self, sums: Arrays) -> float:
-        """Takes the summed evidence and returns the bound: Σ constants + log ∫ p(u) exp(hᵀu − ½uᵀJu)."""
-        self.sums = unpack((*KNOT_SUMS, *LEVEL_SUMS), sums)
-        self.totals = Evidence(self.sums["knot_J"], self.sums["knot_h"])
-        bound = float(self.sums["evidence"]) + solve(self.block, self.totals).log_partition
-        expect_finite("the bound", bound, matrix="K⁻¹ + ΣJ")
-        self.bounds.append(bound)
-        self.logs_at = traits.updated(self.logs, self.logs_at)
-        self.logs = self.sums["logs"]
-        self.tails = kurtosis(self.sums["fourth"], self.sums["cells"])
-        self.round += 1
-        return bound
-
-    def advance(self, inputs: np.ndarray | None = None) -> None:
-        """The next lengthscales and population; knots stay where they are."""
-        assert self.sums is not None
-        new = with_population(self.block, PopulationSums.of(self.sums))
-        lengths, scales = knots.improved(
-            np.asarray(self.block.inputs)[:, 0],
-            lengths_of(self.block),
-            self.totals,
-            self.anchor,
-            learn=self.settings.learn_shared and self.round > 1,
-        )
-        self.totals = knots.scaled(self.totals, scales)
-        each = np.tile(scales, len(new.loadings))
-        shape = np.shape(new.kernels.lengthscale)  # type: ignore[attr-defined]
-        new = replace(
-            eqx.tree_at(lambda b: b.kernels.lengthscale, new, lengths.reshape(shape)),
-            loadings=np.asarray(new.loadings) * scales,
-            loadings_covariance=new.loadings_covariance * each[:, None] * each[None, :],
-        )
-        if self.round > 2:
-            new = with_levels(new, self.sums)
-        expect_finite("the server's step", new, matrix="the global block")
-        self.block = new
-
-    def finish(self) -> GlobalPosterior:
-        """q(v_g) at the last totals."""
-        assert self.sums is not None
-        self.block = with_population(self.block, PopulationSums.of(self.sums))
-        self.jitter = sufficient_jitter(self.block, self.jitter)
-        found = from_knots(self.block, *self.totals, self.jitter)
-        expect_finite("q(v_g)", (found.mean, found.covariance), matrix="I + LᵀJL")
-        return found
-
-    def population(self) -> Population:
-        assert self.sums is not None
-        s = self.sums
-        found = population_of(
-            self.spec.structure,
-            np.zeros_like(s["noise"]),
-            s["local_square"],
-            s["noise"],
-            s["clients"],
-        )
-        expected = np.stack(traits.predicted(self.logs, self.logs_at))
-        return replace(found, traits=expected, tails=np.asarray(self.tails))
-
-    def shared_nats(self) -> float:
-        """Knots lie where rows are, and leave nothing out."""
-        return 0.0
-
-    def state(self) -> State:
-        arrays = {
-            **block_arrays("block", self.block),
-            "anchor": self.anchor,
-            "knot_J": self.totals.J,
-            "knot_h": self.totals.h,
-            "logs": self.logs,
-            "logs_at": np.stack(self.logs_at),
-            "bounds": np.asarray(self.bounds, np.float64),
-        }
-        plain = {"jitter": self.jitter, "turn": self.round, "tails": self.tails}
-        return State(arrays, plain)
-
-    def restore(self, state: State) -> None:
-        block = block_of(state, "block", self.block.kernels)
-        assert block is not None
-        self.block, self.anchor = block, state.array("anchor")
-        self.totals = Evidence(state.array("knot_J"), state.array("knot_h"))
-        self.bounds = state.array("bounds").tolist()
-        if "logs" in state.arrays:  # a run that an earlier version began has none
-            self.logs = state.array("logs")
-            self.logs_at = traits.Population(*state.array("logs_at"))
-            self.tails = float(state.plain["tails"])
-        self.jitter, self.round = float(state.plain["jitter"]), int(state.plain["turn"])
-
-
-def with_levels(block: GlobalBlock, sums: Arrays) -> GlobalBlock:
-    """γ after a Newton step within a box, γ ~ N(0, ½²)."""
-    if block.noise_levels is None:
-        return block
-    now = np.asarray(block.noise_levels)
-    curvature = np.asarray(sums["level_curvature"]) + LEVEL_PRECISION * np.eye(2)
-    step = np.linalg.solve(curvature, np.asarray(sums["level_slope"]) - LEVEL_PRECISION * now)
-    return replace(block, noise_levels=now + np.clip(step, -LARGEST_STEP, LARGEST_STEP))
 
 
 def _by_client(about: list[Evidence], outputs: int) -> Evidence:
@@ -246,9 +90,7 @@ class MarkovClients(StructuredClients):
             free = bool(arrays["kernels_free"])
             logs = step.search(problem, self._logs(), evaluations, drifts_free=free)
             sent = step.send(problem, logs, None, places)
-            self.own_logs = self.asked.sites(
-                problem, logs, self.spec.outputs, drifts_free=free
-            )
+            self.own_logs = self.asked.sites(problem, logs, self.spec.outputs, drifts_free=free)
         else:
             logs = self._logs(opening=True)
             own = np.asarray(self.blocks.global_loadings)
@@ -303,12 +145,12 @@ class MarkovClients(StructuredClients):
         found = self.found(shared)
         self._keep(found.logs, found.loadings)
         block = shared.block
-        problem = self._problem(block, solve(block, Evidence(shared.knot_J, shared.knot_h)))
+        problem = self._problem(block, solve(block, evidence_of(shared)))
         self.levels = step.send(problem, found.logs, None, len(block.inputs)).level
 
     def beside(self, shared: GlobalPosterior) -> cavity.Beside:
         """Clients beside what all others know of u, which is the total less each client's own part."""
-        block, total = shared.block, Evidence(shared.knot_J, shared.knot_h)
+        block, total = shared.block, evidence_of(shared)
         series = self._series(block)
         others = [total] * len(self.jitter)
         if self.own_evidence is not None:
@@ -322,7 +164,7 @@ class MarkovClients(StructuredClients):
     def found(self, shared: GlobalPosterior) -> cavity.Found:
         """(c, ψ) there, and how sure they are; the search starts from a step at q(u)."""
         block, logs = shared.block, self._logs()
-        problem = self._problem(block, solve(block, Evidence(shared.knot_J, shared.knot_h)))
+        problem = self._problem(block, solve(block, evidence_of(shared)))
         guess = problem.solved(logs)
         return cavity.laplace(
             self.beside(shared), guess.loadings, logs, guess.precision, FINAL_EVALUATIONS
@@ -412,7 +254,9 @@ class MarkovClients(StructuredClients):
         )
 
     def _replies(self, sent: step.Sent, logs: np.ndarray) -> list[dict[str, np.ndarray]]:
-        count = len(self.jitter)
+        count, said, own_logs = len(self.jitter), self.own_evidence, self.own_logs
+        assert said is not None
+        assert own_logs is not None
         Q = len(logs) // count
         R = sent.loadings.shape[1]
         _, sizes, noise = np.moveaxis(np.exp(logs).reshape(count, Q, 3), 2, 0)
@@ -424,9 +268,9 @@ class MarkovClients(StructuredClients):
             square[np.arange(Q), :, np.arange(Q)] += sent.spread[own.start : own.stop]
             reply = {
                 "evidence": sent.evidence[own.start : own.stop].sum(),
-                "knot_J": self.own_evidence.J[i],
-                "knot_h": self.own_evidence.h[i],
-                "logs": self.own_logs[i],
+                "knot_J": said.J[i],
+                "knot_h": said.h[i],
+                "logs": own_logs[i],
                 "fourth": sent.fourth[own.start : own.stop].sum(),
                 "cells": sent.cells[own.start : own.stop].sum(),
                 "local_square": np.diag(sizes[i]),

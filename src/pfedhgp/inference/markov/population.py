@@ -142,9 +142,7 @@ class Asked(NamedTuple):
         """What is expected of one client that joins later; nobody asks what its rows say."""
         mean, variance = (by_series(each[None], outputs) for each in (mean, variance))
         share = shares(tails)
-        return Asked(
-            ExpectedLogs(mean, 1.0 / (share * variance)), Reference(mean, variance), share
-        )
+        return Asked(ExpectedLogs(mean, 1.0 / (share * variance)), Reference(mean, variance), share)
 
     def sites(
         self, problem: Problem, rows: Float[Array, "cQ 3"], outputs: int, *, drifts_free: bool

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from pfedhgp.base.checks import Check, flag, number, optional, whole
 from pfedhgp.gp.kernels import Kernel
-from pfedhgp.inference.markov.parties import MarkovClients, MarkovServer
+from pfedhgp.inference.markov.parties import MarkovClients
+from pfedhgp.inference.markov.server import MarkovServer
 from pfedhgp.inference.structured.averaging import Averaging
 from pfedhgp.inference.structured.settings import Structured
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
