@@ -38,9 +38,10 @@ from pfedhgp.federation.messages import Message
 from pfedhgp.federation.opening import shared_kernels
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.schema import DELIVER, HELLO
+from pfedhgp.inference.adoption import adopt
 from pfedhgp.inference.arrays import State, block_from_arrays
 from pfedhgp.inference.cycles.exchange import layer_from_arrays
-from pfedhgp.inference.structured.adoption import adopt
+from pfedhgp.inference.structured.averaging import Averaging
 from pfedhgp.inference.structured.settings import Structured
 from pfedhgp.model import files
 from pfedhgp.model.fitted import FittedModel
@@ -338,7 +339,8 @@ def site_model(agreed: AgreedRows, group: ClientGroup, request: Envelope) -> Fit
         group.answer(Message("finish", delivered.round, "server", finish))
         posterior, own_jitter = group.posteriors[rows.name], group.parties[attempt].jitter[0]
     else:
-        solver = Structured(averaging=getattr(plan.inference, "averaging", None))
+        averages = getattr(plan.inference, "averaging", None)
+        solver = Structured(averaging=Averaging() if averages is True else averages or None)
         posterior, own_jitter = adopt(
             model,
             rows,
