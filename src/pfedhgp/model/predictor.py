@@ -35,7 +35,7 @@ from pfedhgp.errors import NonFiniteError, NumericsError
 from pfedhgp.gp.features import Basis
 from pfedhgp.gp.kernels import Kernel, Stacks
 from pfedhgp.gp.linalg import diagonal_matrix
-from pfedhgp.model import local_states
+from pfedhgp.model import loadings_tilt, local_states
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, deviation_loadings, global_loadings
 from pfedhgp.model.fitted import FittedModel, typical_kernels
 from pfedhgp.model.posterior import Latents, LocalStates, Moved, Tangents
@@ -270,27 +270,13 @@ def _point(p: Predictor) -> Moved:
 def _of_loadings(
     p: Predictor, half: Float[Array, "Q R P"], X: Float[Array, "n d"]
 ) -> Float[Array, "n 3 Q C"]:
-    """How the layers move with loadings c that are not known, C = P + P K columns.
-
-    The shared layer is cᵀg, c and g independent. δcᵀE[g] moves it, and a local layer of states leans on that.
-    δcᵀδg moves it too, with a covariance of Σ_p F_pᵀ Cov(g) F_p: as many columns as g has weights for each p.
-    (What the local layer takes back of this last and smallest part is left out.)
-    """
-    xp = namespace(X)
-    A = _features(p.shared, X)[0]
-    size = A.shape[0] * A.shape[1]
-    mean, spread = p.mean[:size, None], p.half_shared[:size]
-    first = xp.einsum("nr,qrp->nqp", _project(A, mean)[:, :, 0], half)
-    second = xp.einsum("nrk,qrp->nqpk", _project(A, spread), half, optimize=True)
-    second = second.reshape(*first.shape[:2], -1)
-    local = xp.zeros_like(first)
-    if p.states is not None and p.block is not None and p.shared is not None:
-        there = _project(p.shared.features(p.states.times[:, None]), mean)[:, :, 0]
-        columns = xp.einsum("nr,qrp->qnp", there, half)
-        local = local_states.leaning(p.states, p.block, p.noise, columns, X)
-    shared = xp.concatenate([first, second], axis=2)
-    local = xp.concatenate([local, xp.zeros_like(second)], axis=2)
-    return xp.stack([shared, xp.zeros_like(shared), local], axis=1)
+    """See `loadings_tilt`; a model without shared functions has no loadings."""
+    assert p.shared is not None
+    size = p.shared.factor.shape[0] * p.shared.factor.shape[1]
+    weights = namespace(X).concatenate([p.mean[:size, None], p.half_shared[:size]], axis=1)
+    known = p.states is not None and p.block is not None
+    own = (p.states, p.block, p.noise) if known else None
+    return loadings_tilt.tilt(p.shared, weights, half, own, X)  # type: ignore[arg-type]
 
 
 def _loadings_half(block: GlobalBlock) -> Float[Array, "Q R P"] | None:
