@@ -43,7 +43,9 @@ def _tangent_arrays(tangents: Tangents, name: str) -> Arrays:
 
 def client_arrays(client: ClientPosterior, own: CycleLayer | None) -> Arrays:
     block = client.block
-    arrays = picked(block, (*BLOCK, GLOBAL_LOADINGS)) | picked(client, (*OWN, DEPARTURE, LOADINGS_HALF))
+    arrays = picked(block, (*BLOCK, GLOBAL_LOADINGS)) | picked(
+        client, (*OWN, DEPARTURE, LOADINGS_HALF)
+    )
     arrays |= kernel_to_json(block.kernels, "kernels")[1]
     if client.tangents is not None:
         arrays |= picked(client, VIEW)
