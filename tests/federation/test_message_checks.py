@@ -191,7 +191,7 @@ def test_more_inducing_inputs_than_the_plan_allows_are_refused():
         ({"h": np.full(8, np.inf)}, "not-finite", "`h`"),
         ({"evaluations": np.asarray(-1.0)}, "out-of-range", "`evaluations` must be: whole, ≥ 0"),
         ({"derivatives": np.asarray(2.0)}, "out-of-range", "`derivatives` must be: 0 or 1"),
-        ({"traits_at": np.zeros((2, 3))}, "out-of-range", "`traits_at` must be: τ² > 0"),
+        ({"traits_at": np.zeros((2, 4))}, "out-of-range", "`traits_at` must be: τ² > 0"),
     ],
 )
 def test_a_refusal_says_what_is_wrong(change, code, why):
