@@ -149,6 +149,10 @@ class Asked(NamedTuple):
     ) -> Float[Array, "c 5 3Q"]:
         """What clients' rows say of their ψ, in five numbers each; nothing of drifts that are held."""
         slope, hessian = Curvature.at(problem, rows)
+        fine = np.isfinite(slope).all(1) & np.isfinite(hessian).all((1, 2))
+        prior = -self.expected.precision[:, :, None] * np.eye(LOGS)
+        slope = np.where(fine[:, None], slope, 0.0)  # a series whose bound overflows says nothing
+        hessian = np.where(fine[:, None, None], hessian, prior)
         half = np.sqrt(self.share)
         mean, precision = self.expected
         found = traits.sites(
