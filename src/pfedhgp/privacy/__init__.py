@@ -1,0 +1,1 @@
+"""Differential privacy by one release: its noise, what it costs, and a posterior that knows the noise."""
