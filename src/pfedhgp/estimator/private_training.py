@@ -2,9 +2,9 @@
 
     release → shared function → own layers
 
-Only the first step and what follows from it leaves a client. The server's parameters, rounds and posteriors
+Only a release leaves a client. The server's parameters, rounds and posteriors
 are computed from releases, so they cost nothing more. At the end each client fits its deviation and local
-layer to its own rows, against what the others' releases say of the shared function; nothing of that leaves it.
+layer to its own rows, against what the others' releases say of the shared function.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ def promise_of(settings: ModelSettings, inputs: int, outputs: int) -> Promise:
     ):
         given = getattr(settings, name)
         if given is None:
-            raise InputError(f"a private fit needs `{name}`, {what}: ranges of the rows are private")
+            raise InputError(
+                f"a private fit needs `{name}`, {what}: ranges of the rows are private"
+            )
         if len(given) != count:
             raise InputError(f"`{name}` has {len(given)} ranges, there are {count}")
     return Promise(settings.epsilon, settings.delta, settings.domain, settings.output_bounds)

@@ -24,7 +24,9 @@ def composed(mus: Iterable[float]) -> float:
     """μ of all releases together: √Σ μ_k². Values that are not finite, or below zero, are refused."""
     found = np.asarray([*mus], np.float64)
     if not np.all(np.isfinite(found)) or np.any(found < 0):
-        raise InputError("a release's μ is not a finite number ≥ 0: nothing is known about its cost")
+        raise InputError(
+            "a release's μ is not a finite number ≥ 0: nothing is known about its cost"
+        )
     return float(np.linalg.norm(found))
 
 

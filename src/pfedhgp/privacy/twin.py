@@ -8,7 +8,7 @@ client's local layer moves all rows of a stretch together; it enters as λŜ².
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -136,7 +136,7 @@ class Search:
 def learned(
     public: PublicBasis, twins: Twins, start: Parameters, *, evaluations: int = 600
 ) -> Search:
-    """Parameters from the twins' evidence; lengthscales are at least the basis's, which has no finer functions."""
+    """Parameters from the twins' evidence. Lengthscales are at least the basis's: it has no finer functions."""
     centre = start.to_log()
     d = len(start.lengthscales)
 
@@ -180,11 +180,9 @@ def averaged(public: PublicBasis, twins: Twins, search: Search) -> Found:
     return found._replace(covariance=found.covariance + spread)
 
 
-def _curvature(loss: object, at: np.ndarray) -> np.ndarray:
+def _curvature(f: Callable[[np.ndarray], float], at: np.ndarray) -> np.ndarray:
     """Second differences, symmetric."""
     P, e = len(at), STEP * np.eye(len(at))
-    f = loss
-    assert callable(f)
     found = np.empty((P, P))
     for i in range(P):
         for j in range(i + 1):
