@@ -136,7 +136,7 @@ class Search:
 def learned(
     public: PublicBasis, twins: Twins, start: Parameters, *, evaluations: int = 600
 ) -> Search:
-    """Parameters from the twins' evidence. Lengthscales are at least the basis's: it has no finer functions."""
+    """Parameters from the twins' evidence. Lengthscales are at least the basis's: it has none finer."""
     centre = start.to_log()
     d = len(start.lengthscales)
 

@@ -1,0 +1,160 @@
+"""μ² = Σ μ_k² on disk: what a site has released of its rows, and how much of its budget is left.
+
+A folder holds `ledger.jsonl`, a line for each release with a hash over the line before, and the releases
+themselves. A release is written first, then its line, and only then may it leave: if the process is killed
+between any two of these, nothing has left that the ledger does not know. The same request is answered with
+the same bytes again, at no further cost. Releases of one folder count as releases of the same rows.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from pfedhgp.base import atomic_files
+from pfedhgp.errors import InputError
+from pfedhgp.privacy.accounting import composed, epsilon_of, mu_for
+
+FILE, FOLDER, LOCK = "ledger.jsonl", "releases", ".lock"
+FIRST = "0" * 64
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line: what was asked, what it cost, and the hash of what was released."""
+
+    request: str
+    """SHA-256 of what was asked for"""
+    purpose: str
+    mu: float
+    content: str
+    """SHA-256 of the release's file"""
+    before: str
+    """SHA-256 of the line before"""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The most that all releases together may cost."""
+
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The ledger in a folder, which is made when something is released."""
+
+    folder: Path
+
+    def entries(self) -> list[Entry]:
+        """All lines, checked; a last line that was cut off belongs to a release that never left."""
+        return [entry for entry, _ in self._lines()]
+
+    def mu(self) -> float:
+        """μ of all that was released."""
+        return composed(entry.mu for entry in self.entries())
+
+    def epsilon(self, delta: float) -> float:
+        """ε of all that was released, at δ."""
+        return epsilon_of(self.mu(), delta)
+
+    def release(
+        self, request: str, *, purpose: str, mu: float, limit: Limit, make: Callable[[], Arrays]
+    ) -> dict[str, np.ndarray]:
+        """The release for `request`: the one that is there, or a new one if the budget allows it."""
+        with self._alone():
+            known = self._lines()
+            for entry, _ in known:
+                if entry.request == request:
+                    return self._kept(entry)
+            total = composed([*(entry.mu for entry, _ in known), mu])
+            if total > mu_for(limit.epsilon, limit.delta) * (1 + 1e-12):
+                spent = epsilon_of(composed(entry.mu for entry, _ in known), limit.delta)
+                raise InputError(
+                    f"{self.folder}: the privacy budget does not allow another release: {spent:.4g} of "
+                    f"ε = {limit.epsilon:g} is spent (δ = {limit.delta:g}), and this one would make it "
+                    f"{epsilon_of(total, limit.delta):.4g}"
+                )
+            content = save({name: np.array(a, order="C") for name, a in make().items()})
+            digest = hashlib.sha256(content).hexdigest()
+            atomic_files.write_bytes(self._path(request), content)
+            before = known[-1][1] if known else FIRST
+            self._append(Entry(request, purpose, mu, digest, before), [line for line, _ in known])
+            return dict(load(content))
+
+    def _append(self, entry: Entry, known: list[Entry]) -> None:
+        """All lines written anew, so that no cut-off line stays in the way; whole or not at all."""
+        lines = [json.dumps(asdict(each), sort_keys=True) + "\n" for each in (*known, entry)]
+        atomic_files.write_bytes(self.folder / FILE, "".join(lines).encode("ascii"))
+
+    def _lines(self) -> list[tuple[Entry, str]]:
+        """Each entry with the hash of its line."""
+        path = self.folder / FILE
+        if not path.exists():
+            return []
+        found: list[tuple[Entry, str]] = []
+        before = FIRST
+        whole = path.read_bytes().split(b"\n")[:-1]
+        for number, line in enumerate(whole, 1):
+            try:
+                entry = Entry(**json.loads(line))
+                composed([entry.mu])
+            except (ValueError, TypeError, InputError):
+                raise InputError(f"{path}: line {number} cannot be read: it was altered") from None
+            if entry.before != before:
+                raise InputError(f"{path}: a line before line {number} was altered or removed")
+            before = hashlib.sha256(line).hexdigest()
+            found.append((entry, before))
+        return found
+
+    def _kept(self, entry: Entry) -> dict[str, np.ndarray]:
+        path = self._path(entry.request)
+        try:
+            content = path.read_bytes()
+            if hashlib.sha256(content).hexdigest() != entry.content:
+                raise InputError(f"{path}: this release was altered; it cannot be sent again")
+            return dict(load(content))
+        except (OSError, SafetensorError):
+            raise InputError(
+                f"{path}: this release cannot be read; it cannot be sent again"
+            ) from None
+
+    def _path(self, request: str) -> Path:
+        return self.folder / FOLDER / f"{request[:32]}.safetensors"
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other process releases from this folder at the same time."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+
+def request_of(parts: Mapping[str, object]) -> str:
+    """SHA-256 over names and values; arrays by their bytes."""
+    digest = hashlib.sha256()
+    for name in sorted(parts):
+        value = parts[name]
+        digest.update(f"{name}\0".encode())
+        if isinstance(value, np.ndarray):
+            digest.update(f"{value.shape}{value.dtype}\0".encode())
+            digest.update(np.ascontiguousarray(value).tobytes())
+        else:
+            digest.update(f"{value!r}\0".encode())
+    return digest.hexdigest()

@@ -1,0 +1,139 @@
+"""The ledger: budgets that hold, releases that stay the same, and a process killed at any point."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from pfedhgp.base import atomic_files
+from pfedhgp.errors import InputError
+from pfedhgp.privacy.accounting import mu_for
+from pfedhgp.privacy.ledger import FILE, Ledger, Limit, request_of
+
+LIMIT = Limit(1.0, 1e-6)
+MU = mu_for(1.0, 1e-6)
+
+
+def numbers(seed: int):
+    return lambda: {"a": np.random.default_rng(seed).normal(size=3)}
+
+
+def test_the_same_request_gets_the_same_bytes_and_costs_once(tmp_path):
+    ledger = Ledger(tmp_path / "home")
+    first = ledger.release("a" * 64, purpose="run 1", mu=MU, limit=LIMIT, make=numbers(0))
+    again = ledger.release("a" * 64, purpose="run 2", mu=MU, limit=LIMIT, make=numbers(1))
+    assert first["a"].tobytes() == again["a"].tobytes()
+    assert ledger.mu() == MU
+    assert [entry.purpose for entry in ledger.entries()] == ["run 1"]
+    assert 1.0 <= ledger.epsilon(1e-6) <= 1.0 + 2.1e-4
+
+
+def test_a_spent_budget_refuses_and_keeps_what_is_there(tmp_path):
+    ledger = Ledger(tmp_path)
+    half = MU / np.sqrt(2)
+    for name in "ab":
+        ledger.release(name * 64, purpose=name, mu=half, limit=LIMIT, make=numbers(0))
+    with pytest.raises(InputError, match="budget"):
+        ledger.release("c" * 64, purpose="c", mu=0.05, limit=LIMIT, make=numbers(0))
+    assert len(ledger.entries()) == 2
+    wider = ledger.release("c" * 64, purpose="c", mu=0.05, limit=Limit(2.0, 1e-6), make=numbers(0))
+    assert set(wider) == {"a"}
+    with pytest.raises(InputError, match="μ"):
+        ledger.release("d" * 64, purpose="d", mu=float("nan"), limit=LIMIT, make=numbers(0))
+
+
+def test_altered_and_removed_lines_are_named(tmp_path):
+    ledger = Ledger(tmp_path)
+    for name in "abc":
+        ledger.release(name * 64, purpose=name, mu=0.01, limit=LIMIT, make=numbers(0))
+    path = tmp_path / FILE
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], lines[2]]) + "\n")
+    with pytest.raises(InputError, match="line 2"):
+        ledger.entries()
+    cheaper = json.loads(lines[0]) | {"mu": 0.0}
+    path.write_text("\n".join([json.dumps(cheaper, sort_keys=True), *lines[1:]]) + "\n")
+    with pytest.raises(InputError, match="line 2"):
+        ledger.entries()
+    path.write_text("\n".join([lines[0].replace("0.01", "NaN"), *lines[1:]]) + "\n")
+    with pytest.raises(InputError, match="line 1"):
+        ledger.entries()
+
+
+def test_an_altered_release_is_not_sent_again(tmp_path):
+    ledger = Ledger(tmp_path)
+    ledger.release("a" * 64, purpose="a", mu=0.1, limit=LIMIT, make=numbers(0))
+    (path,) = (tmp_path / "releases").iterdir()
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(InputError, match="altered"):
+        ledger.release("a" * 64, purpose="a", mu=0.1, limit=LIMIT, make=numbers(0))
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import numpy as np
+from pfedhgp.base import atomic_files
+from pfedhgp.privacy.ledger import Ledger, Limit
+writes, when = [0], int(sys.argv[2])
+honest = os.replace
+def replace(source, target):
+    writes[0] += 1
+    if writes[0] == when and sys.argv[3] == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    honest(source, target)
+    if writes[0] == when:
+        os.kill(os.getpid(), signal.SIGKILL)
+os.replace = replace
+made = Ledger(Path(sys.argv[1])).release(
+    "a" * 64, purpose="run", mu=0.1, limit=Limit(1.0, 1e-6), make=lambda: {"a": np.arange(3.0)}
+)
+print("left")
+"""
+
+
+@pytest.mark.parametrize("when", [1, 2])
+@pytest.mark.parametrize("side", ["before", "after"])
+def test_killed_at_any_point_it_neither_spends_twice_nor_for_nothing(tmp_path, when, side):
+    """A release is two files: its content and its line. Killed around either, nothing has left."""
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path), str(when), side],
+        capture_output=True,
+        text=True,
+        env=dict(os.environ),
+        check=False,
+    )
+    assert done.returncode == -9
+    assert "left" not in done.stdout
+    ledger = Ledger(tmp_path)
+    spent = ledger.mu()
+    assert spent == (0.1 if (when, side) == (2, "after") else 0.0)
+    found = ledger.release("a" * 64, purpose="run", mu=0.1, limit=LIMIT, make=numbers(5))
+    assert ledger.mu() == 0.1
+    if spent:
+        assert np.array_equal(found["a"], np.arange(3.0))
+
+
+def test_a_request_is_known_by_all_of_its_parts():
+    base = {"mu": 0.5, "X": np.arange(4.0)}
+    assert request_of(base) == request_of(dict(reversed(base.items())))
+    assert request_of(base) != request_of(base | {"mu": 0.6})
+    assert request_of(base) != request_of(base | {"X": np.arange(4.0).reshape(2, 2)})
+
+
+def test_it_writes_with_files_that_are_whole_or_not_there(tmp_path, monkeypatch):
+    ledger = Ledger(tmp_path)
+
+    def full_disk(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(atomic_files, "sync", full_disk)
+    with pytest.raises(OSError, match="space"):
+        ledger.release("a" * 64, purpose="a", mu=0.1, limit=LIMIT, make=numbers(0))
+    monkeypatch.undo()
+    assert ledger.entries() == []
