@@ -20,7 +20,7 @@ MU = mu_for(1.0, 1e-6)
 
 
 def numbers(seed: int):
-    return lambda: {"a": np.random.default_rng(seed).normal(size=3)}
+    return lambda mu: {"a": np.random.default_rng(seed).normal(size=3)}
 
 
 def test_the_same_request_gets_the_same_bytes_and_costs_once(tmp_path):
@@ -40,9 +40,13 @@ def test_a_spent_budget_refuses_and_keeps_what_is_there(tmp_path):
         ledger.release(name * 64, purpose=name, mu=half, limit=LIMIT, make=numbers(0))
     with pytest.raises(InputError, match="budget"):
         ledger.release("c" * 64, purpose="c", mu=0.05, limit=LIMIT, make=numbers(0))
+    with pytest.raises(InputError, match="budget"):
+        ledger.release("c" * 64, purpose="c", limit=LIMIT, make=numbers(0))
     assert len(ledger.entries()) == 2
     wider = ledger.release("c" * 64, purpose="c", mu=0.05, limit=Limit(2.0, 1e-6), make=numbers(0))
     assert set(wider) == {"a"}
+    rest = ledger.release("e" * 64, purpose="e", limit=Limit(2.0, 1e-6), make=lambda mu: {"mu": mu})
+    assert float(rest["mu"]) ** 2 + MU**2 + 0.05**2 == pytest.approx(mu_for(2.0, 1e-6) ** 2)
     with pytest.raises(InputError, match="μ"):
         ledger.release("d" * 64, purpose="d", mu=float("nan"), limit=LIMIT, make=numbers(0))
 
@@ -91,7 +95,7 @@ def replace(source, target):
         os.kill(os.getpid(), signal.SIGKILL)
 os.replace = replace
 made = Ledger(Path(sys.argv[1])).release(
-    "a" * 64, purpose="run", mu=0.1, limit=Limit(1.0, 1e-6), make=lambda: {"a": np.arange(3.0)}
+    "a" * 64, purpose="run", mu=0.1, limit=Limit(1.0, 1e-6), make=lambda mu: {"a": np.arange(3.0)}
 )
 print("left")
 """

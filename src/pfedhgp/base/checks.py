@@ -199,10 +199,11 @@ def columns(value: Any, name: str) -> tuple[str, ...]:
 
 
 def pairs(value: Any, name: str) -> tuple[tuple[float, float], ...]:
-    """(lower, upper) for each input, finite and in that order; for one input the bare pair will do."""
+    """(lower, upper) for each input, or output, finite and in that order; for one the bare pair will do."""
     import numpy as np
 
-    wanted = "a pair (lower, upper) for each input"
+    of = "output" if name.startswith("output") else "input"
+    wanted = f"a pair (lower, upper) for each {of}"
     try:
         array = np.asarray(value)
     except ValueError:

@@ -32,6 +32,7 @@ COMMANDS = {
     "federate": "Fit with one process for each client; the processes exchange only sums.",
     "certs": "Make a certificate authority, a server certificate and site keys.",
     "audit": "Check that no line of an audit log was changed, moved or removed.",
+    "ledger": "Show what was released of rows, and what it cost in differential privacy.",
     "reproduce": "Run the paper's experiments and write their results.",
 }
 """Each is the function (or the `app`) in the module of its name; the texts are their first lines."""

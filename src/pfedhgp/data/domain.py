@@ -48,6 +48,27 @@ def pairs_of(given: Sequence[str], columns: Columns) -> list[tuple[float, float]
     return [_pair(text, column) for text, column in zip(given, columns.inputs, strict=True)]
 
 
+def bounds_of(given: Sequence[str], outputs: Sequence[str]) -> list[tuple[float, float]]:
+    """Pairs from "LOW..HIGH", one for each output."""
+    if len(given) != len(outputs):
+        raise InputError(
+            f"`output_bounds` is given {len(given)} times for {len(outputs)} outputs: once for each"
+        )
+    found = []
+    for text, output in zip(given, outputs, strict=True):
+        low, dots, high = text.partition("..")
+        try:
+            pair = (float(low), float(high) if dots else np.nan)
+        except ValueError:
+            pair = (np.nan, np.nan)
+        if not np.isfinite(pair).all() or not pair[0] < pair[1]:
+            raise InputError(
+                f"`output_bounds` {text}: for output {short(output)!r} it must look like 0..500"
+            )
+        found.append(pair)
+    return found
+
+
 def _pair(text: str, column: InputColumn) -> tuple[float, float]:
     low, dots, high = text.partition("..")
     try:

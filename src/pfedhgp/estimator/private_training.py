@@ -9,10 +9,11 @@ layer to its own rows, against what the others' releases say of the shared funct
 
 from __future__ import annotations
 
-import math
+import hashlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,9 +30,10 @@ from pfedhgp.inference.structured.adoption import adopt
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.posterior import Population
 from pfedhgp.model.spec import build_spec, like_shared, noise_form
-from pfedhgp.privacy.accounting import epsilon_of, mu_for
+from pfedhgp.privacy.accounting import mu_for
 from pfedhgp.privacy.discrete_gaussian import Below
-from pfedhgp.privacy.release import JITTER, PublicBasis, Release, release
+from pfedhgp.privacy.ledger import Ledger, Limit, request_of
+from pfedhgp.privacy.release import JITTER, NoiseScales, PublicBasis, Release, release
 from pfedhgp.privacy.shared_function import SharedFunction, shared_function
 from pfedhgp.settings.table import ModelSettings
 
@@ -54,7 +56,16 @@ class Promise:
 
 
 def promise_of(settings: ModelSettings, inputs: int, outputs: int) -> Promise:
-    """What was asked for, if all that is needed is there and public."""
+    """What was asked for, if all that is needed is there and public; what has no private form is refused."""
+    for name, wanted, what in (
+        ("cycles", "white", "a cycle layer"),
+        ("client_loadings", False, "client loadings"),
+        ("inference", "structured", "another inference than 'structured'"),
+        ("local", "inducing", "local='state-space'"),
+        ("layers", ("global", "deviation", "local"), "fewer layers"),
+    ):
+        if getattr(settings, name) != wanted:
+            raise InputError(f"a private fit has no form for {what}: leave `{name}` out")
     if settings.epsilon is None:
         raise InputError("a private fit needs `epsilon`, what each client's rows may cost")
     for name, what, count in (
@@ -99,10 +110,8 @@ def private_model(
     promise = promise_of(settings, len(data.inputs), len(data.outputs))
     scaling = public_scaling(promise)
     public = public_basis(settings.kernel, scaling)
-    mu = mu_for(promise.epsilon, promise.delta)
     releases = [
-        release(public, *_scaled(scaling, client), bound=BOUND, mu=mu, below=below)
-        for client in data.clients
+        released(settings, promise, public, scaling.rows(client), below) for client in data.clients
     ]
     shared = shared_function(public, releases)
     messages = [_log(client, each) for client, each in zip(data.clients, releases, strict=True)]
@@ -130,9 +139,32 @@ def with_own_layers(
     return replace(model, clients=posteriors, client_jitter=jitter)
 
 
-def _scaled(scaling: Scaling, client: ClientRows) -> tuple[np.ndarray, np.ndarray]:
-    rows = scaling.rows(client)
-    return rows.X, rows.Y
+def released(
+    settings: ModelSettings, promise: Promise, public: PublicBasis, rows: ClientRows, below: Below
+) -> Release:
+    """One client's release of its scaled rows: new, or the one that its ledger has for the same request."""
+
+    def make(mu: float) -> dict[str, np.ndarray]:
+        found = release(public, rows.X, rows.Y, bound=BOUND, mu=mu, below=below)
+        return {"gram": found.gram, "linear": found.linear, "scales": np.array(found.scales)}
+
+    if settings.ledger is None:
+        arrays = make(mu_for(promise.epsilon, promise.delta))
+    else:
+        request = request_of(
+            {
+                "X": rows.X,
+                "Y": rows.Y,
+                "inputs": public.inputs,
+                "lengthscales": public.lengthscales,
+                "promise": promise,
+            }
+        )
+        home = Path(settings.ledger) / hashlib.sha256(rows.name.encode()).hexdigest()[:16]
+        limit = Limit(promise.epsilon, promise.delta)
+        purpose = f"statistics on {len(public.inputs)} basis functions"
+        arrays = Ledger(home).release(request, purpose=purpose, limit=limit, make=make)
+    return Release(arrays["gram"], arrays["linear"], NoiseScales(*map(float, arrays["scales"])))
 
 
 def _log(client: ClientRows, released: Release) -> dict[str, Any]:
@@ -196,7 +228,7 @@ def _frame(
         "starting_scales": start.as_dict(),
         "privacy_spent": {
             "mu": mu,
-            "epsilon": min(epsilon_of(mu, settings.delta), math.inf),
+            "epsilon": settings.epsilon,
             "delta": settings.delta,
         },
     }

@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +28,8 @@ from pfedhgp.privacy.accounting import composed, epsilon_of, mu_for
 
 FILE, FOLDER, LOCK = "ledger.jsonl", "releases", ".lock"
 FIRST = "0" * 64
+SMALLEST = 1e-3
+"""What must be left of μ for a release, as a share of the limit: with less it would be noise alone."""
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -71,23 +74,33 @@ class Ledger:
         return epsilon_of(self.mu(), delta)
 
     def release(
-        self, request: str, *, purpose: str, mu: float, limit: Limit, make: Callable[[], Arrays]
+        self,
+        request: str,
+        *,
+        purpose: str,
+        limit: Limit,
+        make: Callable[[float], Arrays],
+        mu: float | None = None,
     ) -> dict[str, np.ndarray]:
-        """The release for `request`: the one that is there, or a new one if the budget allows it."""
+        """The release for `request`: the one that is there, or `make(μ)` if the budget allows it.
+
+        Without `mu` it gets all that is left of the limit.
+        """
         with self._alone():
             known = self._lines()
             for entry, _ in known:
                 if entry.request == request:
                     return self._kept(entry)
-            total = composed([*(entry.mu for entry, _ in known), mu])
-            if total > mu_for(limit.epsilon, limit.delta) * (1 + 1e-12):
-                spent = epsilon_of(composed(entry.mu for entry, _ in known), limit.delta)
+            spent, most = composed(e.mu for e, _ in known), mu_for(limit.epsilon, limit.delta)
+            left = math.sqrt(max(most**2 - spent**2, 0.0))
+            mu = left if mu is None else composed([mu])
+            if mu > left * (1 + 1e-9) or left < SMALLEST * most:
                 raise InputError(
-                    f"{self.folder}: the privacy budget does not allow another release: {spent:.4g} of "
-                    f"ε = {limit.epsilon:g} is spent (δ = {limit.delta:g}), and this one would make it "
-                    f"{epsilon_of(total, limit.delta):.4g}"
+                    f"{self.folder}: the privacy budget does not allow another release: rows may cost "
+                    f"ε = {limit.epsilon:g} in all (δ = {limit.delta:g}), and earlier releases cost "
+                    f"{epsilon_of(spent, limit.delta):.4g}"
                 )
-            content = save({name: np.array(a, order="C") for name, a in make().items()})
+            content = save({name: np.array(a, order="C") for name, a in make(mu).items()})
             digest = hashlib.sha256(content).hexdigest()
             atomic_files.write_bytes(self._path(request), content)
             before = known[-1][1] if known else FIRST

@@ -8,7 +8,7 @@ from typing import Any
 
 from pfedhgp.base.choices import AUTO
 from pfedhgp.data.columns import Columns
-from pfedhgp.data.domain import pairs_of
+from pfedhgp.data.domain import bounds_of, pairs_of
 from pfedhgp.gp import kernel_text
 from pfedhgp.settings import kinds
 from pfedhgp.settings.config import Config
@@ -64,7 +64,10 @@ def model_settings(
     values |= (kernels or Kernels.of(config)).on(columns)
     if domain is None and config.domain is not None:
         domain = pairs_of(config.domain, columns)
-    return ModelSettings(**{**values, "domain": domain})
+    bounds = config.output_bounds
+    if bounds is not None:
+        bounds = bounds_of(bounds, columns.outputs)
+    return ModelSettings(**{**values, "domain": domain, "output_bounds": bounds})
 
 
 def kernel_words(config: Config) -> dict[str, Any]:
