@@ -7,6 +7,9 @@ NOISES = ("scalar", "output", "full", "level")
 LOCALS = ("inducing", "state-space")
 FORMS = ("white", "stationary", "free")
 """Forms of the cycle layer."""
+LOCAL_PRIVACY = "local"
+"""Differential privacy: each client adds all the noise itself."""
+PRIVACIES = ("none", LOCAL_PRIVACY)
 SHARED_WHITE = "white-shared"
 """White noise that is estimated from all clients' cycles before training, as another form would be."""
 SHARINGS = ("shared", "client", "mixed")

@@ -10,7 +10,7 @@ from textwrap import indent
 from typing import TYPE_CHECKING, Any, Unpack
 
 from pfedhgp.base import checks
-from pfedhgp.base.choices import DEVICES
+from pfedhgp.base.choices import DEVICES, LOCAL_PRIVACY
 from pfedhgp.base.kept_memory import kept_memory
 from pfedhgp.base.numerics import has_device, on_device, with_numerics
 from pfedhgp.data.domain import check_domain
@@ -141,6 +141,13 @@ class FederatedGP(CycleMethods, ModelSettings):
     def _fit_checked(
         self, settings: ModelSettings, data: GivenData, folder: Path | None, *, resume: bool
     ) -> FederatedGP:
+        if settings.privacy == LOCAL_PRIVACY:
+            from pfedhgp.estimator.private_training import private_model
+
+            with kept_memory():
+                self.model_ = private_model(settings, data)
+            self.exchanges_, self.bound_ = 1, self.model_.settings["bound"]
+            return self
         plan = self.make_plan(settings, len(data.inputs), len(data.outputs))
         with on_device(settings.device), kept_memory():
             server, groups = Server(plan), group_clients(plan, data.clients, batch=settings.batch)

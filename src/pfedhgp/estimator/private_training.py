@@ -57,6 +57,8 @@ class Promise:
 
 def promise_of(settings: ModelSettings, inputs: int, outputs: int) -> Promise:
     """What was asked for, if all that is needed is there and public; what has no private form is refused."""
+    if settings.device != "cpu":
+        raise InputError("a private fit runs on the CPU: leave `device` out")
     for name, wanted, what in (
         ("cycles", "white", "a cycle layer"),
         ("client_loadings", False, "client loadings"),

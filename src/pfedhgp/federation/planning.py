@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pfedhgp.base.choices import AUTO, SHARED_WHITE
+from pfedhgp.base.choices import AUTO, LOCAL_PRIVACY, SHARED_WHITE
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError, warn
 from pfedhgp.federation.clients import ClientGroup
@@ -100,6 +100,8 @@ def make_plan(settings: ModelSettings, inputs: int, outputs: int) -> Plan:
         _check_markov(spec, settings)
     elif spec.noise == "level":
         raise InputError("noise='level' needs inference='markov'")
+    if settings.privacy == LOCAL_PRIVACY:
+        raise InputError("privacy='local' is for a fit in one process: it has no rounds to plan")
     _warn_of_unused(settings, inference)
     if settings.masks:
         _check_masks(settings)

@@ -23,6 +23,7 @@ from pfedhgp.base.choices import (
     SHARINGS,
 )
 from pfedhgp.settings import kinds
+from pfedhgp.settings.privacy_section import PrivacySection
 from pfedhgp.settings.setting import Setting, setting, settings_of, table
 
 if TYPE_CHECKING:
@@ -249,7 +250,9 @@ class FederationSection:
 
 
 @table()
-class ModelSettings(ComputingSection, FederationSection, InferenceSection, ModelSection):
+class ModelSettings(
+    PrivacySection, ComputingSection, FederationSection, InferenceSection, ModelSection
+):
     """All settings of a model and of its training: the arguments of `FederatedGP`."""
 
     callbacks: Sequence[Callable[[dict[str, Any]], bool | None]] = setting(

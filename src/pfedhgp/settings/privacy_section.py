@@ -1,0 +1,61 @@
+"""[run] of a settings file: differential privacy, what each client's rows may cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pfedhgp.base.choices import PRIVACIES
+from pfedhgp.settings import kinds
+from pfedhgp.settings.setting import setting, table
+
+NOT_OVER_FLOWER = "differential privacy is for one process in this version: use `pfedhgp fit`"
+
+
+@table("run")
+class PrivacySection:
+    """[run] of a settings file: what each client's rows may cost."""
+
+    privacy: str = setting(
+        default=PRIVACIES[0],
+        kind=kinds.word(*PRIVACIES),
+        refused=NOT_OVER_FLOWER,
+        help="What protects rows: none (rows can be computed from the sums of a small client), or local "
+        "(differential privacy: one noisy release a client; see --epsilon).",
+        python="local needs `epsilon`, `domain` and `output_bounds`.",
+    )
+    epsilon: float | None = setting(
+        default=None,
+        kind=kinds.number(above=0.0),
+        refused=NOT_OVER_FLOWER,
+        help="With --privacy local: ε of differential privacy for each row of a client. Smaller is more "
+        "private, and less accurate.",
+        unset="must be given for a private fit",
+        example=1.0,
+    )
+    delta: float = setting(
+        default=1e-6,
+        kind=kinds.number(above=0.0, below=1.0),
+        refused=NOT_OVER_FLOWER,
+        help="With --privacy local: δ of differential privacy. It should be far below one over the rows of "
+        "a client.",
+    )
+    output_bounds: Any = setting(
+        default=None,
+        kind=kinds.PAIRS,
+        metavar="LOW..HIGH",
+        refused=NOT_OVER_FLOWER,
+        help="With --privacy local: public range of each output, in order. Values beyond it are clipped.",
+        python="A pair (lower, upper) for each output.",
+        unset="must be given for a private fit",
+        example=("0..500",),
+    )
+    ledger: str | None = setting(
+        default=None,
+        kind=kinds.PATH,
+        metavar="FOLDER",
+        refused=NOT_OVER_FLOWER,
+        help="With --privacy local: folder that keeps what was released of each client's rows, and what it "
+        "cost in all. The same fit again uses the same releases, and costs nothing.",
+        unset="nothing is kept, and every fit costs ε anew",
+        example="ledger",
+    )
