@@ -137,6 +137,7 @@ def with_own_layers(
             noise=noise_form(settings.noise, model.outputs),
             settings=settings_of_adoption(settings),
             local_inducing=settings.local_inducing,
+            local_latents=model.outputs,
         )
     return replace(model, clients=posteriors, client_jitter=jitter)
 
