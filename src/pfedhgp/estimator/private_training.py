@@ -92,7 +92,7 @@ def public_scaling(promise: Promise) -> Scaling:
     return Scaling(domain[:, 0], domain[:, 1], middle, width / (2 * BOUND))
 
 
-def public_basis(kernel: Kernel | str, scaling: Scaling) -> PublicBasis:
+def public_basis(kernel: object, scaling: Scaling) -> PublicBasis:
     """By the kernel's own lengthscales, if it names them, else for functions of 15% of the domain."""
     size = len(scaling.lower)
     if isinstance(kernel, str) and kernel == "rbf":
@@ -117,7 +117,7 @@ def private_model(
     ]
     shared = shared_function(public, releases)
     messages = [_log(client, each) for client, each in zip(data.clients, releases, strict=True)]
-    model = _frame(settings, data, scaling, shared, messages)
+    model = _frame(settings, promise, data, shared, messages)
     return with_own_layers(settings, model, shared, data.clients)
 
 
@@ -187,8 +187,8 @@ def _log(client: ClientRows, released: Release) -> dict[str, Any]:
 
 def _frame(
     settings: ModelSettings,
+    promise: Promise,
     data: GivenData,
-    scaling: Scaling,
     shared: SharedFunction,
     messages: list[dict[str, Any]],
 ) -> FittedModel:
@@ -223,7 +223,7 @@ def _frame(
     population = Population(
         np.diag(departure), empty, np.diag(noise), np.float64(len(data.clients)), empty
     )
-    mu = mu_for(settings.epsilon, settings.delta)
+    mu = mu_for(promise.epsilon, promise.delta)
     kept = {
         **settings_to_json(settings),
         "exchanges": 1,
@@ -231,8 +231,8 @@ def _frame(
         "starting_scales": start.as_dict(),
         "privacy_spent": {
             "mu": mu,
-            "epsilon": settings.epsilon,
-            "delta": settings.delta,
+            "epsilon": promise.epsilon,
+            "delta": promise.delta,
         },
     }
     return FittedModel(
@@ -243,7 +243,7 @@ def _frame(
         shared=shared.posterior(),
         clients={},
         population=population,
-        scaling=scaling,
+        scaling=public_scaling(promise),
         input_names=data.inputs,
         output_names=data.outputs,
         jitter=JITTER,
