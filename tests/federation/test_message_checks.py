@@ -163,7 +163,7 @@ def test_the_cap_on_a_request_is_four_times_the_largest_of_its_kind():
     assert largest_request(chosen, "census") == 4 * HEADER
     assert largest_request(chosen, "extent") == 4 * (HEADER + extent)
     block = 8 * (1 + 8 + 1 + 1) + 4 * HEADER  # lengthscale, inputs, loading, phi
-    totals = 8 * (64 + 8 + 3 * 7 + 4) + 8 * HEADER  # J, h, seven numbers a trait and four flags
+    totals = 8 * (64 + 8 + 4 * 7 + 4) + 8 * HEADER  # J, h, seven numbers a trait and four flags
     either = block + totals + 8 + HEADER  # and which start was chosen
     most = largest_request(chosen, "round")
     assert most - largest_request(chosen, "start") == 4 * either, "a late site is told the start"

@@ -33,8 +33,9 @@ def ledger(
         result({"delta": delta, "ledgers": found})
         return
     for each in found:
+        count = len(each["releases"])
         typer.echo(
-            f"{each['home']}: {len(each['releases'])} releases, ε = {each['epsilon']:.4g} in all "
+            f"{each['home']}: {count} release{'s' * (count > 1)}, ε = {each['epsilon']:.4g} in all "
             f"(δ = {delta:g}, μ = {each['mu']:.4g})"
         )
         for entry in each["releases"]:
