@@ -26,6 +26,8 @@ SLOPE_STEP, CURVATURE_STEP = 1e-3, 0.1
 """Of differences, in standard deviations as they are guessed before the search."""
 SETTLED = 1e-3
 """Nats: a search ends when two steps in a row gained less than this."""
+FURTHEST = 12.0
+"""How far a search may go, in these units: further out the arithmetic may overflow."""
 GUESSED_SD = 0.5
 """of ψ, before the search"""
 
@@ -212,7 +214,8 @@ def laplace(
         places = points[:, None] + offsets[None]
         found = beside.of_some(which).log_density(*by.at(places, which))
         slope = (found[:, 1 : D + 1] - found[:, D + 1 :]) / (2.0 * SLOPE_STEP)
-        return -found[:, 0], -slope
+        inside = (np.abs(points) < FURTHEST).all(1) & np.isfinite(found).all(1)
+        return np.where(inside, -found[:, 0], np.inf), np.where(inside[:, None], -slope, 0.0)
 
     best = host_lbfgs.minimize(
         loss,

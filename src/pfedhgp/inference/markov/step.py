@@ -23,6 +23,8 @@ from pfedhgp.model.noise_level import features
 Array = np.ndarray
 STEP = 1e-4
 """Of the differences that give the gradient in ψ, in logarithms."""
+FURTHEST = 6.0
+"""How far a search may move ψ, in logarithms: further out the arithmetic may overflow."""
 SETTLED = 1e-4
 """Nats: a search ends when two steps in a row gained less than this."""
 
@@ -140,7 +142,9 @@ def search(
     def loss(points: Array, which: Array) -> tuple[Array, Array]:
         every = (points[:, None, :] + offsets[None]).reshape(-1, 3)
         found = problem.of_some(np.repeat(which, 7)).solved(every).value.reshape(-1, 7)
-        return -found[:, 0], -(found[:, 1:4] - found[:, 4:]) / (2.0 * STEP)
+        slope = (found[:, 1:4] - found[:, 4:]) / (2.0 * STEP)
+        inside = (np.abs(points - start[which]) < FURTHEST).all(1) & np.isfinite(found).all(1)
+        return np.where(inside, -found[:, 0], np.inf), np.where(inside[:, None], -slope, 0.0)
 
     movable = np.array([drifts_free, drifts_free, 1.0])
     found = host_lbfgs.minimize(
