@@ -141,7 +141,7 @@ def _check_rounds(chosen, down):
     finish = asked[-1].arrays
     given = message_checks.of_request(chosen, DELIVER, finish)
     population = {name: np.ones(sent.shape) for name, sent in given.items() if name not in finish}
-    assert len(population) == (6 if chosen.inference.name == "structured" else 5)
+    assert len(population) == {"structured": 6, "markov": 7, "mean-field": 5}[chosen.inference.name]
     last = replace(asked[-1], arrays={**finish, **population}, block="")
     given = replace(_envelope(len(asked) + answered, last), kind=DELIVER)
     check_request(given, chosen, past)
