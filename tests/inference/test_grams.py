@@ -223,8 +223,11 @@ def test_equivalence_of_a_likelihood_at_given_weights():
         assert float(found) == pytest.approx(expected, rel=1e-9)
 
 
-def test_invariance_to_what_a_tied_models_client_holds_as_its_own_loadings():
-    """Without loadings the deviation is √φ τ, whatever the client block's unused array holds."""
+def test_exact_bound_of_a_tied_model_whose_client_has_its_own_phi():
+    """Without loadings a client's deviation is √φ_i τ: a larger φ for one client alone is the same."""
     problem = twins.make_problem(tied=True, sizes=(7,))
-    odd = eqx.tree_at(lambda c: c.deviation, problem.clients[0], np.full((1, 1), 1e3))
-    assert replace(problem, clients=[odd]).bound() == problem.bound()
+    own = eqx.tree_at(lambda c: c.deviation, problem.clients[0], np.full((1, 1), 1.7))
+    larger = eqx.tree_at(lambda s: s.phi, problem.shared, problem.shared.phi * 1.7**2)
+    found = replace(problem, clients=[own]).bound()
+    assert found == pytest.approx(replace(problem, shared=larger).bound(), rel=1e-12)
+    assert found != pytest.approx(problem.bound(), rel=1e-3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -45,8 +47,12 @@ def test_deviation_loadings_are_the_clients_or_follow_from_phi_or_are_none():
     problem = twins.make_problem(sizes=(3,))
     shared, client = problem.shared, problem.clients[0]
     np.testing.assert_array_equal(deviation_loadings(Structure(), shared, client), client.deviation)
+    everybodys = np.sqrt(shared.phi) * shared.loadings
     tied = deviation_loadings(Structure(tied=True), shared, client)
-    np.testing.assert_allclose(tied, np.sqrt(shared.phi) * shared.loadings, rtol=1e-15)
+    np.testing.assert_allclose(tied, everybodys * client.deviation, rtol=1e-15)
+    older = replace(client, deviation=client.deviation[:, :0])  # before clients had their own φ_i
+    tied = deviation_loadings(Structure(tied=True), shared, older)
+    np.testing.assert_allclose(tied, everybodys, rtol=1e-15)
     assert deviation_loadings(Structure(deviation=False), shared, client).shape == (3, 0)
     assert deviation_loadings(Structure(False, True), shared, client).shape == (3, 0)
 

@@ -50,7 +50,8 @@ def dense_prediction(
 
     def own_loadings(name: str) -> np.ndarray:
         if fitted.structure.tied:
-            return np.sqrt(np.asarray(shared.block.phi)) * B_g
+            own = np.asarray(fitted.clients[name].block.deviation)  # √(φ_i/φ), if it has one
+            return np.sqrt(np.asarray(shared.block.phi)) * B_g * (own if own.size else 1.0)
         return np.asarray(fitted.clients[name].block.deviation)
 
     def layer(A: np.ndarray, B: np.ndarray) -> np.ndarray:

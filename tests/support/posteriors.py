@@ -103,11 +103,12 @@ def make(
     for X, Y in zip(Xs, Ys, strict=True):
         local = [matern(rng.uniform(0.1, 0.3, d)) for _ in range(local_latents)]
         Z = X if everywhere else rng.uniform(0, 1, (inducing[1], d))
+        drawn = 0.7 * rng.normal(size=(Q, latents))
         block = ClientBlock(
             kernels=stacked([k for k, _ in local], matern(np.ones(d))[0]),
             inputs=jnp.asarray(Z),
             active=jnp.ones(len(Z)),
-            deviation=jnp.asarray(0.7 * rng.normal(size=(Q, latents))),
+            deviation=jnp.ones((Q, latents)) if tied else jnp.asarray(drawn),  # tied: √(φ_i/φ)
             loadings=jnp.asarray(rng.normal(size=(Q, local_latents))),
             noise=random_noise(noise, Q, rng),
         )

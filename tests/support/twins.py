@@ -160,7 +160,8 @@ def model_of(
     def deviation(client: ClientBlock) -> Array:
         if not structure.deviation:
             return np.zeros((Q, 0))
-        return float(shared.phi) ** 0.5 * B_g if structure.tied else np.asarray(client.deviation)
+        own = np.asarray(client.deviation)  # tied: √(φ_i/φ)
+        return float(shared.phi) ** 0.5 * B_g * own if structure.tied else own
 
     return ref.Model(
         k_g=latents(shared.kernels, R),
@@ -198,6 +199,12 @@ def latents_of(make: MakeKernel, rng: np.random.Generator, d: int, count: int) -
     return jax.tree.map(lambda leaf: leaf[:count], kernels)
 
 
+def own_deviation(rng: np.random.Generator, Q: int, R: int, *, tied: bool) -> Array:
+    """B̃ of a client at random; without loadings √(φ_i/φ) = 1. Draws the same numbers either way."""
+    drawn = 0.6 * rng.normal(size=(Q, R))
+    return np.ones((Q, R)) if tied else drawn
+
+
 def make_problem(
     seed: int = 0,
     *,
@@ -218,7 +225,7 @@ def make_problem(
     jitter: float = 1e-8,
     width: float = 3.0,
 ) -> Problem:
-    """Random blocks and random data; tied is the scalar model, whose sizes it sets."""
+    """Random blocks and random data; tied is the scalar model, whose sizes it sets, with φ_i = φ."""
     rng = np.random.default_rng(seed)
     if tied:
         Q, R, R_l = 1, 1, min(R_l, 1)
@@ -234,7 +241,7 @@ def make_problem(
             kernels=latents_of(k_l, rng, d, R_l),
             inputs=np.asarray(spread(rng, M_l, d, width)),
             active=np.ones(M_l),
-            deviation=np.asarray(0.6 * rng.normal(size=(Q, R))),
+            deviation=own_deviation(rng, Q, R, tied=tied),
             loadings=np.asarray(rng.normal(size=(Q, R_l))),
             noise=make_noise(noise, rng, Q, noise_scale),
         )

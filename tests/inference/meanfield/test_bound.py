@@ -105,7 +105,7 @@ def make(
                 kernels=Matern32(jnp.asarray(rng.uniform(0.3, 0.7, (R_l, d)))),
                 inputs=jnp.asarray(rng.uniform(0, 3, (M_l, d))),
                 active=jnp.asarray(active),
-                deviation=loadings(R_g),
+                deviation=loadings(R_g)[:, : 0 if tied else None],  # tied: everybody has φ
                 loadings=loadings(R_l),
                 noise=noise_of(rng, Q, "one" if tied else noise),
             )
