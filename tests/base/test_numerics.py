@@ -56,6 +56,7 @@ def test_an_exception_in_a_callback_leaves_the_hosts_settings_as_they_were(x64):
 OTHER = {
     "kernel": Matern32(2.0),
     "local_kernel": RBF(),
+    "deviation_kernel": Matern32(0.5),
     "layers": ["global", "local"],
     "latents": 3,
     "local_latents": 2,
@@ -80,6 +81,12 @@ OTHER = {
     "device": "gpu",
     "seed": 5,
     "callbacks": [print],
+    "masks": True,
+    "privacy": "local",
+    "epsilon": 1.0,
+    "delta": 1e-5,
+    "output_bounds": [(0.0, 1.0)],
+    "ledger": "ledger",
 }
 
 

@@ -41,6 +41,7 @@ NO_COUNT = [0, -3, 2.0, NAN, INF, True, np.True_, "3", "", [], [3], np.array([3,
 WRONG = {
     "kernel": [*NO_NAME, RBF, Alien(), RBF([1.0, 2.0]), RBF(dims=(2,)), RationalQuadratic(alpha=[1.0])],
     "local_kernel": [v for v in NO_NAME if v is not None] + [Matern32([[1.0]]), 4.0 * Alien()],
+    "deviation_kernel": [v for v in NO_NAME if v is not None] + [4.0 * Alien()],
     "layers": [*NO_NAME, ("global", "lokal"), ("global", "global"), ("deviation",), (), {"global": 1}],
     "latents": NO_COUNT,
     "local_latents": NO_COUNT,
@@ -69,6 +70,12 @@ WRONG = {
     "device": [*NO_NAME, "tpu"],
     "seed": ["a", "", -1, 1.5, NAN, True, None, [], [1]],
     "callbacks": [print, "print", 3, None, [3], [None], {"a": print}, True],
+    "masks": NO_FLAG,
+    "privacy": [*NO_NAME, "global"],
+    "epsilon": [NAN, INF, 0.0, -0.1, "0.1", True, [], [0.1], 1 + 0j],
+    "delta": [NAN, INF, 0.0, 1.0, -0.1, "0.1", True, None, [], [0.1]],
+    "output_bounds": ["auto", "", 3, True, NAN, [], [(0.0, NAN)], [(1.0, 0.0)], [("0", "1")]],
+    "ledger": [3, True, NAN, [], b"a"],
 }  # fmt: skip
 CONSTRUCTOR = [(name, value) for name, values in WRONG.items() for value in values]
 

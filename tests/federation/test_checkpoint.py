@@ -194,7 +194,10 @@ def test_no_attribute_of_a_party_is_forgotten(name):
     party_server, party_clients = server.current.leader.party, groups[0].parties[0]
     kept_server = {"now" if name == "mean-field" else "round"}
     kept_server |= {"totals"} if name == "markov" else set()
-    kept_clients = {"starts"} if name == "markov" else {"states"} if name == "mean-field" else set()
+    kept_clients = {"states"} if name == "mean-field" else set()
+    if name == "markov":
+        assert {"own_J", "own_h"} <= _names(party_clients.state())
+        kept_clients |= {"starts", "own_evidence"}  # the latter as these two
     if name == "mean-field":  # its blocks are starting values, its bounds and nats are never set
         kept_server |= {"bounds"}
         kept_clients |= {"blocks"}

@@ -23,7 +23,8 @@ def own_covariance(model: FittedModel, client: str, x: np.ndarray, z: np.ndarray
     """Deviation + local of a model with one input, one output and one RBF latent a layer; scaled inputs."""
     shared, block = model.shared.block, model.clients[client].block
     total = np.zeros((len(x), len(z)))
-    deviation = float(shared.phi) * float(np.asarray(shared.loadings)[0, 0]) ** 2
+    own = float(np.asarray(block.deviation)[0, 0]) ** 2  # φ_i/φ
+    deviation = own * float(shared.phi) * float(np.asarray(shared.loadings)[0, 0]) ** 2
     layers = (
         (shared.kernels, shared.inputs, deviation, model.jitter),
         (
