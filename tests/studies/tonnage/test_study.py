@@ -256,10 +256,11 @@ def test_our_row_and_none_of_these_run_on_the_small_press(tmp_path, monkeypatch)
     }  # compiling for 121 samples takes a minute
     monkeypatch.setattr(tonnage_data, "SMALL_PRESS", smaller)
     study = Tonnage(data="simulated", small=True)
-    store = run_tonnage(study, runs=1, folder=tmp_path, models=["pfedhgp"])
+    store = run_tonnage(study, runs=2, folder=tmp_path, models=["pfedhgp"])
     record = store.records["main", "pfedhgp", "", 0]
+    scores = [store.records["main", "pfedhgp", "", run]["metrics"] for run in range(2)]
     assert re.fullmatch(r"[a-z ]+ [\d.]+, shared \(\d+%\)", record["chosen"])
-    assert record["metrics"]["accuracy"] > 0.6
+    assert np.mean([each["accuracy"] for each in scores]) > 0.6
     assert record["why"]["channels"] == [f"tonnage {q}" for q in (1, 2, 3, 4)]
     source = tonnage_data.source_of("simulated")
     found = none_of_these(tonnage_data.load(source, 0, small=True), source, 0, "fault 1")
