@@ -90,11 +90,11 @@ class Agreement:
 
     @staticmethod
     def from_json(text: str) -> Agreement:
-        """Checked as a settings file is: unknown keys and types are refused."""
+        """Checked as a settings file is: unknown keys are refused. Older versions had fewer parts."""
         try:
             tree = json.loads(text)
             columns, settings = Columns.from_json(tree["columns"]), tree["settings"]
-            if set(settings) != set(_terms()) or set(tree) != {"columns", "settings"}:
+            if not set(settings) <= set(_terms()) or set(tree) != {"columns", "settings"}:
                 raise ValueError("unknown parts")
         except (ValueError, KeyError, TypeError, AttributeError):
             raise InputError("the server's settings cannot be read: another version?") from None

@@ -25,7 +25,7 @@ COLUMNS = {"data": {"inputs": ["x"], "outputs": ["y"]}}
 def test_a_stopped_federation_of_an_older_version_goes_on(tmp_path, cache, run):
     """Settings, agreement, states, replies and logs are all read; it ends near a run without a stop.
 
-    That run was of a version whose clients' scales had fixed priors; today they have a population.
+    That run was of a version whose clients' scales had fixed priors and one φ; today they have a population.
     """
     saved = tmp_path / "saved"
     shutil.copytree(SAVED, saved)
@@ -56,7 +56,8 @@ def test_a_stopped_federation_of_an_older_version_goes_on(tmp_path, cache, run):
     end = json.loads((SAVED / "end.json").read_text("ascii"))
     for name, stored in end.items():
         model = FederatedGP.load(place / f"home-{name}" / "model")
-        assert model.bound_ == pytest.approx(stored["bound"], abs=0.5)
+        # Clients' own φ_i came later; they can only raise what is reached.
+        assert stored["bound"] - 0.5 < model.bound_ < stored["bound"] + 1.0
         inputs, expected = np.array(stored["inputs"])[:, None], stored["clients"][name]
         found = model.predict(name, inputs)
         sd = np.asarray(expected["sd"])
