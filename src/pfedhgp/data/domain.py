@@ -63,7 +63,8 @@ def bounds_of(given: Sequence[str], outputs: Sequence[str]) -> list[tuple[float,
             pair = (np.nan, np.nan)
         if not np.isfinite(pair).all() or not pair[0] < pair[1]:
             raise InputError(
-                f"`output_bounds` {text}: for output {short(output)!r} it must look like 0..500"
+                f"`output_bounds` {text}: for output {short(output)!r} it must look like 0..500, "
+                "with LOW below HIGH"
             )
         found.append(pair)
     return found

@@ -84,17 +84,13 @@ def in_words(found: Mapping[str, Departure]) -> str | None:
     for each in found.values():
         counts[each.verdict] = counts.get(each.verdict, 0) + 1
     order = ("departs", "may depart", "no sign of departing", "does not depart")
-    plural = {
-        "departs": "depart",
-        "may depart": "may depart",
-        "no sign of departing": "show no sign of it",
-        "does not depart": "do not",
+    one_or_more = {
+        "departs": ("departs", "depart"),
+        "may depart": ("may depart", "may depart"),
+        "no sign of departing": ("shows no sign of it", "show no sign of it"),
+        "does not depart": ("does not", "do not"),
     }
-    said = [
-        f"{counts[word]} {word if counts[word] == 1 and word == 'departs' else plural[word]}"
-        for word in order
-        if word in counts
-    ]
+    said = [f"{counts[w]} {one_or_more[w][counts[w] > 1]}" for w in order if w in counts]
     text = f"of {len(found)} clients, {', '.join(said)}"
     name, most = max(found.items(), key=lambda item: item[1].phi)
     if most.verdict == "departs":
