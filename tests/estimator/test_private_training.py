@@ -172,7 +172,9 @@ def test_the_command_line_fits_in_private_and_shows_the_ledger(tmp_path, capsys)
     ledger = tmp_path / "ledger"
     done = [*fit, *private, "--epsilon", "3", "--ledger", str(ledger), "--out", str(run)]
     assert main(done) == 0
-    assert (run / "report.html").is_file()
+    page = (run / "report.html").read_text("utf-8")
+    assert "one noisy release of its rows (differential privacy, ε = 3" in page
+    assert "whoever runs the server can reconstruct" not in page
     capsys.readouterr()
     assert main(["ledger", str(ledger), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)

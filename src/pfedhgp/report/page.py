@@ -125,6 +125,7 @@ def _context(found: Gathered) -> dict[str, Any]:
         "by_error": found.by_error,
         "slices": model.inputs > 1,
         "table": sections.client_table(found),
+        "spent": model.settings.get("privacy_spent"),
         "departing": departing.in_words(departing.departures(model)),
         "shares": layer_shares,
         "scores": scores.lines(found.metrics),
