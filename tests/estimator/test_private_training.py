@@ -65,6 +65,8 @@ def test_one_release_a_client_is_all_that_leaves(tmp_path):
     assert again.privacy == "local"
     a, b = (m.predict("site 2", [[3.0], [7.0]]) for m in (model, again))
     np.testing.assert_array_equal(a.mean, b.mean)
+    with pytest.raises(InputError, match="grouping clients has no private form"):
+        again.cluster(2)
     again.adopt("new", *data["site 1"])
     assert np.all(np.isfinite(again.predict("new", [[3.0]]).sd))
 

@@ -122,6 +122,16 @@ class Known(NamedTuple):
     attacks: Mapping[str, sketching.Attack] | None = None
 
 
+def _refuse_where_private(model: FittedModel) -> None:
+    """Clients would send more than totals, or more than their one release."""
+    refuse_with(bool(model.settings.get("masks")), "grouping clients")
+    if model.settings.get("privacy_spent"):
+        raise InputError(
+            "grouping clients has no private form: each client would send a sketch of its own function, "
+            "which was fitted to its rows"
+        )
+
+
 @with_numerics
 def discover(
     model: FittedModel,
@@ -137,7 +147,7 @@ def discover(
     Without `measure` there is no R². `log` has all messages so far, by default the model's: R² counts the
     sketches in it.
     """
-    refuse_with(bool(model.settings.get("masks")), "grouping clients")
+    _refuse_where_private(model)
     names = tuple(sorted(model.clients))
     how = how.checked(len(names), own_loadings=model.structure.client_loadings)
     missing = [name for name in names if name not in rows] if rows is not None else []
