@@ -5,17 +5,30 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pfedhgp import RBF, FederatedGP, Matern32, Periodic, Structured
+from pfedhgp import RBF, FederatedGP, Markov, Matern32, Periodic, Structured
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError
 from pfedhgp.federation.grouping import group_clients
-from pfedhgp.federation.message_checks import check_arrays, of_reply, of_request
+from pfedhgp.federation.message_checks import (
+    check_arrays,
+    largest_request,
+    of_reply,
+    of_request,
+)
 from pfedhgp.federation.planning import make_plan
 from pfedhgp.federation.server import Server
 from pfedhgp.inference.starts import contest
 from pfedhgp.settings.config import checked
+from support.markov_stations import SETTINGS, stations
 
 QUICK = Structured(rounds=4, evaluations=15, first_evaluations=20, averaging=None)
+KNOTS = {
+    **SETTINGS,
+    "latents": "auto",
+    "inducing": 20,
+    "domain": ((0.0, 10.0),),
+    "inference": Markov(rounds=4, evaluations=3, frozen_rounds=1),
+}
 
 
 def waves(clients: int = 3, n: int = 40):
@@ -69,10 +82,13 @@ def test_bounds_are_those_of_training_alone():
     [
         ({"kernel": ["rbf", "rbf + periodic", Matern32(2.0)]}, 1),
         ({"latents": "auto"}, 3),
+        ({"latents": "auto", "client_loadings": True}, 1),
+        (KNOTS, 1),
     ],
 )
 def test_messages_are_those_of_the_schema_and_a_stopped_contest_goes_on(settings, outputs):
-    plan = make_plan(checked(FederatedGP(**settings, inference=QUICK, inducing=8)), 1, outputs)
+    how = {"inference": QUICK, "inducing": 8, **settings}
+    plan = make_plan(checked(FederatedGP(**how)), 1, outputs)
     rows = [
         ClientRows(k, x[:, None], np.stack([y**p for p in range(1, outputs + 1)], axis=1))
         for k, (x, y) in waves().items()
@@ -81,6 +97,7 @@ def test_messages_are_those_of_the_schema_and_a_stopped_contest_goes_on(settings
     side_by_side = 0
     while (request := server.request()) is not None:
         check_arrays(request.arrays, of_request(plan, request.kind, request.arrays))
+        assert request.nbytes < largest_request(plan, request.kind)
         replies = [reply for group in groups for reply in group.answer(request)]
         for reply in replies:
             check_arrays(reply.arrays, of_reply(plan, request.kind, request.arrays))
@@ -112,7 +129,6 @@ def test_messages_are_those_of_the_schema_and_a_stopped_contest_goes_on(settings
         ({"kernel": []}, "list of kernels"),
         ({"kernel": ["rbf", ["rbf"]]}, "list of kernels"),
         ({"kernel": "auto: rbf, wave"}, "'wave' is not a kernel"),
-        ({"latents": "auto", "client_loadings": True}, "client_loadings"),
         ({"latents": "many"}, "'auto'"),
         ({"local_latents": 0}, "local_latents"),
     ],
@@ -185,6 +201,23 @@ def test_below_three_outputs_there_is_nothing_to_choose():
     exact = {"local": "state-space", "local_kernel": "matern32"}
     plan = make_plan(checked(FederatedGP(local_latents="auto", **exact)), 1, 4)
     assert not plan.chooses  # one local function an output
+
+
+def test_the_number_of_functions_that_clients_mix_is_found(tmp_path):
+    """Stations mix two shared functions; each station has one output."""
+    rows = stations()[0]
+    solver = Markov(rounds=7, evaluations=3, frozen_rounds=2, averaging=False)
+    settings = {**SETTINGS, "latents": "auto", "inference": solver}
+    model = FederatedGP(**settings).fit(rows)
+    choice = model.model_.settings["choice"]
+    assert {each["latents"] for each in choice} == {1, 2, 3, 4, 5}
+    assert choice[0]["latents"] == 2
+    assert min(each["round"] for each in choice[1:]) > solver.frozen_rounds
+    assert model.exchanges_ == 1 + 1 + 7
+    alone = FederatedGP(**{**settings, "latents": 2}).fit(rows)
+    assert model.bound_ == pytest.approx(alone.bound_, rel=1e-8)
+    model.save(tmp_path / "M")
+    assert FederatedGP.load(tmp_path / "M").model_.settings["choice"] == choice
 
 
 def test_kernels_and_latents_are_chosen_together():

@@ -12,8 +12,8 @@ import pytest
 from pfedhgp import RBF, FederatedGP
 from pfedhgp.cli.main import main
 from pfedhgp.errors import InputError
-from pfedhgp.estimator import private_training
-from pfedhgp.estimator.private_training import promise_of, public_basis, public_scaling
+from pfedhgp.federation import private_fit
+from pfedhgp.federation.private_fit import promise_of, public_basis, public_scaling
 from pfedhgp.privacy.ledger import FILE, Ledger
 from support.private_sites import GRID, made_up
 
@@ -89,7 +89,7 @@ def test_with_a_ledger_the_same_fit_again_is_the_same_and_costs_nothing(tmp_path
 
 def test_rows_enter_the_shared_function_by_the_release_alone(tmp_path, monkeypatch):
     """After the release the rows are replaced by others: the shared function stays the same to the bit."""
-    monkeypatch.setattr(private_training, "request_of", lambda parts: "a" * 64)
+    monkeypatch.setattr(private_fit, "request_of", lambda parts: "a" * 64)
     folder = str(tmp_path)
     first, second = (
         FederatedGP(**PRIVATE, ledger=folder).fit(sites(3, seed=seed)[1]) for seed in (0, 9)

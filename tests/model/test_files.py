@@ -172,6 +172,15 @@ def test_files_are_those_of_the_design(saved, model):
     assert [json.loads(line) for line in lines] == model.messages
 
 
+def test_a_model_is_its_owners_alone_until_the_owner_says_otherwise(tmp_path, model):
+    target = tmp_path / "RUN"
+    save(model, target)
+    assert target.stat().st_mode & 0o777 == 0o700
+    target.chmod(0o750)
+    save(model, target, overwrite=True)
+    assert target.stat().st_mode & 0o777 == 0o750
+
+
 def test_names_of_any_kind(tmp_path, model):
     names = [
         "a/b",

@@ -17,9 +17,12 @@ from pfedhgp.data.domain import check_domain
 from pfedhgp.data.rows import with_observations
 from pfedhgp.data.tables import GivenData, clients_from
 from pfedhgp.errors import InputError, NotFittedError, warn
+from pfedhgp.estimator.adopted_clients import adopted, with_adopted
 from pfedhgp.estimator.cycle_methods import CycleMethods
 from pfedhgp.estimator.inputs import inputs_of, rows_by_client, rows_of, warn_of_far
-from pfedhgp.federation import inprocess, planning
+from pfedhgp.estimator.living_methods import LivingMethods
+from pfedhgp.estimator.parameter_methods import ParameterMethods
+from pfedhgp.federation import inprocess, kept_settings, planning
 from pfedhgp.federation.clients import ClientGroup
 from pfedhgp.federation.grouping import group_clients
 from pfedhgp.federation.messages import Message
@@ -28,7 +31,6 @@ from pfedhgp.federation.server import Server
 from pfedhgp.model import departures, prediction
 from pfedhgp.model.departures import Departure
 from pfedhgp.model.fitted import FittedModel
-from pfedhgp.model.spec import noise_form
 from pfedhgp.settings.config import checked
 from pfedhgp.settings.setting import arguments_text
 from pfedhgp.settings.table import MODEL_SETTINGS, ModelSettings
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from pfedhgp.zones.result import Zones
 
 
-class FederatedGP(CycleMethods, ModelSettings):
+class FederatedGP(CycleMethods, LivingMethods, ParameterMethods, ModelSettings):
     """y_i(x) = f_global(x) + f_deviation,i(x) + f_local,i(x) + noise, learned without pooling rows.
 
     {arguments}
@@ -161,9 +163,11 @@ class FederatedGP(CycleMethods, ModelSettings):
             data.clients,
             input_names=data.inputs,
             output_names=data.outputs,
-            settings=planning.kept_settings(settings, server),
+            settings=kept_settings.kept_settings(settings, server),
             messages=messages,
         )
+        with on_device(settings.device), kept_memory():
+            self.model_ = with_adopted(self.model_, settings, data.clients)
         self.exchanges_, self.bound_ = server.exchanges, server.best.bound
         return self
 
@@ -239,8 +243,6 @@ class FederatedGP(CycleMethods, ModelSettings):
         be cycles (C, Q, n) on the grid X. In a model with a cycle layer, any other y counts as one cycle,
         and the new client gets the shared cycle layer.
         """
-        from pfedhgp.inference import adoption
-
         model, settings = self._fitted(), checked(self)
         name = checks.client_name(client, {})
         if name in model.clients:
@@ -250,19 +252,7 @@ class FederatedGP(CycleMethods, ModelSettings):
         rows = rows_of(model, name, X, y)
         warn_of_far(model, rows.X, "no global inducing input is near them", stacklevel=4)
         with on_device(settings.device), kept_memory():
-            posterior, jitter = adoption.adopt(
-                model,
-                rows,
-                noise=noise_form(settings.noise, model.outputs),
-                settings=planning.settings_of_adoption(settings),
-                local_inducing=settings.local_inducing,
-                local_latents=None if model.clients else planning.local_latents(settings, model),
-            )
-        self.model_ = replace(
-            model,
-            clients={**model.clients, name: posterior},
-            client_jitter={**model.client_jitter, name: jitter},
-        )
+            self.model_ = adopted(model, settings, [rows])
         return self
 
     @with_numerics
@@ -330,7 +320,7 @@ class FederatedGP(CycleMethods, ModelSettings):
         from pfedhgp.model import files
 
         model = files.load(checks.path(path, "path"))
-        given = planning.settings_of_model(model)
+        given = kept_settings.settings_of_model(model)
         if given.get("device") == "gpu" and not has_device("gpu"):
             given["device"] = "cpu"
             warn("the model was fitted on a gpu, and JAX finds none here: predictions use the CPU")

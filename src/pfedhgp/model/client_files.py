@@ -25,6 +25,7 @@ VIEW = ("shared_mean", "shared_covariance")
 DEPARTURE = "departure"
 STATES = ("times", "counts", "means")
 SLOPES = ("kernels", "deviation", "loadings", "weights")
+NOISE = "noise"
 
 
 def picked(record: Any, keys: Sequence[str], prefix: str = "") -> Arrays:
@@ -34,7 +35,7 @@ def picked(record: Any, keys: Sequence[str], prefix: str = "") -> Arrays:
 
 
 def _tangent_arrays(tangents: Tangents, name: str) -> Arrays:
-    arrays = picked(tangents, (*SLOPES, GLOBAL_LOADINGS), f"{name}.")
+    arrays = picked(tangents, (*SLOPES, GLOBAL_LOADINGS, NOISE), f"{name}.")
     if tangents.reach is None or tangents.middle is None:
         return arrays
     reach = {f"{name}.reach": to_array(tangents.reach)}
@@ -78,9 +79,10 @@ def taken(arrays: Arrays, keys: Sequence[str]) -> dict[str, Any]:
 
 
 def _tangents(arrays: Arrays, name: str) -> Tangents:
-    """Files of earlier versions have neither `reach` nor `middle`."""
+    """Files of earlier versions have neither `reach` nor `middle`, nor the noise."""
     parts: dict[str, Any] = {key: arrays.pop(f"{name}.{key}") for key in SLOPES}
-    parts[GLOBAL_LOADINGS] = arrays.pop(f"{name}.{GLOBAL_LOADINGS}", None)
+    for optional in (GLOBAL_LOADINGS, NOISE):
+        parts[optional] = arrays.pop(f"{name}.{optional}", None)
     if f"{name}.reach" in arrays:
         parts["reach"] = arrays.pop(f"{name}.reach")
         parts["middle"] = _tangents(arrays, f"{name}.middle")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pfedhgp.model.fitted import FittedModel
+from pfedhgp.model.posterior import ClientPosterior
 
 SURE = 0.95
 """How probable a claim must be"""
@@ -66,14 +67,17 @@ class Departure:
 
 def departures(model: FittedModel) -> dict[str, Departure]:
     """Of all clients for which it is known, in the model's order."""
-    found, unit = {}, float(np.max(model.scaling.spread))
-    for name, own in model.clients.items():
-        if own.departure is not None:
-            low, phi, high, sd_low, sd, sd_high, log_odds = (float(v) for v in own.departure)
-            found[name] = Departure(
-                phi, low, high, unit * sd, unit * sd_low, unit * sd_high, log_odds
-            )
-    return found
+    every = ((name, departure_of(model, own)) for name, own in model.clients.items())
+    return {name: found for name, found in every if found is not None}
+
+
+def departure_of(model: FittedModel, own: ClientPosterior) -> Departure | None:
+    """One client's; None: not known."""
+    if own.departure is None:
+        return None
+    unit = float(np.max(model.scaling.spread))
+    low, phi, high, sd_low, sd, sd_high, log_odds = (float(v) for v in own.departure)
+    return Departure(phi, low, high, unit * sd, unit * sd_low, unit * sd_high, log_odds)
 
 
 def in_words(found: Mapping[str, Departure]) -> str | None:

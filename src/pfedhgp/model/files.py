@@ -4,6 +4,7 @@
     global.safetensors          what all clients share: Z_g, B_g, φ, kernel parameters, q(v_g), cycle layer
     clients/<hash>.safetensors  one client: Z_i, loadings, kernel parameters, noise, q(w | v_g), cycle layer;
                                 where parameters were averaged, its view of v_g and its tangents
+    clients/<hash>.sums.safetensors  its sums, to which rows can be added (see `kept_sums`); may be missing
     diagnosis.safetensors       where it was trained for diagnosis: sums over runs of all classes
     metrics.json                the history of the fit, and scores on held-out rows where there are some
     messages.jsonl              names, shapes and bytes of all that crossed the wire
@@ -36,6 +37,7 @@ from pfedhgp.base.numerics import with_numerics
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import InputError
 from pfedhgp.gp.kernels import Kernel
+from pfedhgp.model import kept_sums
 from pfedhgp.model.blocks import GlobalBlock, Structure
 from pfedhgp.model.client_files import (
     LAYER,
@@ -70,6 +72,7 @@ from pfedhgp.model.run_folder import (
     client_file,
     naming,
     parse_json,
+    sums_file,
     write_folder,
 )
 
@@ -80,17 +83,30 @@ PathLike = str | os.PathLike[str]
 
 @with_numerics
 def save(
-    model: FittedModel, path: PathLike, *, overwrite: bool = False, stay: Sequence[str] = ()
+    model: FittedModel,
+    path: PathLike,
+    *,
+    overwrite: bool = False,
+    stay: Sequence[str] = (),
+    keep_previous: bool = False,
 ) -> None:
     """Writes `model` into the folder `path`; an existing model stays unless `overwrite`.
 
-    Other files in the folder are removed, except those named in `stay`.
+    Other files in the folder are removed, except those named in `stay`. With `keep_previous` the model that
+    was there is in the folder `previous` afterwards.
 
     Settings come back as JSON has them: tuples as lists. In the history and the messages, numbers
     that are not finite come back as None.
     """
     _check_before_saving(model)
-    write_folder(Path(path), _files_of(model), _spec_of(model), overwrite=overwrite, stay=stay)
+    write_folder(
+        Path(path),
+        _files_of(model),
+        _spec_of(model),
+        overwrite=overwrite,
+        stay=stay,
+        keep_previous=keep_previous,
+    )
 
 
 @with_numerics
@@ -100,6 +116,7 @@ def load(path: PathLike) -> FittedModel:
     with naming(folder.path / SPEC):
         entries = _entries(folder.spec)
     known = [GLOBAL, METRICS, MESSAGES, *(e["file"] for e in entries.values())]
+    known += [sums_file(name) for name in entries if sums_file(name) in folder.spec["files"]]
     diagnosed = DIAGNOSIS in folder.spec["files"]
     folder.refuse_strangers([*known, *([DIAGNOSIS] if diagnosed else [])])
     history = folder.read(METRICS)
@@ -157,6 +174,8 @@ def _files_of(model: FittedModel) -> Iterator[tuple[str, bytes]]:
     for name, client in model.clients.items():
         arrays = client_arrays(client, model.client_layers.get(name))
         yield client_file(name), safetensors.numpy.save(arrays)
+        if name in model.sums:
+            yield sums_file(name), safetensors.numpy.save(kept_sums.to_arrays(model.sums[name]))
     if model.diagnosis:
         sums = {key: to_array(array) for key, array in model.diagnosis.items()}
         yield DIAGNOSIS, safetensors.numpy.save(sums)
@@ -259,7 +278,7 @@ def _assemble(
         Q, d = np.shape(shared.block.loadings)[0], np.shape(shared.block.inputs)[1]
         if layer is not None:
             check_layer(layer, Q, d)
-    clients, layers = {}, {}
+    clients, layers, sums = {}, {}, {}
     for name, entry in entries.items():
         own = _arrays(folder, entry["file"])
         with naming(folder.path / entry["file"]):
@@ -270,6 +289,10 @@ def _assemble(
             if its_own is not None:
                 check_layer(its_own, Q, d)
                 layers[name] = its_own
+        if sums_file(name) in spec["files"]:
+            content = folder.read(sums_file(name))
+            with naming(folder.path / sums_file(name)):
+                sums[name] = kept_sums.from_arrays(safetensors.numpy.load(content))
     with naming(folder.path / SPEC):
         model = FittedModel(
             structure=structure,
@@ -290,6 +313,7 @@ def _assemble(
             messages=messages,
             cycle_layer=layer,
             client_layers=layers,
+            sums=sums,
         )
         check_frame(model)
     return model

@@ -25,6 +25,7 @@ from pfedhgp.gp.noise import DiagonalNoise, FullNoise
 from pfedhgp.gp.state_space import StateModel
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Structure
 from pfedhgp.model.cycle_layer import CycleLayer, check_layer
+from pfedhgp.model.kept_sums import KeptSums
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population
 
 TOLERANCE = 1e-8
@@ -63,6 +64,8 @@ class FittedModel:
     """(Ψ, Σ_ε) that the clients share, and that a client never seen gets; None without a cycle layer."""
     diagnosis: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Sums over runs of all classes, if the model was trained for diagnosis (`pfedhgp.diagnosis`)."""
+    sums: Mapping[str, KeptSums] = field(default_factory=dict)
+    """What clients keep for `update` and `forget`; none in files of earlier versions."""
     client_layers: Mapping[str, CycleLayer] = field(default_factory=dict)
     """Those of clients with a cycle layer of their own, on the same basis."""
 
@@ -208,6 +211,8 @@ def check_client(structure: Structure, shared: GlobalPosterior, client: ClientPo
     }
     if structure.client_loadings:
         wanted["global_loadings"] = (rank, Q, R)
+    if tangents.noise is not None:
+        wanted["noise"] = (rank, ravel(block.noise)[0].size)
     _expect_parts("tangents.", tangents, **wanted)
     if (tangents.reach is None) != (tangents.middle is None):
         raise ValueError("a part of what averaging left is missing")

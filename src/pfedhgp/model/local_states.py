@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from pfedhgp.base.arrays_of import namespace
@@ -170,3 +171,31 @@ class _Merged(NamedTuple):
 
     def series(self, counts: Array, variance: Array) -> state_space.Series:
         return state_space.Series.of_means(self.times, self.filled(counts), variance)
+
+
+# ---------------------------------------------------------------------------------- few lengths to compile
+
+
+def padded(states: LocalStates) -> LocalStates:
+    """With times at the end at which nothing was seen, so that few lengths are compiled."""
+    size = round_up(len(states.times))
+    extra = size - len(states.times)
+    return LocalStates(
+        longer(np.asarray(states.times), size),
+        np.pad(states.counts, ((0, extra), (0, 0))),
+        np.pad(states.means, ((0, 0), (0, extra), (0, 0)), mode="edge"),
+    )
+
+
+def longer(array: np.ndarray, size: int) -> np.ndarray:
+    """The last row again and again, up to `size` rows."""
+    wide = [(0, size - len(array)), *[(0, 0)] * (array.ndim - 1)]
+    return np.pad(array, wide, mode="edge")
+
+
+def round_up(n: int) -> int:
+    """A power of two, or one and a half of it."""
+    size = 16
+    while size < n:
+        size = size * 3 // 2 if size & (size - 1) == 0 else size * 4 // 3
+    return size

@@ -66,6 +66,8 @@ class Tangents(eqx.Module):
     middle: Tangents | None = None
     global_loadings: Float[Array, "P Q R"] | None = None
     """of B_g,i, where a client has its own"""
+    noise: Float[Array, "P k"] | None = None
+    """of the noise's coordinates, raveled: predictions do not need them, updates do"""
 
     @property
     def moved(self) -> Moved:

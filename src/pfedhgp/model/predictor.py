@@ -158,7 +158,10 @@ class Predictor(eqx.Module):
             block=block if averaged or exact else None,
             jitter=np.float64(model.jitter_of(client)) if averaged else None,
             tangents=posterior.tangents,
-            states=posterior.states,
+            # A series that grows by `update` has few lengths to compile; one without updates keeps its own.
+            states=local_states.padded(posterior.states)
+            if posterior.states is not None and posterior.loadings_half is None
+            else posterior.states,
             loadings_half=None
             if posterior.loadings_half is None
             else np.moveaxis(posterior.loadings_half, 0, 2),

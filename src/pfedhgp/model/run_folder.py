@@ -27,7 +27,9 @@ FORMAT, VERSION = "pfedhgp-run", 1
 SPEC = "spec.json"
 DIAGNOSIS = "diagnosis.safetensors"
 PARTS = (SPEC, "global.safetensors", "clients", "metrics.json", "messages.jsonl", DIAGNOSIS)
-OTHERS = ("report.html", "checkpoint", "zones", "classified.json")
+PREVIOUS = "previous"
+"""The model that an update replaced; a RUN folder too."""
+OTHERS = ("report.html", "checkpoint", "zones", "classified.json", PREVIOUS)
 """Other files of a RUN folder; they are removed when the model is replaced."""
 STAY = ("sites", "participation.jsonl", "audit.jsonl", "audit.head")
 """What a federation keeps there; it stays when the model is replaced."""
@@ -49,6 +51,11 @@ def client_file(name: str) -> str:
     return f"clients/{digest[:16]}.safetensors"
 
 
+def sums_file(name: str) -> str:
+    """clients/<sha256(name)[:16]>.sums.safetensors"""
+    return client_file(name).replace(".safetensors", ".sums.safetensors")
+
+
 def seal(spec: Mapping[str, Any]) -> str:
     """The SHA-256 of a spec without its own, in one canonical spelling."""
     rest = {key: value for key, value in spec.items() if key != "sha256"}
@@ -59,6 +66,11 @@ def seal(spec: Mapping[str, Any]) -> str:
 # ------------------------------------------------------------------------------------------ writing
 
 
+def _mode_of(target: Path) -> int:
+    """A new folder is its owner's alone: a model says much of its rows. An older model's mode stays."""
+    return target.stat().st_mode & 0o777 if (target / SPEC).is_file() else 0o700
+
+
 def write_folder(
     target: Path,
     files: Iterable[tuple[str, bytes]],
@@ -66,17 +78,20 @@ def write_folder(
     *,
     overwrite: bool,
     stay: Sequence[str] = (),
+    keep_previous: bool = False,
 ) -> None:
     """Writes `files`, then spec.json, into a new folder beside `target`, and puts it in its place.
 
-    Whatever fails, `target` stays as it was; with `overwrite` the old folder goes last.
+    Whatever fails, `target` stays as it was; with `overwrite` the old folder goes last. With `keep_previous`
+    the old model is in the new folder under `PREVIOUS`, from the moment at which both change places.
     """
     target = target.resolve()
     check_target(target, overwrite=overwrite, how="overwrite=True")
     fresh = beside(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        (fresh / "clients").mkdir(parents=True)
+        fresh.mkdir(mode=_mode_of(target))
+        (fresh / "clients").mkdir()
         digests = {}
         for name, content in files:
             _write(fresh / name, content)
@@ -87,6 +102,8 @@ def write_folder(
         _write(fresh / SPEC, json.dumps(whole, indent=1, allow_nan=False).encode("ascii"))
         sync_files([fresh / name for name in (*digests, SPEC)])
         sync_folder(fresh / "clients")
+        if keep_previous and (target / SPEC).exists():
+            _link_model(target, fresh / PREVIOUS)
         sync_folder(fresh)
         old = _put_in_place(fresh, target, (*STAY, *stay))
     except BaseException as error:
@@ -132,6 +149,22 @@ def _put_in_place(fresh: Path, target: Path, names: Sequence[str]) -> Path | Non
                 os.link(target / name, fresh / name)
     sync_folder(fresh)
     return exchange(fresh, target, beside(target))
+
+
+def _link_model(model: Path, copy: Path) -> None:
+    """The model's files in another folder: as links, or as copies where the file system has none."""
+    for name in (*PARTS, "report.html"):
+        for path in [model / name, *sorted((model / name).glob("*"))]:
+            if path.is_file():
+                there = copy / path.relative_to(model)
+                there.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    os.link(path, there)
+                except OSError:
+                    shutil.copy2(path, there)
+    (copy / "clients").mkdir(parents=True, exist_ok=True)
+    sync_folder(copy / "clients")
+    sync_folder(copy)
 
 
 def _take_over(old: Path, target: Path, names: Sequence[str]) -> None:

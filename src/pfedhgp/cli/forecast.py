@@ -1,0 +1,169 @@
+"""`pfedhgp forecast RUN --horizon 3d`: each client's next steps, or scores of past forecasts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pfedhgp.base.compilation_cache import use_compilation_cache
+from pfedhgp.cli.options import AsJson, Delimiter, Overwrite, Quiet, RunFolder
+from pfedhgp.cli.targets import check_table, write_table
+from pfedhgp.cli.terminal import counted, result, say, warnings_as_lines
+from pfedhgp.errors import InputError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from pfedhgp.data.columns import Columns
+    from pfedhgp.estimator import FederatedGP
+
+
+def forecast(
+    run: RunFolder,
+    horizon: Annotated[
+        str,
+        typer.Option(help="How far ahead: 3d, 36h, '90 min', or a number in units of the input."),
+    ],
+    out: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="A .csv, .csv.gz, .parquet or .feather file, or - for stdout."
+        ),
+    ] = None,
+    client: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only this client; may be repeated. Default: all."),
+    ] = None,
+    step: Annotated[
+        str | None, typer.Option(help="Step of the grid. Default: that of each client's rows.")
+    ] = None,
+    level: Annotated[
+        float, typer.Option(help="Level of the interval from lower to upper, with noise.")
+    ] = 0.95,
+    backtest: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Score forecasts of the last N windows of --data instead."),
+    ] = None,
+    data: Annotated[
+        list[Path] | None,
+        typer.Option("--data", help="With --backtest: the rows of the fit; may be repeated."),
+    ] = None,
+    season: Annotated[
+        str | None,
+        typer.Option(help="With --backtest: length of a season, such as 1d, for seasonal-naive."),
+    ] = None,
+    delimiter: Delimiter = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Forecast each client's next steps, with uncertainty; or score past forecasts.
+
+    Forecasts begin after each client's last row, in the steps of its rows.
+
+    With --backtest a model is fitted to the rows before the last N windows, and updated from window
+    to window: CRPS and coverage by lead time, beside seasonal-naive and climatology.
+    """
+    from pfedhgp.cli.saved import columns_of, model_of, open_run
+
+    with warnings_as_lines() as told:
+        if not 0.0 < level < 1.0:
+            raise InputError(f"--level must be between 0 and 1, got {level}")
+        if backtest is None and out is None:
+            raise InputError("--out is missing: a file for the forecasts, or - for stdout")
+        if (backtest is None) != (not data):
+            raise InputError("--backtest N and --data ROWS go together: the model holds no rows")
+        if out is not None:
+            check_table(out, overwrite=overwrite, as_json=as_json)
+        run = model_of(run)
+        columns = columns_of(open_run(run))
+        rows = None
+        if data:
+            from pfedhgp.cli.update import pairs
+            from pfedhgp.data.readers import read_observations
+            from pfedhgp.data.text_tables import delimiter_of
+
+            rows = pairs(read_observations(data, columns, delimiter=delimiter_of(delimiter)))
+        use_compilation_cache()
+        from pfedhgp.estimator import FederatedGP
+
+        model = FederatedGP.load(run)
+        if backtest is not None:
+            found = model.backtest(rows, horizon, origins=backtest, season=season)
+        else:
+            assert out is not None
+            names = client or list(model.clients_)
+            table = _table(model, names, columns, horizon, step, level)
+            write_table(table, out)
+    if backtest is not None:
+        if as_json:
+            result({"run": str(run), **found, "warnings": told})
+        else:
+            print(_shown(found))
+        return
+    if as_json:
+        result({"out": out, "rows": table.height, "clients": len(names), "warnings": told})
+    elif out != "-":
+        say(
+            f"{counted(table.height, 'forecast')} for {counted(len(names), 'client')}: {out}",
+            quiet=quiet,
+        )
+
+
+def _table(
+    model: FederatedGP,
+    names: list[str],
+    columns: Columns,
+    horizon: str,
+    step: str | None,
+    level: float,
+) -> pl.DataFrame:
+    """client, the input, lead, output, mean, sd, lower, upper."""
+    import numpy as np
+    import polars as pl
+
+    parts = []
+    for name in names:
+        found = model.forecast(name, horizon, step=step)
+        lower, upper = found.interval(level)
+        n, Q = found.mean.shape
+        time = found.times.astype("datetime64[us]").astype(np.float64) / 1e6
+        time = time if columns.inputs[0].kind == "datetime" else found.times
+        column = columns.inputs[0]
+        parts.append(
+            pl.DataFrame(
+                [
+                    pl.Series("client", [name] * (n * Q)),
+                    column.series(np.repeat(time, Q), column.name),
+                    pl.Series("lead", np.repeat(found.lead, Q)),
+                    pl.Series("output", list(columns.outputs) * n),
+                    *(
+                        pl.Series(key, values.reshape(-1))
+                        for key, values in (
+                            ("mean", found.mean),
+                            ("sd", found.sd),
+                            ("lower", lower),
+                            ("upper", upper),
+                        )
+                    ),
+                ]
+            )
+        )
+    return pl.concat(parts)
+
+
+def _shown(found: dict[str, Any]) -> str:
+    """A line for each range of lead times: CRPS and coverage of each method."""
+    words = {"model": "model", "seasonal_naive": "seasonal-naive", "climatology": "climatology"}
+    methods = [name for name in words if name in found["scores"]]
+    heads = "".join(f"{words[name] + ' CRPS':>22}{'cover':>7}" for name in methods)
+    lines = [f"{'lead up to':>12}{heads}"]
+    for k, each in enumerate(found["scores"]["model"]):
+        cells = "".join(
+            f"{found['scores'][name][k]['crps']:>22.4g}{found['scores'][name][k]['coverage']:>7.2f}"
+            for name in methods
+        )
+        lines.append(f"{each['to']:>12g}{cells}")
+    return "\n".join(lines)

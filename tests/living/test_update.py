@@ -1,0 +1,212 @@
+"""`update` and `forget` as people call them: what is refused, what is said, what stays on the disk."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from pfedhgp import FederatedGP
+from pfedhgp.errors import InputError, StaleWarning
+from pfedhgp.federation import grouping
+from pfedhgp.gp.tails import as_the_model_says
+from pfedhgp.living.staleness import Expected, chance
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+RNG = np.random.default_rng(5)
+
+
+def wave(x: np.ndarray, site: int) -> np.ndarray:
+    return np.sin(x) + 0.3 * site + 0.1 * np.random.default_rng(site).normal(size=len(x))
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    grids = [np.sort(np.random.default_rng(i + 7).uniform(0.0, 8.0, 40)) for i in range(3)]
+    return {f"site {i}": (x, wave(x, i)) for i, x in enumerate(grids)}
+
+
+@pytest.fixture(scope="module")
+def saved(rows, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("living") / "RUN"
+    model = FederatedGP(rounds=4, inducing=10, local_inducing=10, domain=[(0.0, 10.0)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(rows).save(path)
+    return path
+
+
+@pytest.fixture
+def model(saved) -> FederatedGP:
+    return FederatedGP.load(saved)
+
+
+def new_rows(seed: int = 0, count: int = 6) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    x = np.sort(rng.uniform(8.0, 9.0, count))
+    return x, np.sin(x) + 0.1 * rng.normal(size=count)
+
+
+def test_new_rows_are_learned_from_and_forgotten_again(model):
+    grid = np.linspace(0.0, 9.0, 20)[:, None]
+    before = model.predict("site 0", grid)
+    x, y = new_rows()
+    model.update({"site 0": (x, y)})
+    after = model.predict("site 0", grid)
+    assert after.sd[-2, 0] < 0.9 * before.sd[-2, 0]
+    assert model.last_update_.rows == {"site 0": 6}
+    assert not model.last_update_.stale
+    model.forget("site 0", (x, y))
+    again = model.predict("site 0", grid)
+    np.testing.assert_allclose(again.mean, before.mean, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(again.sd, before.sd, rtol=0, atol=1e-8)
+
+
+def test_a_table_a_new_client_and_a_stretch(model):
+    x, y = new_rows()
+    table = pl.DataFrame({"who": ["site 1"] * 6 + ["newcomer"] * 6, "x": [*x, *x], "y": [*y, *y]})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StaleWarning)
+        model.update(table, client="who")
+    assert model.last_update_.new_clients == ("newcomer",)
+    assert model.clients_[-1] == "newcomer"
+    assert model.model_.sums["newcomer"].counted
+    model.forget("site 1", (x, y), between=(x[2], x[4]))
+    assert model.last_update_.rows == {"site 1": 3}
+    model.forget("newcomer")
+    assert model.last_update_.gone_clients == ("newcomer",)
+    assert [each["what"] for each in model.model_.metrics["updates"]] == [
+        "update",
+        "forget",
+        "forget",
+    ]
+
+
+def test_what_is_refused(model, rows):
+    x, y = rows["site 0"]
+    with pytest.raises(InputError, match=r"2 of 3 rows are in the model already .*row 0"):
+        model.update({"site 0": ([x[3], x[5], 9.5], [0.0, 0.0, 0.0])})
+    with pytest.raises(InputError, match=r"1 of 2 rows are not in the model .*row 1"):
+        model.forget("site 0", (x[:2], [y[0], y[1] + 1e-9]))
+    with pytest.raises(InputError, match="given twice"):
+        model.forget("site 0", (x[[0, 0]], y[[0, 0]]))
+    with pytest.raises(InputError, match="`between` needs `rows`"):
+        model.forget("site 0", between=(0.0, 1.0))
+    with pytest.raises(InputError, match="2 inputs"):
+        model.update({"site 0": (np.zeros((1, 2)), [0.0])})
+    with pytest.raises(InputError, match="no new row has an observed output"):
+        model.update({"site 0": ([9.9], [np.nan])})
+
+
+def test_rows_that_do_not_fit_the_parameters_give_a_warning(model):
+    x, y = new_rows(1, 12)
+    with pytest.warns(StaleWarning, match="'site 2'.*fit again with all rows"):
+        model.update({"site 2": (x, y + RNG.normal(size=12))})
+    assert model.last_update_.p < 1e-3
+
+
+def test_an_alarm_is_false_in_one_of_a_hundred_cases(model):
+    """Rows that the model draws itself; with few cells to learn the noise from, alarms are as rare."""
+    x = np.linspace(8.0, 9.0, 5)[:, None]
+    expected = Expected.of(model.model_, "site 0", x)
+    draws = model.predict("site 0", x).sample(10_000, seed=1)
+    z = [expected.whitened(y)[0] for y in draws]
+    nominal = [as_the_model_says(0.01)]
+    chances = np.array([chance(each, 10**9, nominal) for each in z])
+    assert np.mean(chances < 0.01) == pytest.approx(0.01, abs=0.003)
+    assert np.mean(chances < 0.5) == pytest.approx(0.5, abs=0.02)
+    louder = np.sqrt(30.0 / np.random.default_rng(2).chisquare(30, len(z)))
+    chances = np.array([chance(a * s, 30, nominal) for a, s in zip(z, louder, strict=True)])
+    assert np.mean(chances < 0.01) == pytest.approx(0.01, abs=0.003)
+
+
+@pytest.mark.parametrize("name", ["structured", "mean-field", "cycles"])
+def test_older_models_say_what_is_missing(name):
+    model = FederatedGP.load(FIXTURES / name / "RUN")
+    first, Q = model.clients_[0], model.model_.outputs
+    with pytest.raises(InputError, match="fit again"):
+        model.update({first: ([[0.123]], np.zeros((1, Q)))})
+    with pytest.raises(InputError, match="fit again"):
+        model.forget(first)
+
+
+def test_so_many_clients_that_their_sums_would_fill_the_memory_keep_none(monkeypatch):
+    x = np.linspace(0.0, 5.0, 12)
+    sites = {name: (x, np.sin(x) + shift) for name, shift in [("a", 0.0), ("b", 0.5)]}
+    model = FederatedGP(rounds=1, inducing=6, local_inducing=6)
+    numbers = [own.precision.size for own in model.fit(sites).model_.sums.values()]
+    monkeypatch.setattr(grouping, "KEPT_TOGETHER", 2 * max(numbers))
+    assert set(model.fit(sites).model_.sums) == {"a", "b"}
+    monkeypatch.setattr(grouping, "KEPT_TOGETHER", 2 * max(numbers) - 1)
+    assert not model.fit(sites).model_.sums
+    with pytest.raises(InputError, match="over 2 GiB"):
+        model.update({"a": ([2.2], [0.8])})
+
+
+def test_training_goes_on_from_the_fitted_kernels(model, rows):
+    x, y = new_rows()
+    model.update({"site 0": (x, y)}, retrain=rows, rounds=2)
+    cold = FederatedGP(rounds=2, inducing=10, local_inducing=10, domain=[(0.0, 10.0)])
+    old = rows["site 0"]
+    cold.fit(rows | {"site 0": (np.append(old[0], x), np.append(old[1], y))})
+    assert model.bound_ > cold.bound_
+    assert model.model_.metrics["updates"][-1]["what"] == "retrain"
+    assert model.rounds == 4
+    with pytest.raises(InputError, match="among the old ones too"):
+        model.update({"site 0": rows["site 0"]}, retrain=rows)
+
+
+# ----------------------------------------------------------------------------------- the command line
+
+
+@pytest.fixture
+def folder(saved, tmp_path, monkeypatch) -> Path:
+    FederatedGP.load(saved).save(tmp_path / "RUN")
+    x, y = new_rows()
+    table = pl.DataFrame({"client": ["site 0"] * len(x), "x": x, "y": y})
+    table.write_csv(tmp_path / "new.csv", float_precision=17)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_commands_keep_what_they_replace(folder, run):
+    before = (folder / "RUN" / "spec.json").read_bytes()
+    done = run("update", "RUN", "new.csv", "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert found["rows"] == {"site 0": 6}
+    assert (folder / "RUN" / "previous" / "spec.json").read_bytes() == before
+    old, new = FederatedGP.load(folder / "RUN" / "previous"), FederatedGP.load(folder / "RUN")
+    at = [[8.5]]
+    assert new.predict("site 0", at).sd[0, 0] < old.predict("site 0", at).sd[0, 0]
+    assert "are in the model already" in run("update", "RUN", "new.csv").complaint
+    assert run("forget", "RUN", "new.csv", "--client", "site 0", "--from", "8.2").code == 0
+    assert "need DATA" in run("forget", "RUN", "--client", "site 0", "--from", "1").complaint
+    assert "no client 'x'" in run("forget", "RUN", "--client", "x").complaint
+    assert run("forget", "RUN", "--client", "site 2").code == 0
+    assert FederatedGP.load(folder / "RUN").clients_ == ("site 0", "site 1")
+    assert not (folder / "RUN" / "previous" / "previous").exists()
+
+
+KILLED = """
+import os, signal
+from pfedhgp.model import run_folder
+run_folder.exchange = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
+from pfedhgp.cli.main import main
+main(["update", "RUN", "new.csv"])
+"""
+
+
+def test_kill_9_in_the_middle_leaves_the_old_model(folder, run):
+    before = (folder / "RUN" / "spec.json").read_bytes()
+    done = subprocess.run([sys.executable, "-c", KILLED], cwd=folder)
+    assert done.returncode == -9
+    assert (folder / "RUN" / "spec.json").read_bytes() == before
+    FederatedGP.load(folder / "RUN")
+    assert run("update", "RUN", "new.csv").code == 0
