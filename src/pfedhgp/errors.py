@@ -17,6 +17,8 @@ __all__ = [
     "NumericsWarning",
     "PFedHGPError",
     "PFedHGPWarning",
+    "StaleWarning",
+    "TellsTooMuchError",
 ]
 
 
@@ -38,6 +40,10 @@ class NotFittedError(InputError, AttributeError):
 
 class ModelFileError(InputError):
     """A model file is corrupted, incomplete, or of a newer format than this version reads."""
+
+
+class TellsTooMuchError(InputError):
+    """A request asks for so much that rows could be solved for; the client does not answer it."""
 
 
 class NumericsError(PFedHGPError):
@@ -89,6 +95,10 @@ class BudgetWarning(PFedHGPWarning):
 
 class ExtrapolationWarning(PFedHGPWarning):
     """A prediction was asked for far outside the data, where only the prior speaks."""
+
+
+class StaleWarning(PFedHGPWarning):
+    """New rows are not what the model expected: fit again."""
 
 
 def warn(text: str, kind: type[PFedHGPWarning] = PFedHGPWarning, *, stacklevel: int = 2) -> None:

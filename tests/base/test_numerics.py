@@ -82,6 +82,7 @@ OTHER = {
     "seed": 5,
     "callbacks": [print],
     "masks": True,
+    "robust": "test",
     "privacy": "local",
     "epsilon": 1.0,
     "delta": 1e-5,

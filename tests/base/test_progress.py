@@ -175,7 +175,7 @@ def test_a_fit_tells_its_phases():
 
     class Server:
         phase, kinds = None, iter(["census", "round", "finish"])
-        plan = SimpleNamespace(masks=False)
+        plan, attempt, unable = SimpleNamespace(masks=False, robust="off"), 0, ()
 
         def request(self):
             kind = next(self.kinds, None)

@@ -7,9 +7,14 @@ NOISES = ("scalar", "output", "full", "level")
 LOCALS = ("inducing", "state-space")
 FORMS = ("white", "stationary", "free")
 """Forms of the cycle layer."""
+NO_PRIVACY = "none"
+SUMS_PRIVACY = "sums"
+"""Clients answer no sums from which their rows could be solved for."""
 LOCAL_PRIVACY = "local"
 """Differential privacy: each client adds all the noise itself."""
-PRIVACIES = ("none", LOCAL_PRIVACY)
+ROBUST = ("test", "clip", "off")
+"""What becomes of replies that do not fit the other clients'."""
+PRIVACIES = (NO_PRIVACY, SUMS_PRIVACY, LOCAL_PRIVACY)
 SHARED_WHITE = "white-shared"
 """White noise that is estimated from all clients' cycles before training, as another form would be."""
 SHARINGS = ("shared", "client", "mixed")

@@ -17,11 +17,9 @@ def use_compilation_cache() -> None:
     """
     # XLA writes to stderr each time it loads compiled code; it reads this variable when it is imported.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    chosen = os.environ.get("PFEDHGP_CACHE")
-    if chosen == "" or os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+    folder = cache_folder()
+    if folder is None or os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = (Path(chosen) if chosen else Path(home) / "pfedhgp") / _machine()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
@@ -33,6 +31,15 @@ def use_compilation_cache() -> None:
     settings: Any = jax.config
     settings.update("jax_compilation_cache_dir", str(folder))
     settings.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+
+
+def cache_folder() -> Path | None:
+    """Where commands keep compiled code for this kind of processor; None if the user switched it off."""
+    chosen = os.environ.get("PFEDHGP_CACHE")
+    if chosen == "":
+        return None
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return (Path(chosen) if chosen else Path(home) / "pfedhgp") / _machine()
 
 
 def _machine() -> str:

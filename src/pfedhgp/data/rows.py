@@ -45,6 +45,14 @@ class ClientRows:
     """(G, Q): 1 for the cells that a pattern has."""
 
 
+def observations(client: ClientRows) -> np.ndarray:
+    """(Q,) the number of values of each output: every replicate and every cycle counts."""
+    if client.cycles is not None:
+        return np.isfinite(client.cycles).sum(axis=(0, 1)).astype(np.float64)
+    seen = np.isfinite(client.Y)
+    return np.where(seen, 1.0 if client.counts is None else client.counts, 0.0).sum(axis=0)
+
+
 def in_order(client: ClientRows) -> ClientRows:
     """The rows in order of their first input; no whole cycles."""
     order = np.argsort(client.X[:, 0], kind="stable")

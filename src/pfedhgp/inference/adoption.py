@@ -5,9 +5,9 @@ from __future__ import annotations
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.inference.markov import adoption as markov
 from pfedhgp.inference.structured import adoption as structured
+from pfedhgp.inference.structured.adoption import Adopted
 from pfedhgp.inference.structured.settings import Structured
 from pfedhgp.model.fitted import FittedModel
-from pfedhgp.model.posterior import ClientPosterior
 
 
 def adopt(
@@ -18,15 +18,16 @@ def adopt(
     settings: Structured,
     local_inducing: int | str,
     local_latents: int | None,
-) -> tuple[ClientPosterior, float]:
-    """The client's posterior given the shared functions, and the jitter of its own kernel matrix.
+) -> Adopted:
+    """The client's posterior given the shared functions, and what else it keeps.
 
     A model whose shared functions are at knots has the population of the Markov solver; files of earlier
     versions have not, and their new clients are fitted with dense matrices.
     """
     if model.shared.knot_J is not None and model.population.traits is not None:
         averaging = settings.averaging is not None
-        return markov.adopt(model, client, noise=noise, averaging=averaging)
+        found = markov.adopt(model, client, noise=noise, averaging=averaging)
+        return Adopted(*found, None)
     return structured.adopt(
         model,
         client,

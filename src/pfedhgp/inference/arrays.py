@@ -100,6 +100,11 @@ def statistics_from_arrays(arrays: Arrays, parameters: int) -> Statistics:
     return Statistics(**whole)
 
 
+def for_some(sums: np.ndarray, stays: np.ndarray) -> np.ndarray:
+    """Sums with a leading axis of clients, 0 for those that do not stay."""
+    return sums * stays.reshape(-1, *[1] * (sums.ndim - 1))
+
+
 def below(prefix: str, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The arrays with `prefix` before their names."""
     return {f"{prefix}.{name}": np.asarray(array) for name, array in arrays.items()}

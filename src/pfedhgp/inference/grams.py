@@ -8,8 +8,10 @@ w_rs(n) = b_rᵀ P_n b_s, which is exact with missing cells and any noise.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -87,6 +89,23 @@ def accumulate(rows: Rows, design: Design, *, unloaded: bool = False, chunk: int
     return _by_chunks(rows, design, unloaded, chunk, None)
 
 
+def on_host(rows: Rows, design: Design, *, chunk: int = 4096) -> Grams:
+    """`accumulate` in NumPy, for rows, a basis and parameters that are NumPy's: nothing is compiled.
+
+    Without states and without a cycle layer.
+    """
+    parts = []
+    for start in range(0, max(len(rows.X), 1), chunk):
+        turn = slice(start, start + chunk)
+        piece = Rows(rows.X[turn], rows.Y[turn], rows.mask[turn])
+        parts.append(_one_chunk(piece, design, False, None, xp=np))
+    total = functools.reduce(lambda a, b: jax.tree.map(np.add, a, b), parts)
+    if rows.scatter is None or rows.scatter_seen is None:
+        return total
+    spread = 0.5 * design.noise.scatter_trace(rows.scatter, rows.scatter_seen)
+    return replace(total, constant=total.constant - spread)
+
+
 def _with_states(rows: Rows, design: Design, kernels: Kernel, unloaded: bool, chunk: int) -> Grams:
     """Sums over the global and deviation weights alone: local functions are in the noise.
 
@@ -151,7 +170,10 @@ def _by_chunks(
     return total
 
 
-def _one_chunk(rows: Rows, design: Design, unloaded: bool, cycles: Array | None) -> Grams:
+def _one_chunk(
+    rows: Rows, design: Design, unloaded: bool, cycles: Array | None, xp: Any = jnp
+) -> Grams:
+    """`xp` is the library of all its arrays."""
     assert design.local is not None
     P = design.noise.rows(rows.mask)
     A_g, A_l = design.shared.features(rows.X), design.local.features(rows.X)
@@ -160,14 +182,14 @@ def _one_chunk(rows: Rows, design: Design, unloaded: bool, cycles: Array | None)
     loadings = [design.B_g, design.B_dev, design.B_loc]
     weights = _weigh(P, loadings)
     parts = zip(weights, [res_g, res_g[: A_d.shape[0]], res_l], strict=True)
-    residual = sum((jnp.einsum("rrn,rn->", row[-1], res) for row, res in parts), jnp.zeros(()))
-    eye = jnp.eye(rows.Y.shape[1], dtype=rows.Y.dtype)
-    shared_residual = jnp.einsum("rn,qpn->rqp", res_g, P.weigh(eye, eye))
+    residual = sum((xp.einsum("rrn,rn->", row[-1], res) for row, res in parts), xp.zeros(()))
+    eye = xp.eye(rows.Y.shape[1], dtype=rows.Y.dtype)
+    shared_residual = xp.einsum("rn,qpn->rqp", res_g, P.weigh(eye, eye))
     if design.origin is not None:
         A_g = design.shared.features_for(rows.X, design.origin)
     if unloaded:
-        loadings[0] = jnp.tile(eye, (1, A_g.shape[0]))
-        A_g = jnp.repeat(A_g, eye.shape[0], axis=0)
+        loadings[0] = xp.tile(eye, (1, A_g.shape[0]))
+        A_g = xp.repeat(A_g, eye.shape[0], axis=0)
         weights = _weigh(P, loadings)
     features = [A_g, A_d, A_l]
     precision = _symmetric(
@@ -177,15 +199,13 @@ def _one_chunk(rows: Rows, design: Design, unloaded: bool, cycles: Array | None)
         ]
     )
     weighted = P.apply(rows.Y)
-    linear = jnp.concatenate(
+    linear = xp.concatenate(
         [_project(A, weighted @ B) for A, B in zip(features, loadings, strict=True)]
     )
-    constant = -0.5 * (
-        jnp.sum(rows.mask) * LOG_2PI + P.log_determinant + jnp.sum(weighted * rows.Y)
-    )
+    constant = -0.5 * (xp.sum(rows.mask) * LOG_2PI + P.log_determinant + xp.sum(weighted * rows.Y))
     explained = None
     if cycles is not None:
-        explained = jnp.concatenate(
+        explained = xp.concatenate(
             [_explain(A, cycles, B) for A, B in zip(features, loadings, strict=True)], axis=1
         )
     return Grams(precision, linear, constant, residual, shared_residual, explained)
@@ -202,7 +222,7 @@ def _explain(
 
 def _weigh(P: RowPrecision, loadings: list[Array]) -> list[list[Array]]:
     """The row weights w of layers i and j ≤ i, all from one product."""
-    B = jnp.concatenate(loadings, axis=1)
+    B = namespace(*loadings).concatenate(loadings, axis=1)
     w = P.weigh(B, B)
     cuts = np.cumsum([0, *(part.shape[1] for part in loadings)])
     ranges = [slice(a, b) for a, b in pairwise(cuts)]
@@ -215,17 +235,21 @@ def _cross(
     """Blocks A_a (w_ab ⊙ B_b)ᵀ, as a (Ra·Ma) × (Rb·Mb) matrix."""
     weighted = w[:, :, None, :] * B[None]
     stacked = weighted.reshape(A.shape[0], B.shape[0] * B.shape[1], A.shape[2])
-    return jnp.einsum("amn,akn->amk", A, stacked).reshape(A.shape[0] * A.shape[1], stacked.shape[1])
+    if namespace(A, stacked) is np:
+        found = A @ np.swapaxes(stacked, 1, 2)
+    else:
+        found = jnp.einsum("amn,akn->amk", A, stacked)
+    return found.reshape(A.shape[0] * A.shape[1], stacked.shape[1])
 
 
 def _project(A: Float[Array, "R M n"], t: Float[Array, "n R"]) -> Float[Array, " RM"]:
     """A_r t_r, stacked over latents."""
-    return jnp.einsum("rmn,nr->rm", A, t).reshape(-1)
+    return namespace(A, t).einsum("rmn,nr->rm", A, t).reshape(-1)
 
 
 def _symmetric(lower: list[list[Array]]) -> Array:
     """The symmetric matrix whose block (i, j ≤ i) is lower[i][j]."""
     size = len(lower)
-    return jnp.block(
+    return namespace(lower[0][0]).block(
         [[lower[i][j] if j <= i else lower[j][i].T for j in range(size)] for i in range(size)]
     )

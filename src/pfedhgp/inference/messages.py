@@ -39,6 +39,7 @@ COUNT = Range("whole, ≥ 0", lambda a: np.all((a >= 0.0) & (a == np.floor(a))))
 FLAG = Range("0 or 1", lambda a: np.all((a == 0.0) | (a == 1.0)))
 ONE = Range("1", lambda a: np.all(a == 1.0))
 POWERS = Range("diagonal ≥ 0", lambda a: np.all(np.diagonal(a) >= 0.0))
+PACKED_POWERS = Range("diagonal ≥ 0", lambda a: np.all(_packed_diagonal(a) >= 0.0))
 SITES = Range("w and squares ≥ 0", lambda a: np.all(a[::2] >= 0.0))
 SPREAD = Range("τ² > 0", lambda a: np.all(a[1] > 0.0))
 VARIANCES = Range("diagonal > 0", lambda a: np.all(np.diagonal(a) > 0.0))
@@ -85,6 +86,12 @@ class Field:
         return np.triu_indices(size) if self.triangle == "symmetric" else np.tril_indices(size)
 
 
+def _packed_diagonal(sent: np.ndarray) -> np.ndarray:
+    """The diagonals of symmetric matrices as they are sent."""
+    rows, columns = np.triu_indices((math.isqrt(8 * sent.shape[-1] + 1) - 1) // 2)
+    return np.asarray(sent[..., rows == columns])
+
+
 def _number(symbol: str, sizes: Sizes) -> int:
     return int(symbol) if symbol.isdigit() else sizes[symbol]
 
@@ -119,6 +126,7 @@ MOMENTS = (
     Field("x_means", "d", "number of rows times the squared mean of each input", NOT_NEGATIVE),
     Field("y_mean", "Q Q", "mean of the first output over the rows with both"),
     Field("y_cross", "Q Q", "products of both outputs around these means, summed"),
+    Field("observations", "Q", "number of values of each output, every cycle counted", COUNT),
 )
 CENTRES = (
     Field("x_centre", "d", "a place near the rows, about which inputs are summed"),
@@ -248,7 +256,13 @@ CLIENT_LOADINGS = (
     ),
 )
 KNOTS = (
-    Field("knot_J", "M R R", "Σ c cᵀ/σ² over the rows at each knot", POWERS, triangle="symmetric"),
+    Field(
+        "knot_J",
+        "M R R",
+        "Σ c cᵀ/σ² over the rows at each knot",
+        PACKED_POWERS,
+        triangle="symmetric",
+    ),
     Field("knot_h", "M R", "Σ c (y − drift)/σ² over the rows at each knot"),
 )
 KNOT_REQUEST = (

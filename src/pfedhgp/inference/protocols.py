@@ -5,13 +5,14 @@ Every inference has the same calls, so that server, groups and engines do not kn
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from pfedhgp.gp.kernels import Kernel
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
+from pfedhgp.model.kept_sums import KeptSums
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population
 from pfedhgp.model.spec import Spec
 
@@ -67,8 +68,11 @@ class ClientParty(Protocol):
     ) -> list[dict[str, np.ndarray]]:
         """The replies to a broadcast, one for each client."""
 
-    def forget_last_reply(self) -> None:
-        """The clients' last reply is not in the totals that come next: they were away."""
+    def forget_last_reply(self, stays: np.ndarray | None = None) -> None:
+        """The clients' last reply is not in the totals that come next: they were away, or left out.
+
+        `stays` is true for those of the batch whose reply is.
+        """
 
     def replace_inputs(self, inputs: list[np.ndarray | None]) -> None:
         """Gives clients other local inducing inputs; None leaves a client's as they are."""
@@ -81,6 +85,11 @@ class ClientParty(Protocol):
 
     def posteriors(self, shared: GlobalPosterior, jitter: float) -> list[ClientPosterior]:
         """What each client keeps for prediction."""
+
+    def kept(
+        self, shared: GlobalPosterior, jitter: float, found: Sequence[ClientPosterior]
+    ) -> list[KeptSums | None]:
+        """What each client keeps for updates; None: its rows cannot be added to."""
 
     def final_replies(
         self, shared: GlobalPosterior, found: list[ClientPosterior]
@@ -106,6 +115,9 @@ class Inference(Protocol):
     @property
     def patience(self) -> int:
         """Rounds before training may end early."""
+
+    def rounds_to_settle(self, spec: Spec) -> int:
+        """Rounds before bounds of models that are trained side by side can be compared."""
 
     @property
     def jitter(self) -> float: ...

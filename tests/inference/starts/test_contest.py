@@ -62,4 +62,5 @@ def test_models_that_evidences_do_not_know_are_all_trained():
 def test_margins_shrink_until_one_is_left():
     allowed = [contest.margin(number, 1000.0) for number in range(1, 7)]
     assert allowed == [250.0, 50.0, 20.0, 10.0, 0.0, 0.0]
+    assert contest.margin(0, 1000.0) == np.inf  # bounds do not compare yet
     assert contest.behind([3.0, 5.0, 4.5]) == [2.0, 0.0, 0.5]

@@ -24,6 +24,20 @@ def test_open_numbers_go_up_to_four_and_the_usual_pair_is_first():
     assert ranks.pairs(3, None, 2) == ((2, 2), (1, 2), (3, 2))
 
 
+def test_clients_may_mix_more_functions_than_there_are_outputs():
+    found = ranks.pairs(1, None, 1, mixed=True)
+    assert found == ((1, 1), (2, 1), (3, 1), (4, 1), (5, 1))
+    assert ranks.pairs(3, None, 2, mixed=True)[0] == (2, 2)
+
+    def trained(most: int, series: int) -> list[int]:
+        return [found[n][0] for n in ranks.worth_training(found, np.eye(1), most, mixed_by=series)]
+
+    assert trained(100, 12) == [1, 2, 3, 4, 5]
+    assert trained(100, 4) == [1, 2, 3]  # four series cannot tell four functions apart
+    assert trained(100, 1) == [1]
+    assert trained(3, 12) == [1, 2, 3]  # messages would be too long
+
+
 def test_directions_are_those_with_a_share_that_counts():
     assert ranks.directions(moment(3.0, 1.0, 0.03, 0.01, 0.0)) == 3
     assert ranks.directions(np.eye(4)) == 3
@@ -53,3 +67,12 @@ def test_a_latent_pays_for_its_loadings_and_lengthscales():
     more = ranks.price(local, 1200.0, 6) - ranks.price(two, 1200.0, 6)
     assert more == pytest.approx(0.5 * 6 * 5 * np.log(200.0))
     assert ranks.price(make_plan(ModelSettings(), 1, 1).spec, 1200.0, 6) == 0.0
+
+
+def test_a_function_that_clients_mix_pays_at_each_client():
+    """6 clients of 200 cells: a loading of its own, and one of its deviation."""
+    one, two = (
+        make_plan(ModelSettings(latents=n, client_loadings=True), 1, 1).spec for n in (1, 2)
+    )
+    more = ranks.price(two, 1200.0, 6) - ranks.price(one, 1200.0, 6)
+    assert more == pytest.approx(0.5 * 6 * 2 * np.log(200.0))

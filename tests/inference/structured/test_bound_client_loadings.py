@@ -108,6 +108,20 @@ def test_exact_bound_does_not_depend_on_the_order_of_clients():
     np.testing.assert_allclose(total.J, other.J, rtol=1e-10, atol=1e-10)
 
 
+def test_exact_sums_of_split_rows_add_up_to_those_of_the_whole():
+    """Without layers of their own, clients with the same loadings are one client whose rows are split."""
+    Xs, Ys, shared, clients = federation(5)
+    nothing = [replace(c, deviation=0.0 * c.deviation, loadings=0.0 * c.loadings) for c in clients]
+    whole, total = summed(Xs[:1], Ys[:1], shared, nothing[:1])
+    halves = (slice(None, None, 2), slice(1, None, 2))
+    split, parts = summed(
+        [Xs[0][h] for h in halves], [Ys[0][h] for h in halves], shared, [nothing[0]] * 2
+    )
+    assert split == pytest.approx(whole, rel=1e-12)
+    np.testing.assert_allclose(parts.J, total.J, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(parts.h, total.h, rtol=1e-9, atol=1e-9)
+
+
 def test_exact_special_case_of_equal_loadings_is_the_papers_model():
     """c_i = c̄: the sums of a client with B_g of its own are those of a client without."""
     Xs, Ys, shared, clients = federation(2)

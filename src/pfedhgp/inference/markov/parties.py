@@ -7,6 +7,7 @@ loadings, drift and noise.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import equinox as eqx
@@ -16,6 +17,7 @@ from pfedhgp.gp.noise import DiagonalNoise
 from pfedhgp.inference.arrays import (
     State,
     block_from_arrays,
+    for_some,
 )
 from pfedhgp.inference.markov import cavity, step
 from pfedhgp.inference.markov.knots import Evidence, KnotPosterior
@@ -33,6 +35,7 @@ from pfedhgp.inference.structured import traits
 from pfedhgp.inference.structured.bound import GlobalEvidence
 from pfedhgp.inference.structured.clients import StructuredClients
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock
+from pfedhgp.model.kept_sums import KeptSums
 from pfedhgp.model.noise_level import loudness
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population
 
@@ -70,9 +73,13 @@ class MarkovClients(StructuredClients):
         centre = self._logs(opening=True)
         self.asked = Asked.of(centre, self.spec.outputs, total, at, self.own_logs, tails)
 
-    def forget_last_reply(self) -> None:
-        super().forget_last_reply()
-        self.own_logs = self.own_evidence = None
+    def forget_last_reply(self, stays: np.ndarray | None = None) -> None:
+        super().forget_last_reply(stays)
+        if stays is None or not stays.any():
+            self.own_logs = self.own_evidence = None
+        elif self.own_logs is not None and self.own_evidence is not None:
+            self.own_logs = for_some(self.own_logs, stays)
+            self.own_evidence = Evidence(*(for_some(a, stays) for a in self.own_evidence))
 
     def answer(
         self, arrays: Arrays, kind: str, names: tuple[str, ...]
@@ -97,9 +104,17 @@ class MarkovClients(StructuredClients):
             sent = step.send(problem, logs, own.reshape(-1, own.shape[2]), places)
             self.own_logs = np.zeros((len(own), *np.shape(arrays["logs"])))
         self._keep(logs, sent.loadings)
-        self.levels = sent.level
+        self._move_levels(sent.level)
         self.own_evidence = _by_client(sent.about_knots, self.spec.outputs)
         return self._replies(sent, logs)
+
+    def _move_levels(self, found: np.ndarray) -> None:
+        """Half-way to where cells are predicted now.
+
+        A whole step would swing: a cell that is predicted low counts little, is then predicted from others,
+        higher, counts much, and is predicted low again.
+        """
+        self.levels = found if self.levels is None else 0.5 * (self.levels + found)
 
     def _problem(self, shared: GlobalBlock, q: KnotPosterior) -> step.Problem:
         return step.Problem.of(
@@ -131,6 +146,12 @@ class MarkovClients(StructuredClients):
             return kept
         halves = self._halves(found.loadings_covariance)
         return [replace(own, loadings_half=half) for own, half in zip(kept, halves, strict=True)]
+
+    def kept(
+        self, shared: GlobalPosterior, jitter: float, found: Sequence[ClientPosterior]
+    ) -> list[KeptSums | None]:
+        """None: the weights of rows depend on their level, and so on all others."""
+        return [None] * len(found)
 
     def join(self, population: Population) -> None:
         """What is expected of a client that comes later, from the model's population."""

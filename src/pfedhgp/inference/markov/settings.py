@@ -59,6 +59,10 @@ class Markov:
     knows_bound = True
     learn_inducing = False
 
+    def rounds_to_settle(self, spec: Spec) -> int:
+        """Without drifts, every further shared function takes up a part of them, and seems to be needed."""
+        return self.frozen_rounds
+
     def __post_init__(self) -> None:
         for name, check in _SETTINGS.items():
             object.__setattr__(self, name, check(getattr(self, name), name))

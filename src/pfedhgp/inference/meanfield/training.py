@@ -7,7 +7,7 @@ clients need.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -37,6 +37,7 @@ from pfedhgp.inference.own_weights import squares
 from pfedhgp.inference.protocols import Arrays
 from pfedhgp.inference.structured.bound import design_of
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows, Structure
+from pfedhgp.model.kept_sums import KeptSums
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population, without_unseen
 from pfedhgp.model.spec import Spec
 
@@ -103,6 +104,9 @@ class MeanField:
         if self.server_rate is not None or self.server_optimizer == "adam":
             return self
         return replace(self, server_rate=RATE / max(cells, 1))
+
+    def rounds_to_settle(self, spec: Spec) -> int:
+        return 0
 
     def server(self, spec: Spec, block: GlobalBlock) -> MeanFieldServer:
         return MeanFieldServer(self, spec, block)
@@ -246,7 +250,7 @@ class MeanFieldClients:
             more = float(with_more_jitter(same, only, blocks, names)[first])
         self.jitter = np.full(len(names), more)
 
-    def forget_last_reply(self) -> None:
+    def forget_last_reply(self, stays: np.ndarray | None = None) -> None:
         """Nothing to do: a client's step depends on Θ_global alone, not on what was summed."""
 
     def residual_cost(self) -> None:
@@ -285,6 +289,12 @@ class MeanFieldClients:
             for i in range(len(self.jitter))
         ]
         return without_unseen(found, np.asarray(self.rows.mask))
+
+    def kept(
+        self, shared: GlobalPosterior, jitter: float, found: Sequence[ClientPosterior]
+    ) -> list[KeptSums | None]:
+        """None: factors are searched for, and are no function of sums."""
+        return [None] * len(found)
 
     def state(self) -> State:
         """Each client's coordinates and its Adam's moments."""

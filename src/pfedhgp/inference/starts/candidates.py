@@ -98,9 +98,9 @@ def starts_to_compare(
     happen to be: in three of ten runs of the study's scenario A the wrong start won. The covariogram between
     clients decides instead (`shared_scale`).
     """
-    if not compare or not has_open_scale(spec):
+    if not has_open_scale(spec) or (not compare and not shared_is_short):
         return [with_long_shared(scales)]
-    if not spec.tied:
+    if not compare or not spec.tied:
         return [with_short_shared(scales) if shared_is_short else with_long_shared(scales)]
     return [
         with_long_shared(scales),
@@ -116,9 +116,11 @@ def best_of(bounds: list[float | None], cells: float) -> int:
     return found if known[found] > known[0] + CLEARLY * cells else 0
 
 
-def asks_between_clients(spec: Spec) -> bool:
-    """Whether clients are asked for what tells the shared scale: with loadings and one input."""
-    return not spec.tied and spec.inputs == 1 and has_open_scale(spec)
+def asks_between_clients(spec: Spec, *, compare: bool = True) -> bool:
+    """Whether clients are asked for what tells the shared scale: with one input, where starts are not
+    compared.
+    """
+    return not (spec.tied and compare) and spec.inputs == 1 and has_open_scale(spec)
 
 
 def restart(scales: Scales, tried: Start, *, compared: bool, attempt: int, seed: int) -> Start:

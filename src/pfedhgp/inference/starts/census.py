@@ -21,7 +21,9 @@ LAG_EDGES = np.geomspace(1e-4, 2.0, 49)
 PAIR_ROWS = 1500
 
 
-def moments(X: np.ndarray, Y: np.ndarray) -> dict[str, np.ndarray]:
+def moments(
+    X: np.ndarray, Y: np.ndarray, observations: np.ndarray | None = None
+) -> dict[str, np.ndarray]:
     """Counts, means and sums around the client's own means, so that values far from zero keep their digits.
 
     `y_cross` is Σ (y_q − ȳ_q)(y_p − ȳ_p) over rows where both were observed, ȳ being means over these rows:
@@ -42,6 +44,7 @@ def moments(X: np.ndarray, Y: np.ndarray) -> dict[str, np.ndarray]:
         "y_pairs": pairs,
         "y_mean": np.where(pairs > 0, shift[:, None] + away, 0.0),
         "y_cross": centred.T @ centred - pairs * away * away.T,
+        "observations": np.diagonal(pairs).copy() if observations is None else observations,
     }
 
 

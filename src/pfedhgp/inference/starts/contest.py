@@ -83,8 +83,8 @@ def behind(scores: Sequence[float]) -> list[float]:
 
 
 def margin(number: int, cells: float) -> float:
-    """What a model may be behind after round `number` of training, in nats."""
-    return MARGINS[min(number, len(MARGINS)) - 1] * cells
+    """What a model may be behind after round `number` of training, in nats; before round 1, anything."""
+    return MARGINS[min(number, len(MARGINS)) - 1] * cells if number > 0 else float(np.inf)
 
 
 def label(spec: Spec) -> dict[str, str]:

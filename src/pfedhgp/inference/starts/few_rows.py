@@ -1,7 +1,6 @@
-"""Before training, with privacy: counts, sums and means stand for at least `LEAST_ROWS` rows or pairs.
+"""Before training, with privacy="sums": counts, sums and means stand for at least `LEAST_ROWS` rows or pairs.
 
-A client can change its own sums so before they leave it; the server reads them as it reads all others. No
-exchange asks for it yet (docs/notes/privacy.md).
+A client changes its own sums so before they leave it; the server reads them as it reads all others.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from pfedhgp.inference.starts.told import LEAST_ROWS
+from pfedhgp.inference.starts.told import LEAST_ROWS, TELLS_FROM
 
 ROWS_A_BIN = 2 * LEAST_ROWS
 """Rows that a client should have in each bin along the input, on average."""
@@ -19,7 +18,12 @@ ROWS_A_WAVE = 12
 
 
 def moments(sums: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Means and products of outputs that were observed together in too few rows count as not observed."""
+    """Means and products of outputs that were observed together in too few rows count as not observed.
+
+    A client with fewer than `LEAST_ROWS` rows says nothing: all its sums are those of no row.
+    """
+    if sums["rows"][0] < LEAST_ROWS:
+        return {name: np.zeros_like(array) for name, array in sums.items()}
     enough = sums["y_pairs"] >= LEAST_ROWS
     outputs = {name: np.where(enough, sums[name], 0.0) for name in ("y_pairs", "y_mean", "y_cross")}
     return {**sums, **outputs, "y_clients": sums["y_clients"] * np.diagonal(enough)}
@@ -29,6 +33,16 @@ def lags(sums: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Distances at which there are too few pairs are left out."""
     enough = sums["lag_pairs"] >= LEAST_ROWS
     return {name: np.where(enough, sums[name], 0.0) for name in ("lag_sum", "lag_pairs")}
+
+
+def waves(gains: np.ndarray, periods: np.ndarray, rows: int) -> np.ndarray:
+    """Waves that are shorter than `ROWS_A_WAVE` rows gain nothing; `gains` are by period on the last axis."""
+    return np.where(periods * rows >= ROWS_A_WAVE, gains, 0.0)
+
+
+def forms(evidence: np.ndarray, rows: int) -> np.ndarray:
+    """Evidence of so few rows is as long as they are: it is left out."""
+    return evidence if rows >= TELLS_FROM else np.zeros_like(evidence)
 
 
 def histogram(counts: np.ndarray) -> np.ndarray:

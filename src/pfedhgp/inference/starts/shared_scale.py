@@ -25,15 +25,18 @@ LEAST_SHARE = 0.25
 """Share of the outputs' variance that must be common to all clients at the scale that was found."""
 
 
-def bins_for(rows_a_client: float) -> int:
+def bins_for(rows_a_client: float, rows_a_bin: int = ROWS_A_BIN) -> int:
     """The largest power of two that leaves a client four rows per bin; 0 if even the fewest bins do not."""
-    most = int(np.log2(max(rows_a_client / ROWS_A_BIN, 1.0)))
+    most = int(np.log2(max(rows_a_client / rows_a_bin, 1.0)))
     bins = min(2**most, MOST_BINS)
     return bins if bins >= LEAST_BINS else 0
 
 
-def binned(x01: np.ndarray, Y: np.ndarray, bins: int) -> dict[str, np.ndarray]:
-    """A client's sums and counts by output and bin, and the products of its own bins by lag."""
+def binned(x01: np.ndarray, Y: np.ndarray, bins: int, least: int = 2) -> dict[str, np.ndarray]:
+    """A client's sums and counts by output and bin, and the products of its own bins by lag.
+
+    A bin of fewer than `least` rows is left out: a bin of one row would be that row.
+    """
     if not LEAST_BINS <= bins <= MOST_BINS:
         raise MessageError(f"{bins} bins were asked for: {LEAST_BINS} to {MOST_BINS} are answered")
     Q = Y.shape[1]
@@ -48,7 +51,7 @@ def binned(x01: np.ndarray, Y: np.ndarray, bins: int) -> dict[str, np.ndarray]:
         standard = (y[used] - y[used].mean()) / spread
         counted = np.bincount(place[used], minlength=2 * bins).astype(np.float64)
         summed = np.bincount(place[used], weights=standard, minlength=2 * bins)
-        several = counted >= 2  # a bin of one row would be that row
+        several = counted >= least
         sums[q], counts[q] = np.where(several, summed, 0.0), np.where(several, counted, 0.0)
     return {
         "bin_sum": sums,

@@ -9,7 +9,7 @@ rows. So they are at most half as many:
 where c counts what all requests ask together. Requests at other inducing inputs or kernels ask about other
 functions of the inputs: c is the dimension of all of them, on a public grid, but for what is smaller than
 `TINY`. Anybody can compute it who has seen the requests; no row is needed. This is the arithmetic of the
-rule: clients do not refuse by it yet (docs/notes/privacy.md).
+rule; `federation.telling` has clients that refuse by it, and a server that plans within it.
 """
 
 from __future__ import annotations
@@ -51,6 +51,15 @@ def most_told(rows: int, outputs: int = 1) -> int:
     return min(root, rows // 3)
 
 
+def rows_needed(c: int, outputs: int = 1) -> int:
+    """The fewest rows with which a client answers c.
+
+    >>> [rows_needed(c) for c in (1, 7, 13)]
+    [30, 56, 182]
+    """
+    return max(TELLS_FROM, 3 * c, outputs * c * (c + 1))
+
+
 def usable_rows(Y: np.ndarray) -> int:
     """Rows of the output that was observed least often, of those that were observed at all."""
     seen = np.isfinite(Y).sum(axis=0)
@@ -60,12 +69,15 @@ def usable_rows(Y: np.ndarray) -> int:
 def allowance(by_client: Sequence[int], outputs: int, asked: int = 0) -> int:
     """The largest c that a server asks for, from its clients' numbers of rows.
 
-    All clients can answer it but for the smallest, which have no more than `SPARED` of all rows. If `asked`
-    is smaller, whoever can answer that counts too.
+    Of those that can answer anything, all can answer it but for the smallest: at most half of them, which
+    have no more than `SPARED` of all rows. If `asked` is smaller, whoever can answer that counts too.
     """
-    rows = np.sort(np.asarray(by_client, np.int64))
+    rows = np.sort([n for n in by_client if most_told(n, outputs)])
+    if not len(rows):
+        return 0
     small = np.cumsum(rows) <= SPARED * rows.sum()
-    found = most_told(int(rows[~small][0]), outputs) if len(rows) else 0
+    small[len(rows) // 2 :] = False
+    found = most_told(int(rows[~small][0]), outputs)
     able = [c for c in (most_told(int(n), outputs) for n in rows) if c >= max(asked, 1)]
     return min([found, *able]) if asked and able else found
 
@@ -83,7 +95,10 @@ class Question:
     @property
     def size(self) -> int:
         """R M"""
-        return len(jax.tree.leaves(self.kernels)[0]) * len(self.inputs) if len(self.inputs) else 0
+        if not len(self.inputs):
+            return 0
+        first = self.inputs[:1]
+        return int(on_numpy(self.kernels)(first, first, stacked=1).shape[0]) * len(self.inputs)
 
     def functions(self) -> np.ndarray:
         """The functions of the inputs that it is about, on the grid: (points, functions)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -17,15 +18,36 @@ from pfedhgp.inference.rows import cycle_rows, noise_of, white_rows
 from pfedhgp.inference.starts import budget
 from pfedhgp.inference.starts.candidates import Start, client_block
 from pfedhgp.inference.structured.client_step import Broadcast
+from pfedhgp.inference.structured.own_tails import with_tails
 from pfedhgp.inference.structured.posterior import evidence_of
 from pfedhgp.inference.structured.settings import Structured, StructuredClients
 from pfedhgp.inference.structured.traits import Expected, count_traits, traits_of, with_traits
 from pfedhgp.model.blocks import ClientBlock, from_free, to_free
 from pfedhgp.model.fitted import FittedModel
+from pfedhgp.model.kept_sums import KeptSums, of_rows
 from pfedhgp.model.posterior import ClientPosterior
 from pfedhgp.model.spec import Spec, starting_kernels
 
 LARGEST_LOCAL = 200
+
+
+class Adopted(NamedTuple):
+    """A new client's part of a model."""
+
+    posterior: ClientPosterior
+    jitter: float
+    """of its own kernel matrix"""
+    sums: KeptSums | None
+    """for updates; not counted in q(v_g)"""
+
+    def into(self, model: FittedModel, name: str) -> FittedModel:
+        """The model with this client."""
+        return replace(
+            model,
+            clients={**model.clients, name: self.posterior},
+            client_jitter={**model.client_jitter, name: float(self.jitter)},
+            sums=model.sums if self.sums is None else {**model.sums, name: self.sums},
+        )
 
 
 def adopt(
@@ -36,15 +58,15 @@ def adopt(
     settings: Structured | None = None,
     local_inducing: int | str = "auto",
     local_latents: int | None = None,
-) -> tuple[ClientPosterior, float]:
-    """The client's posterior given v_g, and the jitter of its own kernel matrix.
+) -> Adopted:
+    """The client's posterior given v_g, the jitter of its own kernel matrix, and its sums.
 
     The evidence of all others about v_g is q(v_g) over its prior: J = S⁻¹ − I, h = S⁻¹m. A model of a
     server, or of a site before it has its own block, has no client to read `local_latents` from.
     """
     settings = settings or Structured()
     spec = spec_of(model, noise, local_latents)
-    client = model.scaling.rows(in_order(client) if spec.state_space else client)
+    given, client = client, model.scaling.rows(in_order(client) if spec.state_space else client)
     start = Start.from_json(model.settings["starting_scales"])
     X, extent = client.X, model.scaling.extent
     kernels = starting_kernels(
@@ -95,7 +117,11 @@ def adopt(
         party.improve(broadcast, stacked, (client.name,))
     posterior = party.posteriors(model.shared, model.jitter, stacked)[0]
     expect_finite("the posterior", posterior, matrix=WEIGHTS, client=client.name)
-    return posterior, float(party.jitter[0])
+    (sums,) = party.kept(model.shared, model.jitter, [posterior])
+    if sums is not None:
+        sums = of_rows(replace(sums, counted=False), given) if given.counts is None else None
+    (sums,) = with_tails([sums], model.structure, model.shared.block, [posterior], [client])
+    return Adopted(posterior, float(party.jitter[0]), sums)
 
 
 def _typical(model: FittedModel, block: ClientBlock) -> ClientBlock:

@@ -160,7 +160,12 @@ def average(
         B_dev = deviation_loadings(structure, shared, block)
         weights = _joint(grams, others)[0]
         made = Tangents(
-            kernels, B_dev, block.loadings, weights, global_loadings=block.global_loadings
+            kernels,
+            B_dev,
+            block.loadings,
+            weights,
+            global_loadings=block.global_loadings,
+            noise=ravel_pytree(block.noise)[0],
         )
         return found.height(z, grams), made
 

@@ -17,27 +17,23 @@ from pfedhgp.gp.kernels import Kernel
 from pfedhgp.gp.noise import Noise
 from pfedhgp.inference.arrays import (
     State,
-    below,
-    block_arrays,
     block_from_arrays,
-    block_of,
-    statistics_arrays,
-    statistics_of,
+    for_some,
     statistics_to_arrays,
-    tree_from_arrays,
-    tree_to_arrays,
 )
 from pfedhgp.inference.jitter import not_finite, with_more_jitter
 from pfedhgp.inference.lbfgs import Pairs
 from pfedhgp.inference.protocols import Arrays
 from pfedhgp.inference.starts.budget import round_up, spacing
-from pfedhgp.inference.structured import client_step, long_series
+from pfedhgp.inference.structured import client_state, client_step, long_series
 from pfedhgp.inference.structured.bound import GlobalEvidence, Statistics
 from pfedhgp.inference.structured.client_step import Broadcast, Info, StepOptions
 from pfedhgp.inference.structured.coordinates import parameters
 from pfedhgp.inference.structured.final_posteriors import final_posteriors
 from pfedhgp.inference.structured.host import step as host
 from pfedhgp.inference.structured.host.cells import Cells, residual_cost
+from pfedhgp.inference.structured.host.opening_sums import CellSums
+from pfedhgp.inference.structured.kept import kept_sums
 from pfedhgp.inference.structured.traits import (
     SUMS,
     USUAL_NOISE,
@@ -75,6 +71,9 @@ class StructuredClients:
     expected: Expected = field(init=False)
     """What a client's traits are expected to be: the population's, as all others tell it."""
     own: Statistics | None = None
+    """What was last sent, see `own_sums`"""
+    cell_sums: CellSums | None = None
+    """Its U and y, where a smaller form of them is known"""
     own_block: GlobalBlock | None = None
     info: Info | None = None
     local_nats: np.ndarray | None = None
@@ -97,9 +96,9 @@ class StructuredClients:
         X, mask = np.asarray(self.rows.X), np.asarray(self.rows.mask)
         self.floor = np.stack([spacing(x[m.any(1)]) for x, m in zip(X, mask > 0, strict=True)])
         self.jitter = np.full(self.blocks.active.shape[0], self.settings.jitter)
-        self.pairs = self._no_pairs()
+        self.pairs = self.no_pairs()
 
-    def _no_pairs(self) -> Pairs:
+    def no_pairs(self) -> Pairs:
         learned = parameters(self.blocks, inputs=self.options().learn_inputs)
         count = len(self.jitter)
         return Pairs.none(count, sum(leaf.size for leaf in jax.tree.leaves(learned)) // count)
@@ -133,7 +132,24 @@ class StructuredClients:
         self, arrays: Arrays, kind: str, names: tuple[str, ...]
     ) -> list[dict[str, np.ndarray]]:
         """The replies to a `start` or `round` broadcast, one for each client."""
-        broadcast = Broadcast(
+        broadcast = self.broadcast_of(arrays)
+        self.expect(arrays)
+        small = None
+        if arrays["evaluations"] or arrays["derivatives"]:
+            others = None if self.settings.probes else self.others(broadcast)
+            sums = self.improve(broadcast, others, names)
+        else:
+            sums, small = self.open(broadcast, names)
+        if sums.traits is None:
+            sums = replace(sums, traits=np.zeros((len(self.centre), SUMS, self.centre.shape[1])))
+        if not self.settings.probes:  # the cavity needs them
+            self.own = sums if small is None else replace(sums, U=np.zeros(0), y=np.zeros(0))
+            self.cell_sums, self.own_block = small, broadcast.block
+        return statistics_to_arrays(sums, derivatives=bool(arrays["derivatives"]))
+
+    def broadcast_of(self, arrays: Arrays) -> Broadcast:
+        """A request's arrays as the step takes them."""
+        return Broadcast(
             block=block_from_arrays(arrays, self.like),
             J=np.asarray(arrays["J"]),
             h=np.asarray(arrays["h"]),
@@ -142,31 +158,34 @@ class StructuredClients:
             evaluations=arrays["evaluations"],
             derivatives=arrays["derivatives"] if self.settings.learn_shared else None,
         )
-        self.expect(arrays)
-        if arrays["evaluations"] or arrays["derivatives"]:
-            others = None if self.settings.probes else self.others(broadcast)
-            sums = self.improve(broadcast, others, names)
-        else:
-            sums = self.open(broadcast, names)
-        if sums.traits is None:
-            sums = replace(sums, traits=np.zeros((len(self.centre), SUMS, self.centre.shape[1])))
-        if not self.settings.probes:  # the cavity needs them
-            self.own, self.own_block = sums, broadcast.block
-        return statistics_to_arrays(sums, derivatives=bool(arrays["derivatives"]))
 
-    def forget_last_reply(self) -> None:
-        """The clients' last sums are not in the totals: all of these are the others'."""
-        self.own = self.own_block = None
+    def forget_last_reply(self, stays: np.ndarray | None = None) -> None:
+        """Clients' last sums are not in the totals: all of these are the others'.
+
+        `stays` is true for those of the batch whose sums are; by default for none.
+        """
+        if stays is None or not stays.any():
+            self.own = self.cell_sums = self.own_block = None
+        elif (own := self.own_sums()) is not None:
+            self.own = jax.tree.map(lambda a: for_some(np.asarray(a), stays), own)
+            self.cell_sums = None
+
+    def own_sums(self) -> Statistics | None:
+        """What the clients last sent, whole."""
+        if self.own is None or self.cell_sums is None:
+            return self.own
+        return replace(self.own, U=self.cell_sums.U(), y=self.cell_sums.y())
 
     def others(self, broadcast: Broadcast) -> GlobalEvidence:
         """The others' J and h: all but each client's own last sums; at the start the totals are 0."""
-        if self.own is None or self.own_block is None:
+        own = self.own_sums()
+        if own is None or self.own_block is None:
             count = self.blocks.active.shape[0]
             return GlobalEvidence(
                 *(np.broadcast_to(v[None], (count, *v.shape)) for v in (broadcast.J, broadcast.h))
             )
         structure = self.spec.structure
-        return client_step.batched_others(structure, broadcast, self.own_block, self.own)
+        return client_step.batched_others(structure, broadcast, self.own_block, own)
 
     def _centre_at(self, blocks: ClientBlock) -> None:
         """Counts traits from these blocks, and expects what is expected before anyone has replied."""
@@ -256,27 +275,34 @@ class StructuredClients:
             self.drawn = (inputs, found)
         return self.drawn[1]
 
-    def open(self, broadcast: Broadcast, names: tuple[str, ...]) -> Statistics:
-        """The sums at the starting values, and noise that fits them."""
+    def open(
+        self, broadcast: Broadcast, names: tuple[str, ...]
+    ) -> tuple[Statistics, CellSums | None]:
+        """The sums at the starting values, with noise that fits them, and a small form of them if known."""
         residual_draws = self._residual_draws(broadcast)
 
-        def look(jitter: np.ndarray) -> tuple[Noise, Statistics, Array]:
+        def look(jitter: np.ndarray) -> tuple[Noise, Statistics, tuple[Array, CellSums | None]]:
             if self.cells is not None:
                 count = len(self.jitter)
                 nothing = GlobalEvidence(
-                    *(np.zeros((count, *np.shape(v))) for v in (broadcast.J, broadcast.h))
+                    *(
+                        np.broadcast_to(0.0, (count, *np.shape(v)))
+                        for v in (broadcast.J, broadcast.h)
+                    )
                 )
-                return host.opening(
+                noise, sums, nats, small = host.opening(
                     self.on_host(broadcast.block, broadcast.jitter, nothing, jitter)
                 )
-            return client_step.batched_opening(
+                return noise, sums, (nats, small)
+            noise, sums, nats = client_step.batched_opening(
                 self.options(), broadcast, self.blocks, self.rows, jitter, residual_draws
             )
+            return noise, sums, (nats, None)
 
-        noise, sums, nats = self._with_enough_jitter(look, names)
+        noise, sums, (nats, small) = self._with_enough_jitter(look, names)
         self.blocks = eqx.tree_at(lambda b: b.noise, self.blocks, noise)
         self.local_nats = np.asarray(nats)
-        return sums
+        return sums, small
 
     def _with_enough_jitter(
         self, step: Callable[[np.ndarray], tuple[First, Statistics, Last]], names: tuple[str, ...]
@@ -313,7 +339,7 @@ class StructuredClients:
         where = lambda b: (b.inputs, b.active)  # noqa: E731
         self.blocks = eqx.tree_at(where, self.blocks, (padded, active))
         if self.options().learn_inputs:  # there are other coordinates now
-            self.pairs = self._no_pairs()
+            self.pairs = self.no_pairs()
 
     def residual_cost(self) -> np.ndarray | None:
         """½ Σ_n R max_a b_aᵀΠb_a of each client; NaN while its kernels are where they began.
@@ -335,43 +361,10 @@ class StructuredClients:
 
     def state(self) -> State:
         """Blocks, what is expected of them, and the statistics last sent, which the cavity needs."""
-        nats = {} if self.local_nats is None else {"local_nats": np.asarray(self.local_nats)}
-        return State(
-            {
-                **below("blocks", tree_to_arrays(self.blocks)),
-                **statistics_arrays("own", self.own),
-                **block_arrays("own_block", self.own_block),
-                **nats,
-                **below("pairs", self.pairs._asdict()),
-                **({} if self.curvature is None else below("curvature", self.curvature._asdict())),
-                **below("expected", tree_to_arrays(self.expected)),
-                "jitter": np.asarray(self.jitter),
-            }
-        )
+        return client_state.state_of(self)
 
     def restore(self, state: State) -> None:
-        like = self.blocks
-        self.blocks = tree_from_arrays(state.part("blocks"), like)
-        if not self.blocks.deviation.shape[-1]:  # an earlier version knew no φ_i
-            self.blocks = replace(self.blocks, deviation=np.asarray(like.deviation))
-        self.own = statistics_of(state, "own")
-        if self.own is not None and self.own.traits is not None:
-            fits = self.own.traits.shape[-1] == self.centre.shape[-1]
-            self.own = self.own if fits else replace(self.own, traits=None)
-        self.own_block = block_of(state, "own_block", self.like)
-        self.local_nats = state.arrays.get("local_nats")
-        self.jitter = state.array("jitter")
-        kept = state.part("pairs")  # a run that an earlier version began has none
-        none = self._no_pairs()
-        fits = kept and kept["S"].shape[-1] == none.S.shape[-1]
-        self.pairs = Pairs(kept["S"], kept["Y"]) if fits else none
-        known = state.part("curvature")
-        fits = known and known["at"].shape[-1] == none.S.shape[-1]
-        self.curvature = TraitCurvature(known["at"], known["hessian"]) if fits else None
-        if state.has("expected"):
-            found = tree_from_arrays(state.part("expected"), self.expected)
-            fits = found.mean.shape == self.expected.mean.shape
-            self.expected = found if fits else self.expected
+        client_state.restore(self, state)
 
     def final_replies(
         self, shared: GlobalPosterior, found: list[ClientPosterior]
@@ -387,3 +380,6 @@ class StructuredClients:
     ) -> list[ClientPosterior]:
         """What each client keeps for prediction. `others`: their J and h, by default all but its own."""
         return final_posteriors(self, shared, jitter, others)
+
+    kept = kept_sums
+    """What each client keeps for updates, at the parameters of its posterior."""

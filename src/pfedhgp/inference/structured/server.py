@@ -5,7 +5,7 @@ The step is the exact maximum over B_g, a Newton step in θ_g inside a trust reg
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -187,6 +187,10 @@ class StructuredServer:
         size = block.loadings.shape[1] * block.inputs.shape[0]
         self.J, self.h = np.zeros((size, size)), np.zeros(size)
         self.round = 0
+        self.affords: Callable[..., bool] | None = None
+        """Whether clients answer about (kernels, inputs, jitter), with slopes or without; None: always"""
+        self.held = False
+        """Whether θ_g stays where it is from now on"""
         self.radius = settings.radius
         self.before: GlobalBlock | None = None
         self.bounds: list[float] = []
@@ -217,7 +221,7 @@ class StructuredServer:
         the chance.
         """
         held, rounds = self.settings.frozen_rounds, self.settings.rounds
-        if not self.settings.learn_shared:
+        if not self.settings.learn_shared or self.held:
             return False
         return held < number < rounds or held < number == rounds <= held + 3
 
@@ -251,10 +255,24 @@ class StructuredServer:
         if inputs is not None:
             new = replace(new, inputs=np.asarray(inputs))
         expect_finite("the server's step", new, matrix="the global block")
+        new = self._affordable(new)
         self.jitter = sufficient_jitter(new, self.jitter)
         self.before, self.block = self.block, new
         self.J, self.h = _carried(structure, total, new, np.float64(self.jitter))
         expect_finite("the evidence at the new block", (self.J, self.h), matrix="ΣJ, Σh")
+
+    def _affordable(self, new: GlobalBlock) -> GlobalBlock:
+        """`new`, or the same at the old θ_g if clients would not answer there. From then on θ_g is held."""
+        if self.affords is None:
+            return new
+        slopes = self._moves_before(self.round + 1)
+        jitter = sufficient_jitter(new, self.jitter)
+        if not self.affords(new.kernels, new.inputs, jitter, slopes=slopes):
+            self.held = True
+            if not self.affords(new.kernels, new.inputs, jitter, slopes=False):
+                theta = theta_of(self.spec.structure, self.block)
+                return with_theta(self.spec.structure, new, theta)
+        return new
 
     def _improved(self, radius: float) -> GlobalBlock:
         """The block after `improve`, θ_g moved by at most `radius`."""
@@ -319,7 +337,8 @@ class StructuredServer:
             "traits": self.traits,
             "traits_at": np.stack(self.traits_at),
         }
-        return State(arrays, {"jitter": self.jitter, "turn": self.round, "radius": self.radius})
+        plain = {"jitter": self.jitter, "turn": self.round, "radius": self.radius}
+        return State(arrays, {**plain, "held": self.held})
 
     def restore(self, state: State) -> None:
         like = self.block.kernels
@@ -332,7 +351,7 @@ class StructuredServer:
             self.traits = state.array("traits")
             self.traits_at = traits.Population(*state.array("traits_at"))
         self.jitter, self.radius = float(state.plain["jitter"]), float(state.plain["radius"])
-        self.round = int(state.plain["turn"])
+        self.round, self.held = int(state.plain["turn"]), bool(state.plain.get("held", False))
 
     def _fell(self) -> bool:
         """Whether the last step lowered the bound by more than clients' own noise in it."""

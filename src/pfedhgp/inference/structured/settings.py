@@ -44,6 +44,8 @@ _SETTINGS: Mapping[str, Check] = {
     "probes": whole(0),
     "learn_shared": flag,
 }
+SETTLING_LOADINGS = 5
+"""Rounds before models whose clients mix shared functions are compared."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,10 @@ class Structured:
     def __post_init__(self) -> None:
         for name, check in _SETTINGS.items():
             object.__setattr__(self, name, check(getattr(self, name), name))
+
+    def rounds_to_settle(self, spec: Spec) -> int:
+        """Loadings of clients' own start from random draws, and take rounds to agree on functions."""
+        return SETTLING_LOADINGS if spec.client_loadings else 0
 
     def server(self, spec: Spec, block: GlobalBlock) -> StructuredServer:
         return StructuredServer(self, spec, block)

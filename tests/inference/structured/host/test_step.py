@@ -20,7 +20,7 @@ def test_opening(case):
     """Its bound and its sums are those above; its own is the choice of the noise."""
     given = batch(**case)
     nothing = jax.tree.map(np.zeros_like, given.others)
-    noise, sums, nats = host.opening(host_batch(replace(given, others=nothing)))
+    noise, sums, nats, _ = host.opening(host_batch(replace(given, others=nothing)))
     expected = client_step.batched_opening(
         given.options, *on_jax((given.broadcast, given.blocks, given.rows, given.jitter))
     )
@@ -34,9 +34,8 @@ def test_opening_of_a_client_whose_matrix_fails_is_not_a_number():
     given = batch()
     inputs = given.blocks.inputs.copy()
     inputs[1] = np.nan
-    _, sums, _ = host.opening(
-        host_batch(replace(given, blocks=replace(given.blocks, inputs=inputs)))
-    )
+    made = host_batch(replace(given, blocks=replace(given.blocks, inputs=inputs)))
+    sums = host.opening(made).sums
     assert list(np.isnan(sums.evidence)) == [False, True, False]
 
 

@@ -185,3 +185,18 @@ def _factor(noise: FullNoise) -> Float[Array, "c Q Q"]:
     factor = np.tril(raw, -1)
     factor[:, index, index] = np.exp(raw[:, index, index])
     return factor
+
+
+def beyond_means(cells: Cells) -> Cells:
+    """The cells with what replicates add to their means alone."""
+    weighted = cells.weights[:, :, :, None] * cells.Y[:, None]
+    both = cells.outputs[:, :, None] * cells.outputs[:, None, :]
+    of_means = np.swapaxes(weighted, 2, 3) @ cells.Y[:, None] * both
+    rows = (cells.weights > 0).sum(2)
+    return cells._replace(squares=cells.squares - of_means, counts=cells.counts - rows)
+
+
+def log_counts(cells: Cells) -> Float[Array, " c"]:
+    """Σ log m over observed cells"""
+    logs = np.log(np.where(cells.weights > 0, cells.weights, 1.0)).sum(2)
+    return (logs * cells.outputs.sum(1)).sum(1)

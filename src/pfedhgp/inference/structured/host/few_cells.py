@@ -85,16 +85,21 @@ class FewCells:
         cells, layout = whole.cells, whole.layout
         c, n, Q = cells.Y.shape
         R, M = layout.latents, layout.size
-        log, moments = linalg.integrate(whole.J, whole.h)
         A = whole.shared.reshape(c, R, M, n)
-        S0 = moments.covariance.reshape(c, R, M, R, M)
-        among = np.empty((c, R, R, n * n))
-        for r in range(R):
-            for s in range(R):
-                block = np.swapaxes(A[:, r], 1, 2) @ S0[:, r, :, s] @ A[:, s]
-                among[:, r, s] = block.reshape(c, n * n)
+        each = (np.swapaxes(A, 2, 3) @ A).reshape(c, R, n * n)
+        if whole.nothing_known():
+            log, moments = np.zeros(c), _prior(c, R * M)
+            among = np.zeros((c, R, R, n * n))
+            among[:, range(R), range(R)] = each
+        else:
+            log, moments = linalg.integrate(whole.J, whole.h)
+            S0 = moments.covariance.reshape(c, R, M, R, M)
+            among = np.empty((c, R, R, n * n))
+            for r in range(R):
+                for s in range(R):
+                    block = np.swapaxes(A[:, r], 1, 2) @ S0[:, r, :, s] @ A[:, s]
+                    among[:, r, s] = block.reshape(c, n * n)
         means = (moments.mean.reshape(c, R, 1, M) @ A)[:, :, 0]
-        own = A[:, : layout.deviations]
         weight = np.einsum("cgn,gq->cqn", cells.weights, cells.outputs)
         mask = (weight > 0).astype(np.float64)
         made = FewCells(
@@ -103,12 +108,12 @@ class FewCells:
             observed=np.swapaxes(cells.Y, 1, 2).reshape(c, Q * n) * mask.reshape(c, Q * n),
             among=among,
             means=means,
-            products=(np.swapaxes(own, 2, 3) @ own).reshape(c, layout.deviations, n * n),
+            products=each[:, : layout.deviations],
             scale=1.0 / np.sqrt(np.where(weight > 0, weight, 1.0)),
-            counts_beyond=_beyond(cells),
+            counts_beyond=cells_.beyond_means(cells),
             prior_mean=moments.mean,
             prior_covariance=moments.covariance,
-            constant=log - 0.5 * _log_counts(cells),
+            constant=log - 0.5 * cells_.log_counts(cells),
             rows=_exact_rows(whole, mask),
         )
         if whole.structure.client_loadings:
@@ -191,15 +196,17 @@ class FewCells:
     def turns(self) -> int:
         return max(1, AT_ONCE // max(1, self.mask.shape[1] ** 2))
 
-    def _solved(self, at: Parameters, *, inverse: bool = False) -> _Solved:
-        """C factorised at ψ, and inverted for a gradient."""
+    def solved(
+        self, at: Parameters, *, inverse: bool = False, layer: GlobalCells | None = None
+    ) -> Solved:
+        """C factorised at ψ, and inverted for a gradient. `layer`: another global layer than the client's."""
         local = self.local(at)
         c, n, Q = self.whole.cells.Y.shape
         every_B = self.whole.loadings(at)
         B = every_B[..., self.whole.layout.latents :]
         pairs = (B[:, :, None, :] * B[:, None, :, :]).reshape(c, Q * Q, -1)
         products = np.concatenate([self.products, local.products], axis=1)
-        layer = self.fixed or self.global_layer(every_B[..., : self.whole.layout.latents])
+        layer = layer or self.fixed or self.global_layer(every_B[..., : self.whole.layout.latents])
         C = (pairs @ products + layer.covariance).reshape(c, Q, Q, n, n)
         noise = cells_.covariance_of(at.noise, Q)
         index = np.arange(n)
@@ -223,22 +230,22 @@ class FewCells:
             axis=2,
         )
         value -= 0.5 * (W * residuals).sum((1, 2))
-        return _Solved(
+        return Solved(
             local, every_B, PB, pairs, products, precision, alpha, inverted, value, residuals, W
         )
 
     def heights(self, rows: Float[Array, "c P"]) -> Height:
         """log p(y, ψ), and the weights' means."""
         at = self.whole.form.from_rows(rows)
-        found = self._solved(at)
+        found = self.solved(at)
         value = found.value + self.whole.prior.value_and_gradient(at)[0]
         return Height(value, self._weights(at, found))
 
     def cavity(self, at: Parameters) -> Float[Array, " c"]:
         """The cavity bound at ψ, without the prior."""
-        return self._solved(at).value
+        return self.solved(at).value
 
-    def _weights(self, at: Parameters, found: _Solved) -> Float[Array, "c K"]:
+    def _weights(self, at: Parameters, found: Solved) -> Float[Array, "c K"]:
         """E[v_g] = m₀ + S₀H_gᵀα and E[w] = H_cᵀα"""
         layout = self.whole.layout
         c, n, Q = self.whole.cells.Y.shape
@@ -262,7 +269,7 @@ class FewCells:
     ) -> tuple[Float[Array, " c"], Float[Array, "c P"]]:
         """log p(y, ψ) and its gradient in ψ."""
         at = self.whole.form.from_rows(rows)
-        found = self._solved(at, inverse=True)
+        found = self.solved(at, inverse=True)
         assert found.inverse is not None
         layout, cells = self.whole.layout, self.whole.cells
         c, n, Q = cells.Y.shape
@@ -294,7 +301,7 @@ class FewCells:
         return found.value + prior, gradient.rows()
 
     def _of_global_loadings(
-        self, found: _Solved, flat: Float[Array, "c QQ nn"]
+        self, found: Solved, flat: Float[Array, "c QQ nn"]
     ) -> Float[Array, "c Q R"]:
         """The gradient in B_g,i: through C, through y − H_g m₀ and through the residual."""
         R = self.whole.layout.latents
@@ -312,14 +319,14 @@ class FewCells:
         c, n, Q = self.whole.cells.Y.shape
         return c, Q, n
 
-    def _of_precision(self, at: Parameters, found: _Solved) -> Array:
+    def _of_precision(self, at: Parameters, found: Solved) -> Array:
         """The noise's gradient through the residual, and through replicates."""
         B = found.every_B[:, None]
         bar = -0.5 * ((B * found.residuals[:, :, None]) @ np.swapaxes(B, 2, 3))
         bar -= 0.5 * self.counts_beyond.squares
         return cells_.noise_pullback(at.noise, self.counts_beyond, found.precision, bar)
 
-    def _of_kernels(self, found: _Solved, flat: Array, slope: Kernel) -> Kernel:
+    def _of_kernels(self, found: Solved, flat: Array, slope: Kernel) -> Kernel:
         own, inputs = found.local.source, self.whole.local_inputs
         if own is None or inputs is None:
             return slope
@@ -334,6 +341,12 @@ class FewCells:
         return jax.tree.map(np.add, slope, features_pullback(own, inputs, bar))
 
 
+def _prior(clients: int, weights: int) -> linalg.Moments:
+    """v_g ~ N(0, I), one matrix for all clients."""
+    eye = np.broadcast_to(np.eye(weights), (clients, weights, weights))
+    return linalg.Moments(np.zeros((clients, weights)), eye)
+
+
 class GlobalCells(NamedTuple):
     """The global layer at the cells, given the others."""
 
@@ -346,7 +359,7 @@ class GlobalCells(NamedTuple):
         return GlobalCells(*(array[which] for array in self))
 
 
-class _Solved(NamedTuple):
+class Solved(NamedTuple):
     """C at one ψ, and what its adjoint needs."""
 
     local: LocalProducts
@@ -380,18 +393,3 @@ def _exact_rows(whole: Objective, mask: Float[Array, "c Q n"]) -> Geometry | Non
         return None
     X = inputs.across.Z[:, None]
     return Geometry(X, X)
-
-
-def _beyond(cells: Cells) -> Cells:
-    """The cells with what replicates add to their means alone."""
-    weighted = cells.weights[:, :, :, None] * cells.Y[:, None]
-    both = cells.outputs[:, :, None] * cells.outputs[:, None, :]
-    of_means = np.swapaxes(weighted, 2, 3) @ cells.Y[:, None] * both
-    rows = (cells.weights > 0).sum(2)
-    return cells._replace(squares=cells.squares - of_means, counts=cells.counts - rows)
-
-
-def _log_counts(cells: Cells) -> Float[Array, " c"]:
-    """Σ log m over observed cells"""
-    logs = np.log(np.where(cells.weights > 0, cells.weights, 1.0)).sum(2)
-    return (logs * cells.outputs.sum(1)).sum(1)

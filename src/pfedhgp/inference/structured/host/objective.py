@@ -104,6 +104,10 @@ class Objective:
             known=None if self.known is None else self.known.of_some(which),
         )
 
+    def nothing_known(self) -> bool:
+        """Whether the others have said nothing, as at the start."""
+        return not self.J.any() and not self.h.any()
+
     def without_padding(self) -> Objective:
         """The same density without inducing inputs that none of these clients has: with fewer weights."""
         if self.local_inputs is None or self.known is not None:

@@ -123,7 +123,7 @@ def statistics(
         **(
             theta_derivatives(_Around(objective, at, local, shared, q))
             if derivatives and count and layout.latents
-            else _no_derivatives(len(y), count, k)
+            else no_derivatives(len(y), count if derivatives else 0, k)
         )._asdict(),
         deviation_power=power,
         deviation_square=dev_square,
@@ -162,7 +162,8 @@ def loaded_each(
     return GlobalEvidence(J.reshape(c, R * M, R * M), h.reshape(c, R * M))
 
 
-def _no_derivatives(clients: int, parameters: int, weights: int) -> ThetaDerivatives:
+def no_derivatives(clients: int, parameters: int, weights: int) -> ThetaDerivatives:
+    """Zeros; of no parameters where nobody asked."""
     shapes = ((), (weights,), (weights, weights), (parameters,))
     return ThetaDerivatives(*(np.zeros((clients, parameters, *shape)) for shape in shapes))
 

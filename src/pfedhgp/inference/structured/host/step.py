@@ -6,7 +6,7 @@ The functions mirror those of `structured.client_step`, `structured.posterior` a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -22,7 +22,9 @@ from pfedhgp.inference.structured.client_step import LOUDER, Broadcast, Info, St
 from pfedhgp.inference.structured.host import averaging
 from pfedhgp.inference.structured.host.cells import Cells, cells_of
 from pfedhgp.inference.structured.host.features import LayerInputs, features_of
+from pfedhgp.inference.structured.host.few_cells import FewCells
 from pfedhgp.inference.structured.host.objective import Objective
+from pfedhgp.inference.structured.host.opening_sums import CellSums, opening_sums
 from pfedhgp.inference.structured.host.parameters import Parameters, Prior
 from pfedhgp.inference.structured.host.search import Density, Effort, in_turns, maximise, quickest
 from pfedhgp.inference.structured.host.statistics import GlobalLayer, OwnFactor, statistics
@@ -33,6 +35,7 @@ from pfedhgp.model.blocks import ClientBlock, GlobalBlock, Rows
 from pfedhgp.model.posterior import ClientPosterior, Moved, Tangents
 
 Array = np.ndarray
+T = TypeVar("T")
 MOST_ROWS = 2**16
 """A client with more rows (that cannot be merged) is for the compiled solver, which takes them in chunks."""
 
@@ -165,8 +168,16 @@ def send(batch: HostBatch, at: Parameters, *, derivatives: bool) -> tuple[Statis
             part, at.of_some(turn), batch.shared.of_some(turn), derivatives=derivatives
         )
 
-    parts = in_turns(batch.objective, one)
-    sums = parts[0] if len(parts) == 1 else jax.tree.map(lambda *p: np.concatenate(p), *parts)
+    return _told(batch, at, _joined(in_turns(batch.objective, one)))
+
+
+def _joined(parts: list[T]) -> T:
+    """What was computed in turns, as one batch."""
+    return parts[0] if len(parts) == 1 else jax.tree.map(lambda *p: np.concatenate(p), *parts)
+
+
+def _told(batch: HostBatch, at: Parameters, sums: Statistics) -> tuple[Statistics, Array]:
+    """The sums without what is not learned, and the nats that local inducing inputs cost."""
     if not batch.options.learn_shared:
         sums = replace(
             sums,
@@ -187,7 +198,17 @@ def _residuals(shared_residual: Float[Array, "c R Q Q"], B: Float[Array, "c Q r"
     return np.einsum("cqr,crq->c", B, moved)
 
 
-def opening(batch: HostBatch) -> tuple[Noise, Statistics, Array]:
+class Opening(NamedTuple):
+    """What clients say at the starting values."""
+
+    noise: Noise
+    sums: Statistics
+    local_nats: Array
+    cell_sums: CellSums | None
+    """The large part of the sums in a small form; None: there are too many cells for it"""
+
+
+def opening(batch: HostBatch) -> Opening:
     """Sums at the starting values, with the noise that fits the clients' own rows best."""
 
     def choose(part: Density, turn: slice) -> Array:
@@ -197,11 +218,19 @@ def opening(batch: HostBatch) -> tuple[Noise, Statistics, Array]:
         found = np.stack(values, axis=1)  # NaN throughout if a client's factorisation fails
         return LOUDER[np.where(np.isnan(found), -np.inf, found).argmax(axis=1)]
 
-    best = np.concatenate(in_turns(quickest(batch.objective), choose))
+    density = quickest(batch.objective)
+    best = np.concatenate(in_turns(density, choose))
     noise = _louder_each(batch.start.noise, best)
     at = batch.start._replace(noise=noise)
-    sums, nats = send(batch, at, derivatives=False)
-    return noise, sums, nats
+    own_loadings = batch.objective.structure.client_loadings
+    if isinstance(density, Objective) or own_loadings or not batch.objective.nothing_known():
+        return Opening(noise, *send(batch, at, derivatives=False), None)
+
+    def one(part: FewCells, turn: slice) -> tuple[Statistics, CellSums]:
+        return opening_sums(part, at.of_some(turn), batch.shared.of_some(turn))
+
+    sums, small = _joined(in_turns(density, one))
+    return Opening(noise, *_told(batch, at, sums), small)
 
 
 def _louder_each(noise: Noise, levels: Float[Array, " c"]) -> Noise:
@@ -290,7 +319,16 @@ def _tangents(batch: HostBatch, at: Parameters, mean: Array, ends: averaging.End
     half = Moved(*(kept(0.5 * (a - b)) for a, b in zip(up, down, strict=True)))
     pairs = zip(up, down, here, strict=True)
     middle = Moved(*(kept(0.5 * (a + b) - now) for a, b, now in pairs))
-    return replace(half.tangents(), reach=ends.reach, middle=middle.tangents())
+    a, b, now = (_noise_at(batch, z) for z in (ends.up, ends.down, at.rows()[:, None]))
+    noises = replace(middle.tangents(), noise=kept(0.5 * (a + b) - now))
+    return replace(half.tangents(), reach=ends.reach, middle=noises, noise=kept(0.5 * (a - b)))
+
+
+def _noise_at(batch: HostBatch, points: Float[Array, "c N P"]) -> Float[Array, "c N k"]:
+    """The noise's coordinates at each ψ, raveled."""
+    c, N, P = points.shape
+    leaves = jax.tree.leaves(batch.start.from_rows(points.reshape(-1, P)).noise)
+    return np.concatenate([leaf.reshape(c, N, -1) for leaf in leaves], axis=2)
 
 
 def _made_of(batch: HostBatch, points: Float[Array, "c N P"], weights: Array) -> Moved:
