@@ -6,10 +6,11 @@ import random
 
 import numpy as np
 import pytest
+from scipy.linalg import block_diag
 
 from pfedhgp.privacy.accounting import mu_for
 from pfedhgp.privacy.denoising import cells_of
-from pfedhgp.privacy.release import PublicBasis, exact_sums, release
+from pfedhgp.privacy.release import JITTER, PublicBasis, exact_sums, release
 from pfedhgp.privacy.twin import Parameters, Twins, averaged, learned, posterior, prior
 from support.private_sites import GRID, made_up
 from support.reference_privacy import (
@@ -64,9 +65,9 @@ def test_the_prior_is_that_of_the_function_at_the_inducing_inputs():
     np.testing.assert_allclose(A.T @ prior(PUBLIC, TRUE) @ A, K, atol=2e-6)
 
 
-def test_without_noise_it_is_the_posterior_given_the_rows():
-    """J = A(φAᵀPA + σ²I)⁻¹Aᵀ over rows, from sums alone; directions without rows have a floor of variance."""
-    made = made_up(2, 60, 4)
+def test_without_noise_it_is_the_exact_process_of_all_rows():
+    """ε = ∞: mean and covariance of the shared function by Gaussian conditioning on every row, to 1e-8."""
+    made = made_up(3, 40, 6)
     seen = [
         release(PUBLIC, X, Y, bound=9.0, mu=float("inf"))
         for X, Y in zip(made.X, made.Y, strict=True)
@@ -74,15 +75,16 @@ def test_without_noise_it_is_the_posterior_given_the_rows():
     parameters = Parameters(np.array([0.25]), 0.8, 0.2, 0.09, 1e-12)
     found = posterior(PUBLIC, Twins.of(seen, 0, CELLS), parameters)
     P = prior(PUBLIC, parameters)
-    precision, linear = np.linalg.inv(P), np.zeros(len(P))
-    for X, Y in zip(made.X, made.Y, strict=True):
-        A = PUBLIC.features(X)
-        C = parameters.departure * A.T @ P @ A + parameters.noise * np.eye(len(X))
-        precision = precision + A @ np.linalg.solve(C, A.T)
-        linear = linear + A @ np.linalg.solve(C, Y[:, 0])
-    mean = np.linalg.solve(precision, linear)
+    whole = P + JITTER * np.trace(P) / len(P) * np.eye(len(P))
+    A = np.concatenate([PUBLIC.features(X) for X in made.X], axis=1)
+    own = [PUBLIC.features(X) for X in made.X]
+    K = A.T @ whole @ A + block_diag(*(parameters.departure * a.T @ P @ a for a in own))
+    K = K + parameters.noise * np.eye(len(K))
     F = PUBLIC.features(GRID[:, None])
-    np.testing.assert_allclose(F.T @ found.mean, F.T @ mean, atol=2e-4)
+    cross, y = F.T @ whole @ A, np.concatenate(made.Y)[:, 0]
+    np.testing.assert_allclose(F.T @ found.mean, cross @ np.linalg.solve(K, y), atol=1e-8)
+    covariance = F.T @ whole @ F - cross @ np.linalg.solve(K, cross.T)
+    np.testing.assert_allclose(F.T @ found.covariance @ F, covariance, atol=1e-8)
 
 
 def test_the_order_of_clients_does_not_matter():

@@ -12,7 +12,8 @@ import pfedhgp.report as report
 from pfedhgp import FederatedGP, Markov
 from pfedhgp.report import mixing_section
 from pfedhgp.report.gathered import gather
-from pfedhgp.zones.loadings import functions_at
+from pfedhgp.zones.loadings import Loadings, functions_at
+from pfedhgp.zones.named_functions import named
 from pfedhgp.zones.result import KeptZones
 from support.browser import CHROMIUM, DESKTOP, PHONE, check_readable, look
 
@@ -73,6 +74,25 @@ def test_the_page_names_functions_and_draws_every_client(page: str) -> None:
     assert sum(shares[:2]) == pytest.approx(100.0, abs=0.2)
     assert "in the colour of its zone" in section
     assert "95% probability" in section
+
+
+def test_the_page_says_who_differs_in_what(model: FederatedGP, page: str) -> None:
+    """Stations 1 and 3 have the second function, the others have not; c and its sd from the model."""
+    section = page[page.index('<section id="mixing">') :].split("</section>")[0]
+    said = re.search(r"differ most in <b>shared (\d)</b>. (station \d) has most of it", section)
+    assert said is not None
+    known = Loadings.of(model.model_)
+    names = named(known, model.model_.shared.block.kernels)
+    k = int(said[1]) - 1
+    own = known.numbers[:, 0] @ names.turn[:, k]
+    assert known.names[int(np.argmax(own))] == said[2]
+    sds = np.sqrt([names.turn[:, k] @ V @ names.turn[:, k] for V in known.covariances])
+    for name, value, sd in zip(known.names, own, sds, strict=True):
+        row = re.search(rf"<tr><th>{name}</th>(.*?)</tr>", section.split("<details>")[1])
+        assert row is not None
+        cells = re.findall(r"<td[^>]*>(.*?) ± (.*?)</td>", row[1])
+        shown = [float(text.replace("−", "-")) for text in cells[k]]
+        assert shown == pytest.approx([value, sd], rel=0.06)
 
 
 def test_models_without_own_loadings_have_no_section() -> None:

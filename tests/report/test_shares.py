@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pfedhgp.report.shares import Evidence, evidence, shares, signs_of_uncertainty
+from pfedhgp.model.layers import shares
+from pfedhgp.report.shares import Evidence, evidence, signs_of_uncertainty
 from support.reported import case_of, estimator_of
 
 SOUND = Evidence(

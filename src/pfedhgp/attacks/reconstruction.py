@@ -183,22 +183,34 @@ def slopes_at(answered: Answered, x: np.ndarray, W: np.ndarray) -> np.ndarray:
     return np.asarray(half + half.transpose(0, 2, 1))
 
 
-def inputs_of(answers: Sequence[Answered], guess: np.ndarray, evaluations: int = 60) -> np.ndarray:
-    """The inputs, in the unit box, that explain U of all `answers` best, beginning at `guess`."""
+def inputs_of(
+    answers: Sequence[Answered],
+    guess: np.ndarray,
+    evaluations: int = 60,
+    *,
+    clients: Sequence[np.ndarray] | None = None,
+) -> np.ndarray:
+    """The inputs, in the unit box, that explain U of all `answers` best, beginning at `guess`.
+
+    If U are totals over several clients, `clients` says which of the rows are each one's.
+    """
     upper = [np.triu_indices(len(each.y)) for each in answers]
     sizes = [float(np.abs(each.U).max()) for each in answers]
+    owned = [np.arange(len(guess))] if clients is None else list(clients)
 
     def misfit(x: np.ndarray) -> np.ndarray:
-        parts = [
-            ((statistics_at(each, x)[0] - each.U) / size)[places]
-            for each, size, places in zip(answers, sizes, upper, strict=True)
-        ]
+        parts = []
+        for each, size, places in zip(answers, sizes, upper, strict=True):
+            total = np.sum([statistics_at(each, x[own])[0] for own in owned], axis=0)
+            parts.append(((total - each.U) / size)[places])
         return np.concatenate([*parts, PRIOR * (x - guess)])
 
     def slopes(x: np.ndarray) -> np.ndarray:
         parts = []
         for each, size, places in zip(answers, sizes, upper, strict=True):
-            found = slopes_at(each, x, statistics_at(each, x)[1])
+            found = np.zeros((len(x), *each.U.shape))
+            for own in owned:
+                found[own] = slopes_at(each, x[own], statistics_at(each, x[own])[1])
             parts.append(found[:, *places].T / size)
         return np.concatenate([*parts, PRIOR * np.eye(len(x))])
 

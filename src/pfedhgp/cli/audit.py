@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pfedhgp.cli.options import AsJson
+from pfedhgp.cli.options import AsJson, Delimiter
 from pfedhgp.cli.terminal import result
 from pfedhgp.errors import InputError
 
@@ -30,6 +30,18 @@ def audit(
             help="The server's RUN. The log must contain every hash that the server kept.",
         ),
     ] = None,
+    attack: Annotated[
+        bool,
+        typer.Option(
+            "--attack",
+            help="Attack the run's own messages, made again from --data, and show what is found.",
+        ),
+    ] = False,
+    data: Annotated[
+        list[Path] | None,
+        typer.Option("--data", help="With --attack: the rows of the run; may be repeated."),
+    ] = None,
+    delimiter: Delimiter = None,
     as_json: AsJson = False,
 ) -> None:
     """Check that no line of an audit log was changed, moved or removed.
@@ -37,7 +49,16 @@ def audit(
     For a `federate` run it also checks the logs of the sites, in RUN/sites.
 
     If a line was altered, it names the first one and ends with exit code 1.
+
+    With --attack it shows what an attacker learns from the messages of a run instead.
     """
+    if attack:
+        from pfedhgp.cli.attacking import attack_run
+
+        attack_run(folder, data or [], delimiter=delimiter, as_json=as_json)
+        return
+    if data:
+        raise InputError("--data is for --attack: give both, or leave it out")
     from pfedhgp.federation.flower.audit import LOG, check
     from pfedhgp.federation.flower.state import SITES, homes_of
 

@@ -51,14 +51,20 @@ class SharedFunction:
             kernels, self.public.inputs, np.diag(scales), np.float64(np.mean(departures))
         )
 
+    def moments(
+        self, without: int | None = None
+    ) -> list[tuple[Float[np.ndarray, " M"], Float[np.ndarray, "M M"]]]:
+        """Mean and covariance of each output's v on the public basis, of all clients or of all but one."""
+        return [_without(found, without) for found in self.found]
+
     def posterior(self, without: int | None = None) -> GlobalPosterior:
         """q(v_g) in the whitened weights of the learned kernels, of all clients or of all but one."""
         block = self.block()
         factors = np.asarray(block.basis(JITTER).factor)
         origin = np.asarray(self.public.basis().factor)[0]
         means, covariances = [], []
-        for q, (parameters, found) in enumerate(zip(self.parameters, self.found, strict=True)):
-            mean, covariance = _without(found, without)
+        moments = zip(self.parameters, self.moments(without), strict=True)
+        for q, (parameters, (mean, covariance)) in enumerate(moments):
             T = np.linalg.solve(factors[q], origin) / np.sqrt(parameters.variance)
             means.append(T @ mean)
             covariances.append(T @ covariance @ T.T)

@@ -26,6 +26,8 @@ WIDTH = 1.5
 FLOOR = 1e-9
 """Smallest variance of b̃, as a share of what the noise of the rows adds to it: without any noise,
 directions that no row has seen would have none."""
+EXACT_RANK = 1e-13
+"""Eigenvalues of an exact S below this share of the largest are rounding."""
 STEP = 0.05
 """Of the differences that give the curvature in log parameters."""
 
@@ -112,6 +114,8 @@ def posterior(public: PublicBasis, twins: Twins, parameters: Parameters) -> Foun
     HS, Hb = half[:, :, :M], half[:, :, M]
     J = np.swapaxes(HS, 1, 2) @ HS
     h = np.einsum("tkm,tk->tm", HS, Hb)
+    for t in np.flatnonzero(twins.linear_noise == 0.0):
+        J[t], h[t] = exact_sums_of(S[t], b[t], P, parameters)
     logs = float(np.sum(np.log(np.diagonal(L, axis1=1, axis2=2))))
     alone = -0.5 * float(np.sum(Hb**2)) - logs - 0.5 * b.size * np.log(2 * np.pi)
     root = np.linalg.cholesky(0.5 * (P + P.T) + JITTER * np.trace(P) / M * np.eye(M))
@@ -122,6 +126,23 @@ def posterior(public: PublicBasis, twins: Twins, parameters: Parameters) -> Foun
     mean = covariance @ linear
     joint = 0.5 * float(linear @ mean) - float(np.sum(np.log(np.diagonal(factor))))
     return Found(mean, covariance, J, h, alone + joint)
+
+
+def exact_sums_of(
+    S: Float[np.ndarray, "M M"],
+    b: Float[np.ndarray, " M"],
+    P: Float[np.ndarray, "M M"],
+    parameters: Parameters,
+) -> tuple[Float[np.ndarray, "M M"], Float[np.ndarray, " M"]]:
+    """J = RD⁻¹Rᵀ, h = RD⁻¹R⁺b with S = RRᵀ, D = φRᵀPR + λRᵀR + σ²I: a release without noise (ε = ∞)."""
+    values, vectors = np.linalg.eigh(S)
+    seen = values > EXACT_RANK * max(float(values[-1]), 0.0)
+    size = np.sqrt(values[seen])
+    R = vectors[:, seen] * size
+    D = parameters.departure * (R.T @ P @ R) + np.diag(parameters.local * values[seen])
+    D = D + parameters.noise * np.eye(len(size))
+    J = R @ np.linalg.solve(D, R.T)
+    return 0.5 * (J + J.T), R @ np.linalg.solve(D, (vectors[:, seen].T @ b) / size)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from pfedhgp.report.shares import PARTS
+from pfedhgp.model.layers import PARTS
 from pfedhgp.report.theme import COLOURS, NARROW, drawing, new_figure, plain_legend, to_svg
 from pfedhgp.report.words import number, shown
 

@@ -15,8 +15,9 @@ import numpy as np
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.gp.kernels import Kernel, Periodic, leaves_of
 from pfedhgp.model.fitted import FittedModel
+from pfedhgp.model.layers import layers_of
 from pfedhgp.model.prediction import Prediction, predict
-from pfedhgp.report import facts, scores
+from pfedhgp.report import scores
 from pfedhgp.report.words import InputAxis, axes_of
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def gather(
         model=model,
         metrics=metrics,
         axes=axes_of(model),
-        layers=facts.layers_of(model),
+        layers=layers_of(model),
         rows=given[0],
         held_out=given[1],
         others=given[2],

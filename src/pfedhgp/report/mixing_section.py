@@ -11,7 +11,8 @@ from markupsafe import Markup
 from pfedhgp.base.batching import on_numpy
 from pfedhgp.base.numerics import with_numerics
 from pfedhgp.model.fitted import FittedModel
-from pfedhgp.report import facts, mixing_figures, words
+from pfedhgp.model.kernel_words import kernels_of
+from pfedhgp.report import mixing_figures, words
 from pfedhgp.report.gathered import Gathered, finest_scale, grid_size
 from pfedhgp.report.theme import both
 from pfedhgp.zones.loadings import Loadings
@@ -21,6 +22,8 @@ SCALES = 150.0
 """A figure shows no more than so many lengthscales of the fastest function: more would be a blur."""
 MOST_SHOWN = 8
 """Functions in the figure."""
+MOST_LISTED = 60
+"""Clients in the table of loadings."""
 
 
 def section(found: Gathered, groups: Mapping[str, int] | None) -> Markup | None:
@@ -41,7 +44,7 @@ def section(found: Gathered, groups: Mapping[str, int] | None) -> Markup | None:
         )
     functions, whole, stretch = _functions(found, names)
     own = loadings.numbers @ names.turn
-    kernels = facts.kernels_of(model)
+    kernels = kernels_of(model)
     table = [
         {
             "name": f"shared {r + 1}",
@@ -61,9 +64,30 @@ def section(found: Gathered, groups: Mapping[str, int] | None) -> Markup | None:
         "stretch": stretch,
         "left_out": max(len(table) - MOST_SHOWN, 0),
         "table": table,
+        "clients": _clients(loadings, names),
         "several": model.outputs > 1,
     }
     return Markup(words.template("mixing.html").render(context))
+
+
+def _clients(loadings: Loadings, names: Named) -> dict[str, Any] | None:
+    """Each client's loadings on the named functions, with their sd; and who differs most in which.
+
+    None with several outputs, where a client has a matrix, and with very many clients.
+    """
+    if loadings.mean.shape[0] > 1 or not 1 < len(loadings.names) <= MOST_LISTED:
+        return None
+    own = loadings.numbers[:, 0] @ names.turn
+    V = np.einsum("ar,kab,br->kr", names.turn, loadings.covariances, names.turn, optimize=True)
+    sds = np.sqrt(np.maximum(V, 0.0))
+    moves = np.diagonal(names.turn.T @ loadings.gram @ names.turn)
+    k = int(np.argmax(own.var(axis=0) * moves))
+    order = np.argsort(-own[:, k], kind="stable")
+    rows = [
+        {"name": loadings.names[i], "loadings": list(zip(own[i], sds[i], strict=True))}
+        for i in order
+    ]
+    return {"rows": rows, "function": k}
 
 
 def _functions(found: Gathered, names: Named) -> tuple[Markup, bool, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -13,9 +13,11 @@ from pfedhgp.base import atomic_files
 from pfedhgp.base.numerics import with_numerics
 from pfedhgp.errors import InputError
 from pfedhgp.model import departures as departing
+from pfedhgp.model import traffic
+from pfedhgp.model.layers import layer_sizes
 from pfedhgp.report import (
+    attack_section,
     diagnosis_section,
-    facts,
     mixing_section,
     scores,
     sections,
@@ -50,6 +52,8 @@ class Shown(TypedDict, total=False):
     """what clustering found"""
     classified: Mapping[str, Any] | None
     """what classifying cycles left in a RUN folder"""
+    attacks: Sequence[Mapping[str, Any]] | None
+    """what an audit's attacks found"""
 
 
 def write(path: Path, model: FederatedGP, **shown: Unpack[Shown]) -> Path:
@@ -82,6 +86,7 @@ def render(model: FederatedGP, **shown: Unpack[Shown]) -> str:
         mixing=mixing,
         zones=own,
         diagnosis=cycles,
+        attacks=attack_section.lines(shown.get("attacks") or ()),
         css=Markup(style()),
         version=__version__,
     )
@@ -104,7 +109,7 @@ def _context(found: Gathered) -> dict[str, Any]:
     """What the template asks for, section by section."""
     model = found.model
     layer_shares = sections.layer_shares(found)
-    traffic = facts.traffic(model.messages)
+    sent = traffic.traffic(model.messages)
     return {
         "title": ", ".join(words.shown(n, 24) for n in model.output_names[:3]),
         "outputs": model.output_names,
@@ -115,10 +120,10 @@ def _context(found: Gathered) -> dict[str, Any]:
         "shown_held_out": bool(found.held_out),
         "shown_others": bool(found.others),
         "holdout": found.metrics.get("holdout"),
-        "tiles": sections.tiles(found, layer_shares, traffic),
+        "tiles": sections.tiles(found, layer_shares, sent),
         "overview": sections.overview(found),
         "fitted": sections.fitted(found),
-        "sizes": list(zip(model.output_names, facts.layer_sizes(model), strict=True)),
+        "sizes": list(zip(model.output_names, layer_sizes(model), strict=True)),
         "convergence": sections.convergence(found),
         "chosen": [sections.client_section(found, i, name) for i, name in enumerate(found.chosen)],
         "selection": len(model.clients) > LARGEST,
@@ -126,6 +131,8 @@ def _context(found: Gathered) -> dict[str, Any]:
         "slices": model.inputs > 1,
         "table": sections.client_table(found),
         "spent": model.settings.get("privacy_spent"),
+        "closed": model.settings.get("told"),
+        "masked": bool(model.settings.get("masks")),
         "departing": departing.in_words(departing.departures(model)),
         "shares": layer_shares,
         "scores": scores.lines(found.metrics),
@@ -133,5 +140,5 @@ def _context(found: Gathered) -> dict[str, Any]:
         "calibration": scores.calibration(found.metrics),
         "baselines": scores.baselines(found.metrics),
         "several": sections.outputs_together(found),
-        "traffic": traffic,
+        "traffic": sent,
     }

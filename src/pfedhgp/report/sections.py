@@ -12,10 +12,13 @@ from pfedhgp.gp.kernels import Stacks
 from pfedhgp.inference.ending import in_words
 from pfedhgp.inference.starts import contest
 from pfedhgp.model import departures
+from pfedhgp.model.kernel_words import kernels_of
+from pfedhgp.model.layers import PARTS, layer_sizes, shares
 from pfedhgp.model.posterior import limits_in_words
-from pfedhgp.report import carpet, charts, facts, figures, scores, words
+from pfedhgp.model.traffic import Traffic
+from pfedhgp.report import carpet, charts, figures, scores, words
 from pfedhgp.report.gathered import Gathered
-from pfedhgp.report.shares import PARTS, evidence, shares, signs_of_uncertainty
+from pfedhgp.report.shares import evidence, signs_of_uncertainty
 from pfedhgp.report.theme import NARROW, both
 
 FEW_LINES = 5
@@ -24,9 +27,7 @@ MOST_PANELS = 8
 """Figures a client: one for each output and input, up to this."""
 
 
-def tiles(
-    found: Gathered, layer_shares: dict[str, Any], traffic: facts.Traffic
-) -> list[dict[str, str]]:
+def tiles(found: Gathered, layer_shares: dict[str, Any], traffic: Traffic) -> list[dict[str, str]]:
     """The four numbers that matter, with what they mean; those with a unit are the first output's."""
     first = found.model.output_names[0]
     of_it = words.shown(first, 20)
@@ -40,7 +41,7 @@ def tiles(
     else:
         each = [s.prediction.sd[:, 0].mean() for own in found.slices.values() for s in own]
         sd = float(np.mean(each))  # slices along different inputs differ in length
-        noise = float(facts.layer_sizes(found.model)[0, 3])
+        noise = float(layer_sizes(found.model)[0, 3])
         tiles.append(_tile(words.number(sd), "uncertainty", f"typical predictive sd, {of_it}"))
         tiles.append(_tile(words.number(noise), "noise", f"of it, sd of the noise, {of_it}"))
     share = layer_shares["mean"]["global"] if "global" in found.layers else 0.0
@@ -83,7 +84,7 @@ def fitted(found: Gathered) -> list[tuple[str, Any]]:
     if found.counts:
         observed = sum(found.counts.values())
         facts_.append(("Observed cells fitted to", f"{observed:,}".replace(",", "\u202f")))
-    kernels = facts.kernels_of(model)
+    kernels = kernels_of(model)
     if isinstance(model.shared.block.kernels, Stacks):
         half = len(kernels) // 2
         facts_ += _by_latent("Kernel of global", kernels[:half])
@@ -95,7 +96,7 @@ def fitted(found: Gathered) -> list[tuple[str, Any]]:
         facts_.append(("φ, scale of the deviations", words.number(model.shared.block.phi)))
     if "local" in found.layers:
         name = found.chosen[0]
-        kernels = facts.kernels_of(model, name)
+        kernels = kernels_of(model, name)
         facts_ += _by_latent(f"Local kernel of {words.shown(name)}", kernels)
         if len(model.clients) > 1:
             facts_.append(("Local kernels of the others", "under each client's figures"))
@@ -146,7 +147,7 @@ def layer_shares(found: Gathered) -> dict[str, Any]:
     each = {name: shares(several, centre) for name, several in predictions.items()}
     drawn = np.stack([each[name].mean(axis=0) for name in found.chosen])
     split = {"global", "deviation"} <= set(found.layers)
-    sizes = facts.layer_sizes(model)
+    sizes = layer_sizes(model)
     known = evidence(
         predictions,
         each,
@@ -229,8 +230,8 @@ def client_section(found: Gathered, index: int, name: str) -> dict[str, Any]:
         "score": scores.of_client(found.metrics, name, first),
         "panels": panels,
         "left_out": max(len(wanted) - MOST_PANELS, 0),
-        "local": facts.kernels_of(model, name) if "local" in found.layers else [],
-        "noise": facts.layer_sizes(model, name)[:, 3],
+        "local": kernels_of(model, name) if "local" in found.layers else [],
+        "noise": layer_sizes(model, name)[:, 3],
     }
 
 
@@ -271,7 +272,7 @@ def client_table(found: Gathered) -> list[dict[str, Any]]:
     wanted = ("rows", "rmse", "nll", "crps", "coverage", "width")
     known = departures.departures(found.model)
     for name in found.model.clients:
-        noise = facts.layer_sizes(found.model, name)[:, 3]
+        noise = layer_sizes(found.model, name)[:, 3]
         for q, output in enumerate(found.model.output_names):
             score = scores.of_client(found.metrics, name, output)
             lines.append(

@@ -1,11 +1,4 @@
-"""How much of a client's variation each layer explains, and signs that the answer is uncertain.
-
-About the common centre c of an output, f − c = f_g' + f_δ + f_l over a grid, and
-
-    share_b = mean_x f_b (f − c) / (mean_x (f − c)² + σ²),   share_noise = σ² / (mean_x (f − c)² + σ²)
-
-of the posterior means. Shares add up to one; the share of a layer that acts against the sum is negative.
-"""
+"""Signs that the split of a client's variation into layers (`pfedhgp.model.layers`) is uncertain."""
 
 from __future__ import annotations
 
@@ -17,27 +10,7 @@ import numpy as np
 from pfedhgp.model.prediction import Prediction
 from pfedhgp.report.recovery_rule import effective_clients, expected_recovery, split_is_stable
 
-PARTS = ("global", "deviation", "local", "noise")
 FEW_CLIENTS, UNBALANCED, ALIKE, UNCERTAIN, RECOVERED = 4, 10.0, 0.02, 1.0, 0.9
-
-
-def shares(predictions: Sequence[Prediction], centre: np.ndarray) -> np.ndarray:
-    """(Q, 4): the shares of `PARTS` for one client, over the inputs of all its predictions."""
-    total = np.concatenate([p.mean for p in predictions]) - centre
-    power = np.mean(total**2, axis=0)
-    noise = np.mean(np.concatenate([_noise(p) for p in predictions]), axis=0)
-    parts = []
-    for name in PARTS[:3]:
-        layer = np.concatenate([p.layers[name].mean for p in predictions])
-        parts.append(np.mean((layer - centre if name == "global" else layer) * total, axis=0))
-    whole = np.where(power + noise > 0, power + noise, 1.0)
-    return np.stack([*parts, noise], axis=1) / whole[:, None]
-
-
-def _noise(p: Prediction) -> np.ndarray:
-    """σ² at each cell: the variance of an observation less that of the function."""
-    function = np.diagonal(p.covariance("outputs", noise=False), axis1=1, axis2=2)
-    return np.maximum(p.sd**2 - function, 0.0)
 
 
 @dataclass(frozen=True)
