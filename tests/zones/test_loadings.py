@@ -125,6 +125,19 @@ def test_uncertainty_is_that_of_a_regression_on_the_shared_functions(model: Fede
     np.testing.assert_allclose(found, np.linalg.inv(precision), rtol=1e-6)
 
 
+def test_uncertainty_is_that_beside_the_others_if_the_model_was_averaged(
+    model: FederatedGP,
+) -> None:
+    """q(u) has learned from the client's own rows: loadings given q(u) seem surer than they are."""
+    shared, known = model.model_.shared, Loadings.of(model.model_)
+    q = knot_posterior(shared)
+    for name, covariance in zip(known.names, known.covariances, strict=True):
+        half = np.asarray(model.model_.clients[name].loadings_half)[:, 0]
+        np.testing.assert_allclose(covariance, half.T @ half, rtol=1e-12)
+        at_q = loadings_covariance(shared.block, q, model.model_.clients[name])
+        assert np.trace(covariance) > np.trace(at_q)
+
+
 def test_information_has_the_covariance_s_trace(model: FederatedGP) -> None:
     known = Loadings.of(model.model_)
     for p, covariance in zip(known.information, known.covariances, strict=True):

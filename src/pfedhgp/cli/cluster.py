@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pfedhgp.data.columns import Columns
     from pfedhgp.data.readers import Observations
     from pfedhgp.model.fitted import FittedModel
-    from pfedhgp.zones.clustering import InputsAndOutputs
+    from pfedhgp.zones.loadings import InputsAndOutputs
     from pfedhgp.zones.result import KeptZones, Zones
 
 FOLDER, LOG = "zones", "messages.jsonl"

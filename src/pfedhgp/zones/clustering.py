@@ -22,19 +22,19 @@ from pfedhgp.base.numerics import with_numerics
 from pfedhgp.errors import InputError, warn
 from pfedhgp.federation.masks.roster import refuse_with
 from pfedhgp.model.fitted import FittedModel
-from pfedhgp.model.prediction import predict
 from pfedhgp.zones import groups as grouping
 from pfedhgp.zones import sketches as sketching
 from pfedhgp.zones.comparison import (
     Comparison,
     Sketch,
+    SketchDistances,
     SketchLog,
     distinct,
     grid_name,
     joint_matrix,
     sent_before,
 )
-from pfedhgp.zones.loadings import Loadings, LoadingsComparison, functions_at
+from pfedhgp.zones.loadings import InputsAndOutputs, Loadings, LoadingsComparison, loadings_r2
 from pfedhgp.zones.operators import operator_distances
 from pfedhgp.zones.result import DRAWN, STABILITY, Zones
 
@@ -44,7 +44,6 @@ SHARE = 0.3
 DRAWS = 20
 DISTANCES = ("function", "operator")
 BY = ("loadings", "sketch")
-InputsAndOutputs = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
 
 class SketchSettings(TypedDict, total=False):
@@ -173,6 +172,29 @@ def discover(
         least=2 if how.groups is None else how.groups,
         log=sent,
     )
+    before = _earlier(sent_before(model.messages if log is None else log), found.sent)
+    r2 = {}
+    if measure:
+        attacks = known.attacks if known else None
+        attacks = attacks or _attacks(model, points, rows)
+        r2 = sketch_r2(attacks, own, distinct([*before, *found.sent]))
+    return zones_of(
+        found,
+        names,
+        how,
+        grid=len(points),
+        r2=r2,
+        r2_of="" if not measure else "fitted function" if rows is None else "rows",
+        coverage={name: float(own[name].coverage.mean()) for name in names},
+        earlier=tuple(sorted({one.seed for one in before})),
+        messages=sent.entries,
+    )
+
+
+def zones_of(
+    found: SketchDistances, names: tuple[str, ...], how: ClusterSettings, **facts: Any
+) -> Zones:
+    """The groups that follow from what clients sent, and how stable they are; `facts` are other fields."""
     method = str(how.method)
     count, scores = _group_count(found.between[np.ix_(found.dense, found.dense)], how)
     labels = found.label(count, method)
@@ -180,12 +202,6 @@ def discover(
     rng = np.random.default_rng((how.seed, 2))
     halves = [found.label(count, method, rng) for _ in range(how.draws)]
     resampled = [found.label(count, method, rng, bootstrap=True) for _ in range(how.draws)]
-    before = _earlier(sent_before(model.messages if log is None else log), found.sent)
-    r2 = {}
-    if measure:
-        attacks = known.attacks if known else None
-        attacks = attacks or _attacks(model, points, rows)
-        r2 = sketch_r2(attacks, own, distinct([*before, *found.sent]))
     return Zones(
         clients=names,
         labels={name: int(label) for name, label in zip(names, labels, strict=True)},
@@ -195,12 +211,8 @@ def discover(
         method=method,
         groups=int(labels.max()) + 1,
         scores=scores,
-        size=size,
-        grid=len(points),
+        size=found.sketches.shape[1],
         seed=how.seed,
-        r2=r2,
-        r2_of="" if not measure else "fitted function" if rows is None else "rows",
-        coverage={name: float(own[name].coverage.mean()) for name in names},
         sparse=tuple(names[i] for i in found.sparse),
         stability={
             name: grouping.stability(labels, others)
@@ -208,8 +220,7 @@ def discover(
             if others
         },
         together=grouping.shared_membership([labels, *halves]),
-        earlier=tuple(sorted({one.seed for one in before})),
-        messages=sent.entries,
+        **facts,
     )
 
 
@@ -286,6 +297,26 @@ def _by_loadings(
     """Groups by clients' loadings, which each of them sends with one number that says how sure it is."""
     loadings = Loadings.of(model)
     names = loadings.names
+    points = _grid(model, how.grid)
+    before = [one for one in sent_before(log) if one.grid == grid_name(points)]
+    with_own, with_mean = loadings_r2(model, points, rows) if measure else ({}, {})
+    if measure and before:
+        own = {n: sketching.own_function(model, n, points) for n in names}
+        with_own = sketch_r2(_attacks(model, points, rows), own, distinct(before))
+    return zones_of_loadings(
+        loadings,
+        how,
+        grid=len(points),
+        r2=with_own,
+        r2_shared=with_mean,
+        r2_of="" if not measure else "fitted function" if rows is None else "rows",
+        earlier=tuple(sorted({one.seed for one in before})) if measure else (),
+    )
+
+
+def zones_of_loadings(loadings: Loadings, how: ClusterSettings, **facts: Any) -> Zones:
+    """The groups that follow from clients' loadings; `facts` are other fields of the result."""
+    names = loadings.names
     found = LoadingsComparison(loadings, 2 if how.groups is None else how.groups)
     method = str(how.method)
     count, scores = _group_count(found.between[np.ix_(found.dense, found.dense)], how)
@@ -296,12 +327,6 @@ def _by_loadings(
     sent = SketchLog(names)
     each = zip(loadings.numbers, loadings.information, strict=True)
     sent.request({}, [{"loadings": c, "information": p} for c, p in each])
-    points = _grid(model, how.grid)
-    before = [one for one in sent_before(log) if one.grid == grid_name(points)]
-    with_own, with_mean = loadings_r2(model, points, rows) if measure else ({}, {})
-    if measure and before:
-        own = {n: sketching.own_function(model, n, points) for n in names}
-        with_own = sketch_r2(_attacks(model, points, rows), own, distinct(before))
     return Zones(
         clients=names,
         labels={name: int(label) for name, label in zip(names, labels, strict=True)},
@@ -312,17 +337,13 @@ def _by_loadings(
         groups=int(labels.max()) + 1,
         scores=scores,
         size=int(loadings.numbers[0].size),
-        grid=len(points),
         seed=how.seed,
-        r2=with_own,
-        r2_shared=with_mean,
-        r2_of="" if not measure else "fitted function" if rows is None else "rows",
         coverage=dict(zip(names, map(float, found.coverage), strict=True)),
         sparse=tuple(names[i] for i in found.sparse),
         stability={DRAWN: grouping.stability(labels, draws)} if draws else {},
         together=grouping.shared_membership([labels, *draws]),
-        earlier=tuple(sorted({one.seed for one in before})) if measure else (),
         messages=sent.entries,
+        **facts,
     )
 
 
@@ -333,27 +354,6 @@ def _attacks(
         name: sketching.Attack.on(model, name, points, None if rows is None else rows[name])
         for name in sorted(model.clients)
     }
-
-
-def loadings_r2(
-    model: FittedModel, points: np.ndarray, rows: InputsAndOutputs | None
-) -> tuple[dict[str, float], dict[str, float]]:
-    """R² of guesses at each client's rows (or fit): c_iᵀE[g], and B_gᵀE[g] by one who has no loadings."""
-    spread = np.broadcast_to(model.scaling.spread, (model.outputs,))
-    at_points = None if rows is not None else functions_at(model, points)
-    found: tuple[dict[str, float], dict[str, float]] = ({}, {})
-    for name, client in model.clients.items():
-        if rows is None:
-            truth, g = predict(model, name, points).mean, at_points
-        else:
-            truth, g = rows[name][1], functions_at(model, rows[name][0])
-        for r2, B in zip(
-            found, (client.block.global_loadings, model.shared.block.loadings), strict=True
-        ):
-            guess = model.scaling.centre + (g @ np.asarray(B).T) * spread
-            value = sketching.r_squared(truth, guess, spread)
-            r2 |= {name: value} if np.isfinite(value) else {}
-    return found
 
 
 def _by_operators(

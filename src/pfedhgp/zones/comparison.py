@@ -39,12 +39,8 @@ class Sketch(NamedTuple):
             cells = next(iter(own.values())).mean.size
             return sketching.projection(cells, self.size, (self.seed, 0))
         few = own[self.near]
-        inside = np.flatnonzero(few.peaks.reshape(-1))
-        key = (self.seed, 1, zlib.crc32(self.near.encode("utf-8", "surrogatepass")))
-        # A log may hold a sketch of another fit, which knew more points.
-        count = min(self.size, len(inside))
-        omega = np.zeros((few.mean.size, count))
-        omega[inside] = sketching.projection(len(inside), count, key)
+        key = key_of(self.near)
+        omega = near_rows(few.peaks, size=self.size, seed=self.seed, key=key)
         return omega if of == self.near else few.coverage.reshape(-1, 1) * omega
 
     def is_part_of(self, other: Sketch) -> bool:
@@ -55,6 +51,30 @@ class Sketch(NamedTuple):
     def log_entry(self) -> dict[str, Any]:
         found = {"grid": self.grid, "size": self.size, "seed": self.seed}
         return found | ({"under": self.near} if self.near else {})
+
+
+def key_of(name: str) -> int:
+    """A number that stands for a client with few rows."""
+    return zlib.crc32(name.encode("utf-8", "surrogatepass"))
+
+
+def near_rows(peaks: np.ndarray, *, size: int, seed: int, key: int) -> np.ndarray:
+    """Ω (NQ, size) that is zero but for the peaks of a client's coverage."""
+    inside = np.flatnonzero(peaks.reshape(-1))
+    # A log may hold a sketch of another fit, which knew more points.
+    count = min(size, len(inside))
+    omega = np.zeros((peaks.size, count))
+    omega[inside] = sketching.projection(len(inside), count, (seed, 1, key))
+    return omega
+
+
+def with_few_rows(covered: np.ndarray, least: int) -> np.ndarray:
+    """Which clients have few rows, by their mean coverage; none if fewer than `least` have many.
+
+    A client that is covered nowhere has no rows to be compared at.
+    """
+    few = np.flatnonzero((covered < COVERED) & (covered > 0.0))
+    return few if len(covered) - len(few) >= max(2, least) else few[:0]
 
 
 def grid_name(points: np.ndarray) -> str:
@@ -112,6 +132,13 @@ class SketchLog:
             self.entries.append(self._message(name, reply).log_entry("server"))
         self.round += 1
 
+    def near_rows(self, one: Sketch, coverage: np.ndarray, sketches: list[np.ndarray]) -> None:
+        """A client with few rows publishes its coverage, and all send a sketch near these rows."""
+        where = {"coverage": coverage.reshape(-1)}
+        self.publish(one.near, where)
+        request = {**where, "size": one.size, "seed": one.seed, "key": key_of(one.near)}
+        self.request(request, [{"sketch": s} for s in sketches], one.log_entry())
+
     def _message(self, sender: str, arrays: dict[str, Any]) -> Message:
         whole = {name: np.asarray(a, np.float64) for name, a in arrays.items()}
         found = Message("zones", self.round, sender, whole)
@@ -119,57 +146,23 @@ class SketchLog:
         return found
 
 
-class Comparison:
-    """Sketches of all clients with one seed, and the distances and groups that follow from them."""
+class SketchDistances:
+    """What clients sent, and the distances and groups that follow from it."""
 
     def __init__(
         self,
-        own: OwnFunctions,
-        names: tuple[str, ...],
-        *,
-        size: int,
-        seed: int,
-        grid: str,
-        least: int = 2,
-        log: SketchLog | None = None,
+        sketches: np.ndarray,
+        extra: np.ndarray,
+        sparse: np.ndarray,
+        masked: Mapping[int, np.ndarray],
     ) -> None:
-        """If fewer than `least` clients have many rows, all are compared on equal terms."""
-        means = np.stack([own[name].mean.reshape(-1) for name in names])
-        covered = np.array([own[name].coverage.mean() for name in names])
-        self.extra = np.array([own[name].variance.mean() for name in names])
-        seen = np.array([own[name].peaks.any() for name in names])
-        self.sparse = np.flatnonzero((covered < COVERED) & seen)
-        if len(names) - len(self.sparse) < max(2, least):
-            self.sparse = self.sparse[:0]
-        self.dense = np.setdiff1d(np.arange(len(names)), self.sparse)
-        first = Sketch(grid, size, seed)
-        self.sent = [first]
-        self.sketches = sketching.rounded(means @ first.matrix(own, names[0]))
-        self.masked: dict[int, np.ndarray] = {}
-        if log is not None:
-            replies = [
-                {"sketch": s, "variance": v, "coverage": c}
-                for s, v, c in zip(self.sketches, self.extra, covered, strict=True)
-            ]
-            request = {"grid": means.shape[1], "size": size, "seed": seed}
-            log.request(request, replies, first.log_entry())
-        for i in map(int, self.sparse):
-            few = own[names[i]]
-            one = Sketch(grid, int(few.peaks.sum()), seed, names[i])
-            self.sent.append(one)
-            self.masked[i] = sketching.rounded(
-                np.stack(
-                    [mean @ one.matrix(own, name) for name, mean in zip(names, means, strict=True)]
-                )
-            )
-            if log is not None:
-                replies = [{"sketch": s} for s in self.masked[i]]
-                where = {"coverage": few.coverage.reshape(-1)}
-                log.publish(names[i], where)
-                request = {**where, "seed": seed}
-                log.request(request, replies, one.log_entry())
-        self.squared = grouping.squared_distances(self.sketches, self.extra)
-        self.between = grouping.squared_distances(self.sketches, np.zeros(len(names)))
+        """Sketches (clients, size), mean variances, the clients with few rows; and for each of these
+        the sketches of all clients near its rows."""
+        self.sketches, self.extra, self.sparse = sketches, extra, sparse
+        self.masked = dict(masked)
+        self.dense = np.setdiff1d(np.arange(len(sketches)), sparse)
+        self.squared = grouping.squared_distances(sketches, extra)
+        self.between = grouping.squared_distances(sketches, np.zeros(len(sketches)))
 
     def label(
         self,
@@ -202,6 +195,50 @@ class Comparison:
                 costs.append(len(members) / (len(members) + 1.0) * float(gap @ gap))
             labels[i] = int(np.argmin(costs))
         return grouping.renumbered(labels)
+
+
+class Comparison(SketchDistances):
+    """Sketches of all clients with one seed, made where all their functions are at hand."""
+
+    def __init__(
+        self,
+        own: OwnFunctions,
+        names: tuple[str, ...],
+        *,
+        size: int,
+        seed: int,
+        grid: str,
+        least: int = 2,
+        log: SketchLog | None = None,
+    ) -> None:
+        """If fewer than `least` clients have many rows, all are compared on equal terms."""
+        means = np.stack([own[name].mean.reshape(-1) for name in names])
+        covered = np.array([own[name].coverage.mean() for name in names])
+        extra = np.array([own[name].variance.mean() for name in names])
+        first = Sketch(grid, size, seed)
+        self.sent = [first]
+        sketches = sketching.rounded(means @ first.matrix(own, names[0]))
+        masked: dict[int, np.ndarray] = {}
+        if log is not None:
+            replies = [
+                {"sketch": s, "variance": v, "coverage": c}
+                for s, v, c in zip(sketches, extra, covered, strict=True)
+            ]
+            request = {"grid": means.shape[1], "size": size, "seed": seed}
+            log.request(request, replies, first.log_entry())
+        sparse = with_few_rows(covered, least)
+        for i in map(int, sparse):
+            few = own[names[i]]
+            one = Sketch(grid, int(few.peaks.sum()), seed, names[i])
+            self.sent.append(one)
+            masked[i] = sketching.rounded(
+                np.stack(
+                    [mean @ one.matrix(own, name) for name, mean in zip(names, means, strict=True)]
+                )
+            )
+            if log is not None:
+                log.near_rows(one, few.coverage, list(masked[i]))
+        super().__init__(sketches, extra, sparse, masked)
 
 
 def _columns(size: int, part: np.random.Generator | None, bootstrap: bool) -> np.ndarray:

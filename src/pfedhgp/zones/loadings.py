@@ -12,6 +12,7 @@ and p is the number that it sends: where tr(ΓV) is that of its own covariance.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,9 +25,12 @@ from pfedhgp.base.numerics import with_numerics
 from pfedhgp.errors import InputError
 from pfedhgp.inference.markov.loadings import knot_posterior, loadings_covariance
 from pfedhgp.model.fitted import FittedModel
+from pfedhgp.model.prediction import predict
 from pfedhgp.zones import groups as grouping
+from pfedhgp.zones import sketches as sketching
 
 Array = np.ndarray
+InputsAndOutputs = Mapping[str, tuple[np.ndarray, np.ndarray]]
 COVERED = 0.5
 """A client with a lower coverage joins a group last."""
 MOST = 1e12
@@ -46,6 +50,8 @@ class Loadings:
     """Σ_B"""
     gram: Float[Array, "R R"]
     """Γ"""
+    told: Float[Array, " clients"] | None = None
+    """p of each client, where clients sent it and nothing else is known of how sure they are"""
 
     @staticmethod
     @with_numerics
@@ -61,8 +67,8 @@ class Loadings:
         _Q, _R = block.loadings.shape
         return Loadings(
             names,
-            np.stack([np.asarray(model.clients[n].block.global_loadings) for n in names]),
-            np.stack(covariances(model, names)),
+            np.array([model.clients[n].block.global_loadings for n in names]).reshape(-1, _Q, _R),
+            np.array(covariances(model, names)).reshape(-1, _Q * _R, _Q * _R),
             np.asarray(block.loadings),
             np.asarray(block.loadings_covariance),
             variation(model),
@@ -88,6 +94,8 @@ class Loadings:
     @cached_property
     def information(self) -> Float[Array, " clients"]:
         """p of each client."""
+        if self.told is not None:
+            return self.told
         values = self._modes[1]
         wanted = np.einsum("ab,kab->k", self.metric, self.covariances)
 
@@ -119,7 +127,11 @@ def variation(model: FittedModel) -> Float[Array, "R R"]:
 
 
 def covariances(model: FittedModel, names: tuple[str, ...]) -> list[Float[Array, "QR QR"]]:
-    """Cov(c_i): from averaging, or from what knots say of it; zero where the model keeps neither."""
+    """Cov(c_i) beside what the other clients know, from averaging.
+
+    A model at knots that was fitted without averaging has it at q(u) alone, which is too sure: there the
+    client's own rows have told q(u) already. Zero where the model keeps neither.
+    """
     shared = on_numpy(model.shared)
     size = np.size(shared.block.loadings)
     q = None if shared.knot_J is None else knot_posterior(shared)
@@ -129,6 +141,9 @@ def covariances(model: FittedModel, names: tuple[str, ...]) -> list[Float[Array,
         if client.tangents is not None:
             slopes = np.asarray(client.tangents.global_loadings).reshape(-1, size)
             found.append(slopes.T @ slopes)
+        elif client.loadings_half is not None:
+            half = np.asarray(client.loadings_half).reshape(-1, size)
+            found.append(half.T @ half)
         elif q is not None and client.states is not None:
             found.append(loadings_covariance(shared.block, q, client))
         else:
@@ -194,3 +209,24 @@ class LoadingsComparison:
         return np.stack(
             [c + _root(V) @ e for c, V, e in zip(self.sent, self.variances, noise, strict=True)]
         )
+
+
+def loadings_r2(
+    model: FittedModel, points: np.ndarray, rows: InputsAndOutputs | None
+) -> tuple[dict[str, float], dict[str, float]]:
+    """R² of guesses at each client's rows (or fit): c_iᵀE[g], and B_gᵀE[g] by one who has no loadings."""
+    spread = np.broadcast_to(model.scaling.spread, (model.outputs,))
+    at_points = None if rows is not None else functions_at(model, points)
+    found: tuple[dict[str, float], dict[str, float]] = ({}, {})
+    for name, client in model.clients.items():
+        if rows is None:
+            truth, g = predict(model, name, points).mean, at_points
+        else:
+            truth, g = rows[name][1], functions_at(model, rows[name][0])
+        for r2, B in zip(
+            found, (client.block.global_loadings, model.shared.block.loadings), strict=True
+        ):
+            guess = model.scaling.centre + (g @ np.asarray(B).T) * spread
+            value = sketching.r_squared(truth, guess, spread)
+            r2 |= {name: value} if np.isfinite(value) else {}
+    return found

@@ -51,13 +51,17 @@ class OwnFunction:
 
     @property
     def peaks(self) -> np.ndarray:
-        """(N, Q): the grid points nearest to a client's few rows.
+        """(N, Q): the grid points nearest to a client's few rows."""
+        return peaks_of(self.coverage, self.near)
 
-        Their coverage is at least that of their neighbours and more than half of the largest.
-        """
-        coverage = self.coverage
-        high = coverage > 0.5 * coverage.max(axis=0)
-        return np.asarray(high & np.all(coverage[:, None] >= coverage[self.near], axis=1))
+
+def peaks_of(coverage: np.ndarray, near: np.ndarray) -> np.ndarray:
+    """(N, Q): where coverage is at least that of the neighbours and more than half of the largest.
+
+    There is such a point for each output that is covered anywhere.
+    """
+    high = coverage > 0.5 * coverage.max(axis=0)
+    return np.asarray(high & np.all(coverage[:, None] >= coverage[near], axis=1))
 
 
 def public_grid(model: FittedModel, points: int) -> np.ndarray:
