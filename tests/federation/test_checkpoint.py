@@ -10,7 +10,7 @@ import pytest
 
 from pfedhgp import FederatedGP
 from pfedhgp.base.numerics import numerics, on_device
-from pfedhgp.errors import InputError, ModelFileError
+from pfedhgp.errors import InputError, ModelFileError, PFedHGPWarning
 from pfedhgp.federation import checkpoint as checkpoints
 from pfedhgp.federation import inprocess
 from pfedhgp.federation.grouping import group_clients
@@ -121,23 +121,45 @@ def test_a_damaged_checkpoint_and_no_checkpoint_are_refused(tmp_path):
     with pytest.raises(InputError, match="no checkpoint"):
         FederatedGP(inducing=6, rounds=3).fit(SITES[1], checkpoint=tmp_path / "none", resume=True)
     _stopped(tmp_path)
-    (newest,) = (p for p in tmp_path.iterdir() if p.is_dir())
-    part = newest / "server.safetensors"
-    part.write_bytes(part.read_bytes()[:-1] + b"\x01")
-    with pytest.raises(ModelFileError, match=r"server\.safetensors: corrupted"):
+    for folder in tmp_path.iterdir():
+        _flip_a_bit(folder / "server.safetensors")
+    with pytest.raises(ModelFileError, match=r"000002/server\.safetensors: corrupted"):
         FederatedGP(inducing=6, rounds=3).fit(SITES[1], checkpoint=tmp_path, resume=True)
+
+
+def _flip_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize("part", ["server.safetensors", "index.json", "messages.jsonl"])
+def test_three_are_kept_and_the_newest_sound_one_is_used(tmp_path, part):
+    whole = FederatedGP(inducing=6, rounds=4).fit(SITES[1])
+    with pytest.raises(Stop):
+        FederatedGP(inducing=6, rounds=4, callbacks=[_stopping(6)]).fit(
+            SITES[1], checkpoint=tmp_path
+        )
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["000003", "000004", "000005"]
+    for name in ("000005", "000004"):
+        _flip_a_bit(tmp_path / name / part)
+    with pytest.warns(PFedHGPWarning, match=r"00000[45]/.*: skipped; going on from 000003"):
+        resumed = FederatedGP(inducing=6, rounds=4).fit(SITES[1], checkpoint=tmp_path, resume=True)
+    for found, expected in zip(_leaves(resumed), _leaves(whole), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert resumed.history_ == whole.history_
 
 
 def test_a_run_that_starts_again_forgets_the_old_checkpoints(tmp_path):
     (tmp_path / "000099").mkdir()
     _stopped(tmp_path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["000002"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["000001", "000002"]
 
 
 def test_parts_are_apart_and_hold_neither_rows_nor_names_in_paths(tmp_path):
     marked = {name: (X, Y + 0.0) for name, (X, Y) in SITES[1].items()}
     _stopped(tmp_path, sites=marked)
-    (newest,) = tmp_path.iterdir()
+    newest = max(tmp_path.iterdir())
     files = sorted(p.relative_to(newest).as_posix() for p in newest.rglob("*") if p.is_file())
     assert len([f for f in files if f.startswith("clients/")]) == 2
     assert not any("007" in f or "short" in f for f in files)
@@ -194,7 +216,7 @@ def test_no_attribute_of_a_party_is_forgotten(name):
     party_server, party_clients = server.current.leader.party, groups[0].parties[0]
     kept_server = {"now" if name == "mean-field" else "round"}
     kept_server |= {"totals"} if name == "markov" else set()
-    kept_clients = {"states"} if name == "mean-field" else set()
+    kept_clients = {"states"} if name == "mean-field" else {"cell_sums"}  # these within `own`
     if name == "markov":
         assert {"own_J", "own_h"} <= _names(party_clients.state())
         kept_clients |= {"starts", "own_evidence"}  # the latter as these two
@@ -202,8 +224,8 @@ def test_no_attribute_of_a_party_is_forgotten(name):
         kept_server |= {"bounds"}
         kept_clients |= {"blocks"}
     # And of those around them: `starts` and `heard` bring back what the clients learnt from requests.
-    settings |= {"plan", "clients", "padded_rows", "names", "centre"}
-    used_up |= {"asked", "posteriors"}
+    settings |= {"plan", "clients", "padded_rows", "names", "centre", "few_rows", "affords"}
+    used_up |= {"asked", "posteriors", "kept"}
     parts_of_the_run = {"run", "current", "counted", "prepared", "running", "number"}
     run, known = server.run, server.run.prepared
     parties = (
@@ -219,7 +241,7 @@ def test_no_attribute_of_a_party_is_forgotten(name):
         *((part, server.state(), {"sums", "counted", "most"}) for part in (run.counted, known)),
     )
     not_yet = {"before", "best", "local_nats", "cycles", "crowd", "periods", "own", "own_block"}
-    not_yet |= {"curvature", "diagnosis"}  # small clients keep none
+    not_yet |= {"curvature", "diagnosis", "told"}  # small clients keep none
     for party, state, more in parties:
         for attribute in set(vars(party)) - settings - used_up:
             if attribute in not_yet and getattr(party, attribute) is None:

@@ -23,6 +23,7 @@ SETTINGS = {
         "classes": ["normal", "worn"],
     },
     "model": {"diagnose": True},
+    "run": {"privacy": "none"},
 }
 CONFIG = configs.check(SETTINGS)
 

@@ -45,6 +45,7 @@ UP = {
         "y_clients",
         "y_mean",
         "y_cross",
+        "observations",
         "y_pairs",
     },
     "extent": {"histogram", "lag_sum", "lag_pairs"},

@@ -186,5 +186,5 @@ def test_what_belongs_to_a_flag_is_refused_without_it():
     with pytest.raises(InputError, match="--label is for --diagnose"):
         check_use(Config(label="state"), federated=True)
     check_use(Config(label="state", diagnose=True), federated=True)
-    with pytest.raises(InputError, match=r"--masks: .*use `pfedhgp fit`"):
-        check_use(Config(masks=True), federated=True)
+    with pytest.raises(InputError, match=r"--ledger: "):
+        check_use(Config(ledger="here"), federated=True)

@@ -43,12 +43,17 @@ class Deployment:
     rows: Sequence[ClientRows]
     config: Mapping[str, Mapping[str, Any]]
     port: int
+    i_know: bool = True
+    """Whether rows may be computed from what is sent: most tests have sites of a few rows."""
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         from pfedhgp.federation.flower.certificates import make_certificates
         from pfedhgp.settings import config as configs
 
+        if self.i_know:
+            run = {"privacy": "none", **self.config.get("run", {})}
+            self.config = {**self.config, "run": run}
         checked = configs.check(self.config)
         (self.folder / "run.toml").write_text(configs.to_toml(checked), encoding="utf-8")
         self.keys = make_certificates(self.certs, [row.name for row in self.rows], ["127.0.0.1"])
@@ -108,22 +113,32 @@ class Deployment:
             ],
         )
 
-    def client_arguments(self, i: int) -> list[str]:
+    def client_arguments(self, i: int, port: int | None = None) -> list[str]:
         return [
-            *("client", "--data", str(self.data(i)), "--name", self.rows[i].name),
-            *("--server", f"127.0.0.1:{self.port}", "--home", str(self.home(i))),
+            *("client", *(["--i-know"] if self.i_know else [])),
+            *("--data", str(self.data(i)), "--name", self.rows[i].name),
+            *("--config", str(self.folder / "run.toml")),
+            *("--server", f"127.0.0.1:{port or self.port}", "--home", str(self.home(i))),
         ]
 
     def credentials(self, i: int) -> list[str]:
         return ["--ca", "certs/ca.crt", "--key", str(self.keys[self.rows[i].name])]
 
-    def client(self, i: int, *more: str, fault: str = "") -> subprocess.Popen[bytes]:
-        """A site; with a fault, one that misbehaves as tests/support/rogue_site.py says."""
+    def client(
+        self, i: int, *more: str, fault: str = "", port: int | None = None, home: str = ""
+    ) -> subprocess.Popen[bytes]:
+        """A site; with a fault, one that misbehaves as tests/support/rogue_site.py says.
+
+        `port` is that of a proxy before the server; `home` is another than the usual one.
+        """
         rogue = Path(__file__).with_name("rogue_site.py")
         program = [str(rogue)] if fault else ["-m", "pfedhgp.cli.main"]
-        arguments = [*self.client_arguments(i), *(more or self.credentials(i))]
+        arguments = [*self.client_arguments(i, port), *(more or self.credentials(i))]
+        if home:
+            arguments = [home if word == str(self.home(i)) else word for word in arguments]
         surroundings = {"FAULT": fault, "CONNECTS": str(self.folder / f"connects-{i}.txt")}
-        return self.start(f"client-{i}", [sys.executable, *program, *arguments], more=surroundings)
+        command = [sys.executable, *program, *arguments]
+        return self.start(home or f"client-{i}", command, more=surroundings)
 
     def out(self, name: str) -> str:
         path = self.folder / f"{name}.out"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ from pfedhgp.data.rows import ClientRows
 from pfedhgp.federation.agreement import Agreement
 from pfedhgp.federation.clients import ClientGroup
 from pfedhgp.federation.envelope import Envelope, Refused
+from pfedhgp.federation.flower.masked_site import MaskKeys
 from pfedhgp.federation.flower.site import AgreedRows, Site
+from pfedhgp.federation.masks.fixed_point import decoded, encoded
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
@@ -36,11 +38,12 @@ def rows_of(names: Sequence[str], *, rows: int = ROWS, seed: int = 0) -> list[Cl
 
 
 def agreement(**tables: Mapping[str, Any]) -> Agreement:
-    """Small models: 5 global and 5 local inducing inputs."""
+    """Small models: 5 global and 5 local inducing inputs. Sites of 16 rows answer only if they know."""
     base: dict[str, dict[str, Any]] = {
         "data": {"inputs": ["x"], "outputs": ["y"]},
         "model": {"inducing": 5, "local_inducing": 5},
         "inference": {"rounds": 2},
+        "run": {"privacy": "none"},
     }
     for name, table in tables.items():
         base[name] = {**base.get(name, {}), **table}
@@ -61,21 +64,37 @@ def replay(plan: Plan, rows: Sequence[ClientRows], log: Sequence[Mapping[str, An
             attempt, replies = server.attempt, []
             if request.kind == "start":
                 starts[attempt] = request
-            for name in entry["counted"]:
+            for name in (*entry["counted"], *entry.get("excluded", ())):
                 client = clients[name]
                 if request.kind == "round":
                     if attempt not in client.parties:
                         client.catch_up([starts[attempt]])
                     if name not in last[attempt]:
                         client.forget_last_reply(attempt)
-                replies += client.answer(request)
+                found = client.answer(request)
+                replies += found if name in entry["counted"] else []
             if request.kind in ("start", "round"):
                 last[attempt] = list(entry["counted"])
-            server.gather(replies)
+            if plan.masks:
+                total = masked_total(replies, len(rows))
+                server.take(total, entry["counted"], 0)
+            else:
+                server.gather(replies)
         if server.phase == "finish":
             server.request()
             server.gather([])
     return server
+
+
+def masked_total(replies: Sequence[Message], sites: int) -> dict[str, np.ndarray]:
+    """What masks have to give: the sum in fixed point, which is the plain sum to 1e-6."""
+    shapes = {name: array.shape for name, array in replies[0].arrays.items()}
+    parts = [encoded(reply.arrays, shapes, sites) for reply in replies]
+    total = decoded(np.sum(parts, axis=0, dtype=np.uint64), shapes, sites)
+    for name, array in total.items():
+        plain = np.sum([reply.arrays[name] for reply in replies], axis=0)
+        np.testing.assert_allclose(array, plain, rtol=0.0, atol=1e-6)
+    return total
 
 
 def global_leaves(server: Server) -> list[np.ndarray]:
@@ -96,17 +115,24 @@ def assert_same(found: Server, expected: Server, tolerance: float = 1e-10) -> No
         assert one == two or abs(one - two) <= tolerance * max(1.0, abs(two))
 
 
-def site_of(home: Path, row: ClientRows, delivered: dict[str, Any] | None = None) -> Site:
+def site_of(
+    home: Path,
+    row: ClientRows,
+    delivered: dict[str, Any] | None = None,
+    masks: MaskKeys | None = None,
+    *,
+    answers_all: bool = True,
+) -> Site:
     """A site whose rows are in memory instead of in a file."""
 
     def read(text: str) -> AgreedRows:
-        return AgreedRows(Agreement.from_json(text), row)
+        return AgreedRows(Agreement.from_json(text), row, answers_all=answers_all)
 
     def save_model(agreed: AgreedRows, group: ClientGroup, request: Envelope) -> None:
         if delivered is not None:
             delivered[row.name] = (agreed, group, request)
 
-    return Site(home, row.name, read, save_model)
+    return Site(home, row.name, read, save_model, masks)
 
 
 @dataclass
@@ -145,6 +171,9 @@ class LocalLink:
 
     def expect(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
+
+    def connected(self) -> Collection[str]:
+        return self.sites.keys()
 
 
 class Clock:

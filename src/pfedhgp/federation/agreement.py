@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from pfedhgp.base.checks import short
+from pfedhgp.base.choices import AUTO, LOCAL_PRIVACY, NO_PRIVACY, SUMS_PRIVACY
 from pfedhgp.base.toml_text import quoted
 from pfedhgp.data import cells
 from pfedhgp.data.columns import Columns, InputColumn
@@ -34,10 +35,14 @@ from pfedhgp.data.text_tables import RepeatedColumn, delimiter_of
 from pfedhgp.diagnosis.federated.terms import SiteCycles
 from pfedhgp.errors import InputError, warn
 from pfedhgp.federation.envelope import Refused
+from pfedhgp.federation.kept_settings import settings_to_json
 from pfedhgp.federation.labelled_cycles import check_diagnosis, labelled, terms_of
 from pfedhgp.federation.masks.roster import refuse_with
 from pfedhgp.federation.plan import Plan
-from pfedhgp.federation.planning import make_plan, settings_to_json
+from pfedhgp.federation.planning import make_plan
+from pfedhgp.federation.private_fit import Promise, promise_of, public_basis, public_scaling
+from pfedhgp.federation.telling import is_closed, refuse_open
+from pfedhgp.privacy.release import PublicBasis
 from pfedhgp.settings import config as configs
 from pfedhgp.settings.config import SETTINGS, Config, check_together, check_use
 from pfedhgp.settings.for_columns import kernel_words, model_settings
@@ -63,6 +68,8 @@ class Agreement:
         if twice:
             raise InputError(f"column {twice[0]!r} is used twice")
         check_use(config, federated=True)
+        if config.privacy is None:
+            config = replace(config, privacy=SUMS_PRIVACY)
         dated = config.datetimes or ()
         strange = [name for name in dated if name not in config.inputs]
         if strange:
@@ -76,6 +83,8 @@ class Agreement:
         check_diagnosis(config)
         columns = Columns(None, inputs, tuple(config.outputs), config.cycle)
         found = Agreement(columns, config)
+        if found.promise is not None:
+            _ = found.public
         _ = found.plan  # what cannot be planned is said now
         return found
 
@@ -98,7 +107,10 @@ class Agreement:
                 raise ValueError("unknown parts")
         except (ValueError, KeyError, TypeError, AttributeError):
             raise InputError("the server's settings cannot be read: another version?") from None
-        return Agreement(columns, configs.check(settings))
+        config = configs.check(settings)
+        if "privacy" not in settings.get("run", {}):  # before there was a choice
+            config = replace(config, privacy=NO_PRIVACY)
+        return Agreement(columns, config)
 
     @cached_property
     def model_settings(self) -> ModelSettings:
@@ -110,13 +122,35 @@ class Agreement:
     def plan(self) -> Plan:
         """The plan that server and sites share."""
         columns = self.columns
-        plan = make_plan(self.model_settings, len(columns.inputs), len(columns.outputs))
+        settings = self.model_settings
+        if settings.privacy == LOCAL_PRIVACY:  # there are no rounds to be planned
+            settings = replace(settings, privacy=NO_PRIVACY)
+        plan = make_plan(settings, len(columns.inputs), len(columns.outputs))
         if plan.learn_inducing == "auto":
             raise InputError('learn_inducing = "auto" is decided in one process: say true or false')
         terms = terms_of(self.config, columns.outputs)
         if terms is not None:
             refuse_with(plan.masks, "diagnosis")
-        return replace(plan, diagnosis=terms)
+        if is_closed(plan):
+            refuse_open("a diagnosis", terms is not None)
+        robust = "test" if self.model_settings.robust == AUTO and not plan.masks else plan.robust
+        return replace(plan, diagnosis=terms, robust=robust)
+
+    @cached_property
+    def promise(self) -> Promise | None:
+        """With differential privacy: what rows may cost, and public bounds. There are no rounds then."""
+        if self.model_settings.privacy != LOCAL_PRIVACY:
+            return None
+        if self.config.diagnose:
+            raise InputError("a private fit has no form for a diagnosis: leave `diagnose` out")
+        columns = self.columns
+        return promise_of(self.model_settings, len(columns.inputs), len(columns.outputs))
+
+    @cached_property
+    def public(self) -> PublicBasis:
+        """With differential privacy: the basis of releases."""
+        assert self.promise is not None
+        return public_basis(self.model_settings.kernel, public_scaling(self.promise))
 
     def settings(self) -> dict[str, Any]:
         """What a model file keeps of it."""
@@ -188,6 +222,16 @@ def warn_of_unused(config: Config, file: Path) -> None:
     if found:
         text = f"{file}: not used by a federation, where each site has files of its own: "
         warn(text + ", ".join(found))
+
+
+def refuse_zones(config: Config) -> None:
+    """Refuses zones on terms that hide what single sites send."""
+    refuse_with(bool(config.masks), "grouping sites (zones)")
+    if config.privacy == LOCAL_PRIVACY:
+        raise InputError(
+            "zones have no private form: each site would send a sketch of its own function, which was "
+            "fitted to its rows: leave out --zones or `privacy`"
+        )
 
 
 def same(kept: str, sent: str) -> bool:

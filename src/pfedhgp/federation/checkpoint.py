@@ -1,7 +1,7 @@
 """Checkpoints: after each exchange the state of every party, so that a run can go on where it stopped.
 
-    checkpoint/000007/                      after seven exchanges; the newest one counts
-        index.json                          format, and the SHA-256 of every other file
+    checkpoint/000007/                      after seven exchanges; the newest sound one counts
+        index.json                          format, and the SHA-256 of every other file and its own
         server.safetensors                  the server's part
         clients/<hash>.safetensors          one group's part (a client alone is a group of one);
                                             what a server remembers of clients on other machines
@@ -9,13 +9,15 @@
 
 A part is named arrays, and plain JSON in the file's header. Server and clients have separate files because
 they may be on separate machines. No rows are in them, and nothing is pickled. A folder is written beside,
-made durable and renamed, so the newest folder is always whole.
+made durable and renamed, so the newest folder is always whole. The last three are kept: if a disk has damaged
+the newest, a run goes on from the one before.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,14 +28,18 @@ import numpy as np
 import safetensors.numpy
 
 from pfedhgp.base.atomic_files import numbered_folders, write_new_folder
-from pfedhgp.errors import InputError
+from pfedhgp.errors import InputError, ModelFileError, warn
 from pfedhgp.federation.server import Server
 from pfedhgp.inference.arrays import State
 from pfedhgp.model.codec import plain_json
-from pfedhgp.model.run_folder import naming, parse_json
+from pfedhgp.model.run_folder import naming, parse_json, seal
 
 FORMAT, VERSION = "pfedhgp-checkpoint", 3
 INDEX, SERVER, MESSAGES = "index.json", "server.safetensors", "messages.jsonl"
+KEPT = 3
+"""Checkpoints of a run that are kept."""
+DAMAGED = "damaged-"
+"""How the name of a folder begins that could not be read."""
 
 
 class Party(Protocol):
@@ -54,25 +60,25 @@ class Checkpoint:
     folder: Path
 
     def save(self, server: Server, groups: Sequence[Party], messages: list[dict[str, Any]]) -> None:
-        """Writes the parties' states; the one before goes when the new one is whole."""
+        """Writes the parties' states; the oldest goes when the new one is whole."""
         before = numbered_folders(self.folder)
         target = self.folder / f"{server.exchanges:06d}"
         about = {"format": FORMAT, "version": VERSION}
         write_parts(target, about, self._files(server, groups, messages))
-        for old in before:
+        for old in before[: 1 - KEPT]:
             shutil.rmtree(old, ignore_errors=True)
 
     def clear(self) -> None:
         """Forgets what an earlier run left, so that it is not taken for this one's."""
-        for old in numbered_folders(self.folder):
+        for old in (*numbered_folders(self.folder), *self.folder.glob(f"{DAMAGED}*")):
             shutil.rmtree(old)
 
     def restore(self, server: Server, groups: Sequence[Party]) -> list[dict[str, Any]]:
-        """Puts the newest states back and returns the messages until then."""
+        """Puts the newest sound states back and returns the messages until then."""
         kept = numbered_folders(self.folder)
         if not kept:
             raise InputError(f"{self.folder}: no checkpoint to go on from: start the run again")
-        found = kept[-1]
+        found = newest_sound(kept)
         index = read_index(found, FORMAT, VERSION)
         wanted = {SERVER, MESSAGES, *(group_file(group) for group in groups)}
         with naming(found / INDEX):
@@ -98,6 +104,27 @@ class Checkpoint:
         plain = plain_json(messages, "messages", strict=False)
         lines = "".join(json.dumps(each, allow_nan=False) + "\n" for each in plain)
         yield MESSAGES, lines.encode("ascii")
+
+
+def newest_sound(folders: Sequence[Path]) -> Path:
+    """The last of `folders` whose files are those of its index. Later ones are set aside, with a warning.
+
+    If none is sound, the error is that of the newest.
+    """
+    problems: dict[Path, ModelFileError] = {}
+    for folder in reversed(folders):
+        try:
+            check_parts(folder)
+        except ModelFileError as error:
+            problems[folder] = error
+            continue
+        for damaged, problem in problems.items():
+            aside = damaged.with_name(DAMAGED + damaged.name)
+            shutil.rmtree(aside, ignore_errors=True)
+            os.rename(damaged, aside)
+            warn(f"{problem}: skipped; going on from {folder.name}, the one before")
+        return folder
+    raise next(iter(problems.values()))
 
 
 def group_file(group: Party) -> str:
@@ -129,9 +156,21 @@ def write_parts(target: Path, about: Mapping[str, Any], parts: Iterable[tuple[st
         for name, content in parts:
             digests[name] = hashlib.sha256(content).hexdigest()
             yield name, content
-        yield INDEX, json.dumps({**about, "files": digests}, indent=1).encode("ascii")
+        index = {**about, "files": digests}
+        yield INDEX, json.dumps({**index, "sha256": seal(index)}, indent=1).encode("ascii")
 
     write_new_folder(target, files())
+
+
+def check_parts(folder: Path) -> None:
+    """Raises unless the index can be read and every part has the SHA-256 that the index says."""
+    with naming(folder / INDEX):
+        index = parse_json((folder / INDEX).read_bytes())
+        names = list(index["files"])
+        if index.get("sha256", seal(index)) != seal(index):  # older versions wrote none
+            raise ValueError("corrupted: its SHA-256 is not the one in it")
+    for name in names:
+        read_part(folder, name, index)
 
 
 def read_index(folder: Path, format: str, version: int) -> dict[str, Any]:

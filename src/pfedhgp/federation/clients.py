@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 
+from pfedhgp.base.choices import NO_PRIVACY
 from pfedhgp.base.trees import stack_trees
 from pfedhgp.data.rows import ClientRows, in_order
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.diagnosis.federated import messages as diagnosis_messages
 from pfedhgp.diagnosis.federated.party import Party, answers
 from pfedhgp.errors import InputError, MessageError, warn
-from pfedhgp.federation import local_budget
+from pfedhgp.federation import first_sums, local_budget
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.opening import inference_of, shared_kernels
 from pfedhgp.federation.plan import Plan
+from pfedhgp.federation.telling import Told, question_of
 from pfedhgp.inference.arrays import State, below, block_from_arrays
 from pfedhgp.inference.cycles import exchange
 from pfedhgp.inference.cycles.forms import Halves
@@ -26,18 +28,20 @@ from pfedhgp.inference.jitter import WEIGHTS, expect_finite
 from pfedhgp.inference.merged_rows import merge_rows
 from pfedhgp.inference.protocols import ClientParty
 from pfedhgp.inference.rows import cycle_rows, equal_shapes, noise_of, white_rows
-from pfedhgp.inference.starts import census, shared_scale, totals
+from pfedhgp.inference.starts import totals
 from pfedhgp.inference.starts.candidates import Start, client_block, with_own_loadings
-from pfedhgp.inference.starts.forms import by_form
-from pfedhgp.inference.starts.periodogram import by_input
+from pfedhgp.inference.structured.own_tails import with_tails
 from pfedhgp.model.blocks import Rows
 from pfedhgp.model.cycle_layer import CycleLayer
 from pfedhgp.model.global_posterior import from_arrays
+from pfedhgp.model.kept_sums import KeptSums, of_rows
 from pfedhgp.model.posterior import ClientPosterior
-from pfedhgp.model.spec import Spec, open_periods, with_periods
+from pfedhgp.model.spec import Spec, with_periods
 
 FORGOTTEN = ("magnitude", "census", "extent", "start", "round", "finish", *diagnosis_messages.KINDS)
 """Requests that a resumed run does not answer again; `starts` keeps what matters of them."""
+KEPT_TOGETHER = 2**28
+"""The most numbers that all clients of a process keep for updates: 2 GiB."""
 
 
 class ClientGroup:
@@ -49,8 +53,15 @@ class ClientGroup:
         clients: Sequence[ClientRows],
         padded_rows: int | None = None,
         diagnosis: Sequence[Party] = (),
+        *,
+        answers_all: bool | None = None,
+        among: int = 1,
     ) -> None:
-        """`diagnosis` has each client's cycles, if they train a classifier of them."""
+        """`diagnosis` has each client's cycles, if they train a classifier of them.
+
+        `answers_all`: whether they answer whatever they are asked; None: if the plan has privacy="none". With
+        masks, `among` says how many clients are in a total at least.
+        """
         self.plan, self.clients = plan, tuple(clients)
         self.padded_rows = padded_rows or max(len(c.X) for c in clients)
         self.names = tuple(client.name for client in clients)
@@ -71,8 +82,18 @@ class ClientGroup:
         self.heard: dict[str, dict[str, np.ndarray]] = {}
         self.attempt = 0
         self.posteriors: dict[str, ClientPosterior] = {}
+        self.kept: dict[str, KeptSums] = {}
+        """What clients keep for updates."""
+        self.most_kept = KEPT_TOGETHER
+        """The most numbers that one of them keeps."""
         self.layers: dict[str, CycleLayer] = {}
         self._halves: dict[str, Halves] = {}
+        open_plan = plan.privacy == NO_PRIVACY
+        everything = open_plan if answers_all is None else answers_all
+        self.few_rows = not (open_plan and everything)
+        """Whether counts and sums before training stand for at least five rows."""
+        self.told = None if everything else Told.nothing(clients, plan.spec, among)
+        """What was told of the rows, if that is limited."""
 
     @property
     def own_layers(self) -> dict[str, CycleLayer]:
@@ -82,6 +103,8 @@ class ClientGroup:
 
     def answer(self, request: Message) -> list[Message]:
         """One reply from each client; `finish` may have none."""
+        if self.told is not None:
+            self.told.check_kind(request.kind)
         replies: list[dict[str, np.ndarray]]
         if request.kind in diagnosis_messages.KINDS:
             replies = answers(self.diagnosis, request.kind, request.arrays)
@@ -98,38 +121,12 @@ class ClientGroup:
         return [totals.magnitudes(client.X, client.Y, request.arrays) for client in self.clients]
 
     def _on_census(self, request: Message) -> list[dict[str, np.ndarray]]:
-        replies, masks = [], self.plan.masks
-        for client in self.clients:
-            sums = census.moments(client.X, client.Y)
-            if masks:
-                sums = totals.moments(client.X, client.Y, request.arrays)
-            if self.plan.domain is not None:
-                lower, upper = self.plan.domain
-                unit = (client.X - lower) / np.where(upper > lower, upper - lower, 1.0)
-                sums |= self._by_lag(unit, client.Y)
-            replies.append(totals.in_units(sums, request.arrays) if masks else sums)
-        return replies
+        few, asked = self.few_rows, request.arrays
+        return [first_sums.census_of(self.plan, c, asked, few=few) for c in self.clients]
 
     def _on_extent(self, request: Message) -> list[dict[str, np.ndarray]]:
-        centre, spread = request.arrays["centre"], request.arrays["spread"]
-        replies = []
-        for client in self.clients:
-            unit = (client.X - centre) / np.where(spread > 0, spread, 1.0) / np.sqrt(12.0) + 0.5
-            sums = {
-                "histogram": census.histogram(client.X, centre, spread),
-                **self._by_lag(unit, client.Y),
-            }
-            if "bins" in request.arrays:
-                sums |= shared_scale.binned(unit[:, 0], client.Y, int(request.arrays["bins"]))
-            replies.append(totals.in_units(sums, request.arrays) if self.plan.masks else sums)
-        return replies
-
-    def _by_lag(self, unit: np.ndarray, Y: np.ndarray) -> dict[str, np.ndarray]:
-        """Sums that say how fast outputs vary; sums of waves only if a kernel leaves its period open."""
-        sums = census.variogram(unit, Y, self.plan.seed)
-        if any(open_periods(spec) for spec in self.plan.candidates):
-            sums |= {"waves": by_input(unit, Y)}
-        return sums | {"forms": by_form(unit, Y)} if self.plan.specs else sums
+        few, asked = self.few_rows, request.arrays
+        return [first_sums.extent_of(self.plan, c, asked, few=few) for c in self.clients]
 
     def _on_cycles(self, request: Message) -> list[dict[str, np.ndarray]]:
         a = request.arrays
@@ -277,6 +274,8 @@ class ClientGroup:
         for number, other in self.others.items():
             arrays |= below(f"other {number - 1}", other.state().arrays)
         plain |= {"number": self.number, "others": list(self.others)}
+        if self.told is not None:
+            arrays["told"] = self.told.directions
         return State(arrays, plain)
 
     def restore(self, state: State) -> None:
@@ -296,6 +295,8 @@ class ClientGroup:
                 self._keep(state.plain)
             self.parties[int(name)].restore(State(state.part(f"trainer {name}"), plain))
         self.attempt = int(state.plain["attempt"])
+        if self.told is not None and "told" in state.arrays:
+            self.told.directions = state.arrays["told"]
         for number in state.plain.get("others", list(self.others)):
             self.others[number].restore(State(state.part(f"other {number - 1}"), {}))
 
@@ -323,6 +324,15 @@ class ClientGroup:
             if party is not None:
                 party.forget_last_reply()
 
+    def leave_out(self, attempt: int, names: Collection[str]) -> None:
+        """What these clients last sent in this attempt is not in the totals that come next."""
+        stays = np.array([name not in names for name in self.names])
+        if stays.all():
+            return
+        for party in (self.parties.get(attempt), *self.others.values()):
+            if party is not None:
+                party.forget_last_reply(stays)
+
     def _on_round(self, request: Message) -> list[dict[str, np.ndarray]]:
         if self.attempt not in self.parties:
             raise MessageError("a round was asked for before the start")
@@ -344,10 +354,36 @@ class ClientGroup:
         for name, posterior in zip(self.names, found, strict=True):
             expect_finite("the posterior", posterior, matrix=WEIGHTS, client=name)
         self.posteriors = dict(zip(self.names, found, strict=True))
+        sums = with_tails(
+            party.kept(shared, float(a["jitter"]), found),
+            self.spec.structure,
+            shared.block,
+            found,
+            self.scaled,
+        )
+        self.kept = {
+            rows.name: of_rows(own, rows)
+            for rows, own in zip(self.clients, sums, strict=True)
+            if own is not None and rows.counts is None and own.precision.size <= self.most_kept
+        }
         return party.final_replies(shared, found)
+
+    def hide_among(self, count: int) -> None:
+        """With masks: so many clients are in a total at least."""
+        if self.told is not None:
+            self.told.limits = tuple(replace(each, among=count) for each in self.told.limits)
+
+    def _count_questions(self, a: Mapping[str, np.ndarray]) -> None:
+        """Refuses a request that, with those before, asks for more than the clients tell of their rows."""
+        if self.told is not None:
+            assert self.scaling is not None
+            own = [_start_number(k, a) for k in range(1 + len(self.others))]
+            asked = [q for each in own for q in question_of(self.spec_of(each), self.scaling, each)]
+            self.told.add(asked, self.spec.latents)
 
     def _train(self, request: Message) -> list[dict[str, np.ndarray]]:
         a, kind = request.arrays, request.kind
+        self._count_questions(a)
         replies = self.parties[self.attempt].answer(a, kind, self.names)
         for k, other in enumerate(self.others.values(), 1):
             found = other.answer(_start_number(k, a), kind, self.names)

@@ -9,9 +9,10 @@ import numpy as np
 from pfedhgp.base.batching import on_host
 from pfedhgp.base.numerics import device_memory
 from pfedhgp.data.rows import ClientRows
-from pfedhgp.federation.clients import ClientGroup
+from pfedhgp.federation.clients import KEPT_TOGETHER, ClientGroup
 from pfedhgp.federation.compiling import compiled_part
 from pfedhgp.federation.plan import Plan
+from pfedhgp.federation.telling import Limit, is_closed, masked_together
 
 LONG = 20_000
 """A client with more rows is a group of its own."""
@@ -33,17 +34,39 @@ def group_clients(
     Where steps are compiled, all clients of a group are padded to a size of a short ladder, and groups are as
     few as memory and work allow: a program takes seconds to compile, and another size is another program.
     """
+    groups = _grouped(plan, clients, batch=batch, largest=largest)
+    for group in groups:
+        group.most_kept = KEPT_TOGETHER // max(len(clients), 1)
+    return groups
+
+
+def _grouped(
+    plan: Plan, clients: Sequence[ClientRows], *, batch: bool, largest: int
+) -> list[ClientGroup]:
+    among = masked_together(len(clients)) if plan.masks else 1
     if not batch:
-        return [ClientGroup(plan, [client]) for client in clients]
+        return [ClientGroup(plan, [client], among=among) for client in clients]
     compiled = compiled_part(plan, clients) is not None
     if not on_host():
         largest = len(clients)
     groups = []
-    for longest, alike in (_by_ladder if compiled else _by_size)(clients):
-        most = min(largest, _most_together(plan, longest, alike[0].Y.shape[-1]))
-        for part in np.array_split(np.arange(len(alike)), -(-len(alike) // most)):
-            groups.append(ClientGroup(plan, [alike[i] for i in part], longest))
+    for limited in _by_limit(plan, clients):
+        for longest, alike in (_by_ladder if compiled else _by_size)(limited):
+            most = min(largest, _most_together(plan, longest, alike[0].Y.shape[-1]))
+            for part in np.array_split(np.arange(len(alike)), -(-len(alike) // most)):
+                some = [alike[i] for i in part]
+                groups.append(ClientGroup(plan, some, longest, among=among))
     return groups
+
+
+def _by_limit(plan: Plan, clients: Sequence[ClientRows]) -> list[list[ClientRows]]:
+    """With privacy="sums", those that answer as much as each other: all of a group are asked, or none."""
+    if not is_closed(plan):
+        return [list(clients)]
+    found: dict[int, list[ClientRows]] = {}
+    for client in clients:
+        found.setdefault(Limit.of(client, plan.spec, 1).most, []).append(client)
+    return list(found.values())
 
 
 Sized = tuple[int, list[ClientRows]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -32,13 +32,14 @@ def run(
     callbacks: Sequence[Callback] = (),
     record: Callable[[Message, str], None] | None = None,
     keep: Callable[[], None] | None = None,
+    tamper: Callable[[Message, list[Message]], list[Message]] | None = None,
 ) -> None:
     """Carries messages until the server is done. A callback that returns True ends training early.
 
     A callback may have more functions. `phase` gets the kind of each request before it goes out, `expect`
     what that begins and may take long ("compiling" or "fitting", with seconds), `step` how many of the groups
     have answered, and `replied` the whole `Exchange` before the server takes it. `keep` is called between
-    exchanges, when all parties' states belong together.
+    exchanges, when all parties' states belong together. `tamper` may change replies, for a rehearsal.
     """
     masked = _masked(server, groups, callbacks) if server.plan.masks else None
     asked = any(hasattr(callback, "expect") for callback in callbacks)
@@ -49,18 +50,36 @@ def run(
             _tell(callbacks, "expect", what, seconds)
         replies: Iterable[Message]
         seen = record if masked is None else None
-        replies = answers(request, groups, seen, partial(_tell, callbacks, "step"))
+        asked_groups = groups_for(request, server, groups)
+        replies = answers(request, asked_groups, seen, partial(_tell, callbacks, "step"))
         if any(hasattr(callback, "replied") for callback in callbacks):
             replies = list(replies)
             _tell(callbacks, "replied", Exchange(server, groups, request, replies))
         if masked is None:
+            attempt = server.attempt
+            left_out: Collection[str] = ()
+            if tamper is not None:
+                replies = tamper(request, list(replies))
+            if server.plan.robust != "off":
+                replies, left_out, _ = server.judge(replies, admit=True)
             entry = server.gather(replies)
+            for group in groups if left_out and request.kind in ("start", "round") else ():
+                group.leave_out(attempt, left_out)
         else:
             entry = server.take(*masked.total(request, replies, record))
         if entry is not None and any([callback(entry) is True for callback in callbacks]):
             server.stop()
         if keep is not None and server.phase is not None:
             keep()
+
+
+def groups_for(
+    request: Message, server: Server, groups: Sequence[ClientGroup]
+) -> list[ClientGroup]:
+    """Those that are asked: in training, not clients that have too few rows (privacy="sums")."""
+    if request.kind not in ("start", "round", "finish"):
+        return list(groups)
+    return [group for group in groups if not set(group.names) <= set(server.unable)]
 
 
 def _masked(

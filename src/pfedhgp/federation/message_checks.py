@@ -43,12 +43,16 @@ from pfedhgp.model.spec import Spec, open_periods, starting_kernels, with_period
 Arrays = Mapping[str, np.ndarray]
 SLACK = 4
 """A message may be this many times as large as expected before it is refused unread."""
+LARGEST_SHARES = 100 * 1024
+"""Bytes that keys and shares of masks take in one message, at most: 1 kB for each of 100 sites."""
 HEADER = 256
 """Bytes that an array takes beside its numbers, at most."""
 SETUP = tuple(each.name for each in EXCHANGES.values() if each.setup)
 """Requests before the first start, all of round 0."""
 MOST_FOLDS, MOST_CANDIDATES = 64, 256
 """Folds of a diagnosis in one message, and candidates for its covariance, at most."""
+LARGEST_GRID = 16_384
+"""Cells of a grid for zones, times outputs, at most."""
 LARGEST_BASIS = 4096
 """Basis functions of a cycle layer that are accepted at most, if their number is left open."""
 FIXED = {
@@ -177,6 +181,12 @@ _SIZES: Mapping[str, Callable[[Case], int]] = {
     "c": lambda case: case.length("candidates", MOST_CANDIDATES),
     "a": lambda case: len(case.entries("compared", MOST_CANDIDATES)),
     "v": lambda case: 3 + case["U"],
+    "G": lambda case: (
+        len(case.entries("coverage", LARGEST_GRID))
+        if "coverage" in case.request
+        else case.whole("grid", LARGEST_GRID)
+    ),
+    "S": lambda case: case.whole("size", case["G"]),
 }
 
 
@@ -246,10 +256,14 @@ def _largest_arrays(plan: Plan, kind: str) -> Expected:
     if plan.diagnosis is not None:
         shapes |= {"grid": (LARGEST_SAMPLES, d), "candidates": (MOST_CANDIDATES, 4)}
         shapes |= {"folds": (plan.diagnosis.folds + 1,), "compared": (MOST_CANDIDATES,)}
-    shapes |= {OTHER.format(n + 1) + "inputs": (M, d) for n in range(_most_others(plan))}
-    optional = dict.fromkeys(("bins", "chosen", "candidate", "crowd", "learn"), ())
+    others = [OTHER.format(n + 1) for n in range(_most_others(plan))]
+    shapes |= {other + "inputs": (M, d) for other in others}
+    optional = dict.fromkeys(("bins", "chosen", "crowd", "learn"), ())
     # Views of one number, which take no memory.
     arrays = {name: np.broadcast_to(0.0, shape) for name, shape in (shapes | optional).items()}
+    models = range(len(plan.candidates))
+    largest = max(models, key=lambda n: plan.candidates[n].latents)
+    arrays |= {prefix + "candidate": np.asarray(float(largest)) for prefix in ("", *others)}
     if plan.diagnosis is not None:
         arrays |= {"used": np.ones(plan.spec.outputs), "own": np.ones(())}
         arrays |= {"rank": np.asarray(float(_largest_rank(plan)))}
@@ -289,7 +303,7 @@ def largest_request(plan: Plan, kind: str) -> int:
     """Bytes from which a request is refused; a site that was away is told earlier requests with it."""
     parts = [kind, *(each for each in EXCHANGES[kind].missed if _is_asked(plan, each))]
     sizes = (size_of(_largest_arrays(plan, each)) for each in parts)
-    return SLACK * (HEADER + sum(sizes))
+    return SLACK * (HEADER + sum(sizes) + (LARGEST_SHARES if plan.masks else 0))
 
 
 def finish_is_answered(plan: Plan) -> bool:
@@ -336,19 +350,25 @@ def _check_round(request: Envelope, plan: Plan, last: tuple[int, int] | None) ->
     So a round follows from its exchange. A cycle layer may be asked for more than once, and a diagnosis has
     several exchanges: then the round lies within a bound, and follows from the last one that was answered.
     """
-    setup = 1 + (plan.domain is None) + (plan.cycles is not None)
+    # Masks begin with one or two exchanges about magnitudes.
+    for before in (1, 2) if plan.masks else (0,):
+        if _belongs(request, plan, last, before):
+            return
+    raise Refused("malformed", "the round does not belong to the exchange")
+
+
+def _belongs(request: Envelope, plan: Plan, last: tuple[int, int] | None, first: int) -> bool:
+    """Whether round and exchange fit, if `first` exchanges came before the census."""
+    setup = first + 1 + (plan.domain is None) + (plan.cycles is not None)
     open_end = plan.cycles is not None or plan.diagnosis is not None
     if request.kind in SETUP:
-        first = {"census": 1, "extent": 2, "cycles": setup}.get(request.kind, setup + 1)
-        again = request.kind not in ("census", "extent") and request.exchange > first
-        good = request.round == 0 and (request.exchange == first or again)
-    else:
-        # If `finish` is answered, the delivery is one exchange more in the same round.
-        more = request.kind == DELIVER and finish_is_answered(plan)
-        before = request.exchange - request.round - more
-        if open_end and last is not None:
-            good = before == last[0] - last[1]
-        else:
-            good = before == setup + 1 or (open_end and before > setup + 1)
-    if not good:
-        raise Refused("malformed", "the round does not belong to the exchange")
+        known = {"magnitude": first, "census": first + 1, "extent": first + 2, "cycles": setup}
+        place = known.get(request.kind, setup + 1)
+        again = request.kind not in ("magnitude", "census", "extent") and request.exchange > place
+        return request.round == 0 and (request.exchange == place or again)
+    # If `finish` is answered, the delivery is one exchange more in the same round.
+    more = request.kind == DELIVER and finish_is_answered(plan)
+    before = request.exchange - request.round - more
+    if open_end and last is not None:
+        return before == last[0] - last[1]
+    return before == setup + 1 or (open_end and before > setup + 1)

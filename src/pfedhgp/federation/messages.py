@@ -44,15 +44,8 @@ class Message:
         return bytes_of(self.arrays)
 
     def log_entry(self, receiver: str) -> dict[str, Any]:
-        """What the message log keeps: names, shapes and bytes, never values."""
-        return {
-            "round": self.round,
-            "kind": self.kind,
-            "from": self.sender,
-            "to": receiver,
-            "bytes": self.nbytes,
-            "arrays": layout_of(self.arrays),
-        }
+        """What the message log keeps."""
+        return logged(self.kind, self.round, (self.sender, receiver), self.arrays)
 
     def check_finite(self) -> None:
         """Refuses NaN and infinities, naming the sender and the array."""
@@ -63,6 +56,20 @@ class Message:
                     client=self.sender,
                     matrix=name,
                 )
+
+
+def logged(
+    kind: str, number: int, ends: tuple[str, str], arrays: Mapping[str, np.ndarray]
+) -> dict[str, Any]:
+    """A line of the message log: names, shapes and bytes, never values; `ends` are sender and receiver."""
+    return {
+        "round": number,
+        "kind": kind,
+        "from": ends[0],
+        "to": ends[1],
+        "bytes": bytes_of(arrays),
+        "arrays": layout_of(arrays),
+    }
 
 
 def bytes_of(arrays: Mapping[str, np.ndarray]) -> int:

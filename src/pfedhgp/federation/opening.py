@@ -8,15 +8,18 @@ from typing import Any
 import jax
 import numpy as np
 
+from pfedhgp.base.choices import NO_PRIVACY
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import BudgetWarning, warn
 from pfedhgp.federation.local_budget import local_kernels
 from pfedhgp.federation.phases import Prepared
 from pfedhgp.federation.plan import Plan
+from pfedhgp.federation.telling import Asked, is_closed, smooth_enough
 from pfedhgp.gp.kernels import Kernel
 from pfedhgp.inference.protocols import Inference, ServerParty
 from pfedhgp.inference.starts import budget, contest, ranks
 from pfedhgp.inference.starts.candidates import Start, global_block
+from pfedhgp.inference.structured.server import StructuredServer
 from pfedhgp.model.blocks import GlobalBlock
 from pfedhgp.model.spec import Spec, starting_kernels
 
@@ -38,6 +41,12 @@ class Opening:
     number: int = 0
     """Which of the compared starts it is: clients know it by that"""
 
+    def within(self, asked: Asked | None) -> Opening:
+        """The same; with privacy="sums" its kernels stop where clients would not answer any more."""
+        if asked is not None and isinstance(self.party, StructuredServer):
+            self.party.affords = asked.affords
+        return self
+
     def request(self) -> dict[str, np.ndarray]:
         return {**self.party.request(), **self.prepared.named}
 
@@ -53,6 +62,8 @@ def opened(prepared: Prepared, start: Start, *, seed: int | None, learn: bool) -
     """Inducing inputs for the start's lengthscales, noise that allows for what they leave out, the block."""
     plan, spec = prepared.plan, prepared.spec
     inputs = inducing_inputs(prepared, start)
+    if is_closed(plan) and len(inputs) == prepared.most_inducing:
+        start = smooth_enough(start, inputs)
     start = allow_for_residual(prepared, start, inputs)
     extent = prepared.scaling.extent
     block = global_block(spec, start, prepared.moment, inputs, extent, seed)
@@ -91,13 +102,24 @@ def inducing_inputs(prepared: Prepared, start: Start) -> np.ndarray:
     if spec.latents == 0:
         return np.zeros((0, spec.inputs))
     if plan.inducing != "auto":
-        return budget.box_points(min(int(plan.inducing), prepared.counted.rows), spec.inputs)
+        most = (
+            min(prepared.counted.rows, prepared.most_told)
+            if is_closed(plan)
+            else prepared.counted.rows
+        )
+        return budget.box_points(min(int(plan.inducing), most), spec.inputs)
     spare = budget.tolerance(
         start.noise_variance, start.shared_variance, prepared.counted.cells_a_client
     )
     kernels = shared_kernels(spec, prepared.scaling, start.shared)
     most, jitter = prepared.most_inducing, plan.inference.jitter
     return budget.domain_budget(kernels, spec.inputs, spare, most, jitter)
+
+
+def wanted_inducing(prepared: Prepared, start: Start) -> int:
+    """How many there would be with privacy="none"."""
+    plan = replace(prepared.plan, privacy=NO_PRIVACY)
+    return len(inducing_inputs(replace(prepared, plan=plan), start))
 
 
 def warn_of_fewer(prepared: Prepared) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -10,10 +10,12 @@ import numpy as np
 
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.diagnosis.training import Training
+from pfedhgp.federation import telling
 from pfedhgp.federation.plan import LARGEST_INDUCING, Plan
+from pfedhgp.federation.robust.declared import Declared
 from pfedhgp.inference.arrays import block_to_arrays
 from pfedhgp.inference.cycles.exchange import CycleServer
-from pfedhgp.inference.starts import candidates, census
+from pfedhgp.inference.starts import candidates, census, ranks
 from pfedhgp.inference.starts.candidates import Start
 from pfedhgp.inference.starts.census import Scales
 from pfedhgp.model.global_posterior import to_arrays
@@ -52,6 +54,16 @@ class Counted:
 
     sums: Sums
     clients: int
+    by_client: Mapping[str, int] = field(default_factory=dict)
+    """With privacy="sums": rows of each client's least observed output; empty with masks"""
+
+    @property
+    def told(self) -> telling.Rows:
+        """What says how much clients may be asked."""
+        cells = self.cells
+        return telling.Rows(
+            int(cells[cells > 0].min(initial=self.rows)), self.clients, self.by_client
+        )
 
     @property
     def rows(self) -> int:
@@ -131,7 +143,25 @@ class Prepared:
     def most_inducing(self) -> int:
         """No more than there are rows; with cycles, which lie on one grid, than a client has rows."""
         rows = self.counted.rows if self.cycles is None else self.counted.rows_a_client
-        return min(self.largest_inducing, max(int(rows), 1), self.most or self.largest_inducing)
+        most = min(self.largest_inducing, max(int(rows), 1), self.most or self.largest_inducing)
+        return min(most, self.most_told)
+
+    @property
+    def most_told(self) -> int:
+        """With privacy="sums", no more inducing inputs than clients answer for."""
+        if not telling.is_closed(self.plan) or not self.spec.latents:
+            return self.largest_inducing
+        return telling.most_inducing(self.plan, self.spec, self.counted.told)
+
+    def most_latents(self, inputs: int) -> int:
+        """R of a model that may be tried beside the first: messages have (R Q M)² numbers.
+
+        With client loadings they have (R M)², and at knots R² M, which is never too long.
+        """
+        if self.plan.inference.name == "markov":
+            return ranks.MOST_MIXED
+        each = 1 if self.spec.client_loadings else self.spec.outputs
+        return candidates.LARGEST_MESSAGE // max(each * inputs, 1)
 
     @property
     def largest_inducing(self) -> int:
@@ -185,6 +215,12 @@ class RunState:
     """Where each attempt started"""
     choice: list[dict[str, Any]] = field(default_factory=list)
     """What became of each model that was trained, if there was a choice: see `contest`"""
+    asked: telling.Asked | None = None
+    """With privacy="sums": what clients have been asked, and those that are not"""
+    declared: dict[str, Declared] = field(default_factory=dict)
+    """What each client said of its rows in the census: its later replies must fit it"""
+    left_out: list[dict[str, Any]] = field(default_factory=list)
+    """Replies that were not summed because they did not fit the others': name, exchange, kind and why"""
     known: Sums = field(default_factory=dict)
     """With masks: public centre and unit of each column"""
     counted: Counted | None = None

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pfedhgp.base.choices import NO_PRIVACY
 from pfedhgp.diagnosis.federated.terms import Terms
 from pfedhgp.gp.kernels import Kernel
 from pfedhgp.inference.protocols import Inference
@@ -40,6 +41,10 @@ class Plan:
     """A cycle layer; None: cycles are replicates with white residuals."""
     masks: bool = False
     """The server gets totals alone: see `federation.masks`."""
+    privacy: str = NO_PRIVACY
+    """"sums": the server asks for no more than clients tell without giving rows away: see `telling`."""
+    robust: str = "off"
+    """How replies that do not fit the others' are treated: "test", "clip" or "off" (`federation.robust`)."""
     diagnosis: Terms | None = None
     """Sites also train a classifier of their cycles together."""
     specs: tuple[Spec, ...] = ()

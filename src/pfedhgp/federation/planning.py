@@ -3,40 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from pfedhgp.base.choices import AUTO, LOCAL_PRIVACY, SHARED_WHITE
+from pfedhgp.base.choices import AUTO, LOCAL_PRIVACY, NO_PRIVACY, SHARED_WHITE
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError, warn
+from pfedhgp.federation import telling
 from pfedhgp.federation.clients import ClientGroup
 from pfedhgp.federation.masks.keys import check_installed
 from pfedhgp.federation.masks.roster import refuse_with
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
-from pfedhgp.gp.kernels import KERNELS, Kernel, Matern12, Periodic, Stacks, Sum, split_scale
+from pfedhgp.gp.kernels import KERNELS, Kernel, Matern12, Periodic, Sum, split_scale
 from pfedhgp.inference.markov.settings import Markov
 from pfedhgp.inference.protocols import Inference
-from pfedhgp.inference.registry import INFERENCES, inference_named
+from pfedhgp.inference.registry import inference_named
 from pfedhgp.inference.starts import ranks
 from pfedhgp.inference.starts.forms import FORMS
-from pfedhgp.inference.structured.averaging import Averaging
 from pfedhgp.inference.structured.settings import Structured
-from pfedhgp.model.codec import plain_json
 from pfedhgp.model.cycle_layer import CycleChoice
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.spec import (
     Spec,
     build_spec,
-    count_local,
     like_shared,
-    name_of,
     with_deviation_kernel,
 )
-from pfedhgp.settings import kinds
-from pfedhgp.settings.table import MODEL_SETTINGS, ModelSettings
+from pfedhgp.settings.table import ModelSettings
 
 LEAST_OUTPUTS = 3
 """From so many outputs on, "auto" chooses how many latents there are."""
@@ -105,7 +101,7 @@ def make_plan(settings: ModelSettings, inputs: int, outputs: int) -> Plan:
     _warn_of_unused(settings, inference)
     if settings.masks:
         _check_masks(settings)
-    return Plan(
+    plan = Plan(
         spec=spec,
         inference=inference,
         inducing=settings.inducing,
@@ -118,16 +114,33 @@ def make_plan(settings: ModelSettings, inputs: int, outputs: int) -> Plan:
         seed=settings.seed,
         cycles=choice,
         masks=settings.masks,
+        privacy=settings.privacy or NO_PRIVACY,
+        robust=robust_of(settings, inference),
         specs=tuple(specs) if len(specs) > 1 else (),
         ranks=pairs,
     )
+    return telling.closed_plan(plan, usual=settings.latents is None)
+
+
+def robust_of(settings: ModelSettings, inference: Inference) -> str:
+    """What was asked for, or off: `federation.agreement` decides otherwise between machines."""
+    given = settings.robust
+    if given == AUTO:
+        return "off"
+    if given != "off" and settings.masks:
+        raise InputError(
+            f"robust='{given}' cannot be combined with `masks`: they hide the replies that it compares"
+        )
+    if given == "clip" and inference.name != "mean-field":
+        raise InputError(
+            f"robust='clip' is for inference='mean-field': {inference.name} has a test, robust='test'"
+        )
+    return given
 
 
 def numbers_of_latents(settings: ModelSettings) -> tuple[int | None, int | None]:
     """(shared, local) as they were given; None: the usual number, with which "auto" begins."""
     given = (settings.latents, settings.local_latents)
-    if AUTO in given and settings.client_loadings:
-        raise InputError("latents='auto' cannot be combined with client_loadings: give a number")
     shared, local = (None if isinstance(number, str) else number for number in given)
     return shared, local
 
@@ -153,13 +166,18 @@ def deviation_kernel(
 
 
 def ranks_to_try(settings: ModelSettings, spec: Spec) -> tuple[ranks.Pair, ...]:
-    """The numbers of latents that training chooses from; none if they are given, or below three outputs."""
-    shared = settings.latents == AUTO and spec.latents > 0
-    local = settings.local_latents == AUTO and spec.local_latents > 0 and not spec.state_space
-    if spec.outputs < LEAST_OUTPUTS or not (shared or local):
+    """The numbers of latents that training chooses from; none if they are given.
+
+    Below three outputs there is nothing to choose, but for shared functions that clients mix for themselves.
+    """
+    several, mixed = spec.outputs >= LEAST_OUTPUTS, spec.client_loadings
+    shared = settings.latents == AUTO and spec.latents > 0 and (several or mixed)
+    local = settings.local_latents == AUTO and spec.local_latents > 0 and several
+    local = local and not spec.state_space
+    if not (shared or local):
         return ()
     numbers = (None if shared else spec.latents, None if local else spec.local_latents)
-    return ranks.pairs(spec.outputs, *numbers)
+    return ranks.pairs(spec.outputs, *numbers, mixed=mixed)
 
 
 def kernels_to_try(settings: ModelSettings) -> list[tuple[Kernel, Kernel]]:
@@ -191,7 +209,8 @@ def _listed(given: Any, usual: list[Kernel]) -> list[Kernel]:
 
 def _check_choice(name: str, inference: Inference, cycles: CycleChoice | None) -> None:
     """Where training can choose kernels and numbers of latents, and where not."""
-    if not isinstance(inference, Structured):
+    at_knots = isinstance(inference, Markov) and name == "latents"
+    if not (isinstance(inference, Structured) or at_knots):
         raise InputError(f"`{name}` cannot be chosen with {inference.name}: give one")
     if cycles is not None:
         raise InputError(f"`{name}` cannot be chosen together with a cycle layer: give one")
@@ -235,16 +254,6 @@ def settings_of_adoption(settings: ModelSettings) -> Structured:
     if settings.learn_inducing is None:
         return found
     return replace(found, learn_inducing=settings.learn_inducing)
-
-
-def local_latents(settings: ModelSettings, model: FittedModel) -> int:
-    """How many local functions a client of the model has, if there is none to be looked at."""
-    for each in model.settings.get("choice", ()):
-        if each["round"] is None and "local_latents" in each:  # training chose it
-            return int(each["local_latents"])
-    given, outputs = numbers_of_latents(settings)[1], model.outputs
-    given = outputs if settings.local == "state-space" else given
-    return count_local(given, outputs=outputs, layers=tuple(settings.layers))
 
 
 def check_diagnosis(masks: bool) -> None:
@@ -314,6 +323,7 @@ def fitted_model(
     own_jitter = {
         name: float(value)
         for group in groups
+        if best.attempt in group.parties
         for name, value in zip(group.names, group.parties[best.attempt].jitter, strict=True)
     }
     found = {name: p for group in groups for name, p in group.posteriors.items()}
@@ -324,7 +334,7 @@ def fitted_model(
         kernel=best.prepared.spec.kernel,
         local_kernel=best.prepared.spec.local_kernel,
         shared=best.shared,
-        clients={row.name: found[row.name] for row in rows},
+        clients={row.name: found[row.name] for row in rows if row.name in found},
         population=best.population,
         scaling=best.prepared.scaling,
         input_names=input_names,
@@ -336,58 +346,6 @@ def fitted_model(
         history=server.history,
         messages=messages,
         cycle_layer=shared_layer,
+        sums={name: own for group in groups for name, own in group.kept.items()},
         client_layers={n: layer for group in groups for n, layer in group.own_layers.items()},
     )
-
-
-def kept_settings(settings: ModelSettings, server: Server) -> dict[str, Any]:
-    """The settings as JSON has them, and what a loaded model also needs: starting scales, the bound."""
-    assert server.best is not None
-    kept = {**settings_to_json(settings), **server.summary()}
-    if (cycles := server.best.prepared.cycles) is not None:
-        kept["cycle_form"] = cycles.layer.form
-        kept["cycle_evidence"] = dict(cycles.evidence)
-    return kept
-
-
-def settings_to_json(settings: ModelSettings) -> dict[str, Any]:
-    """By name. Kernels are kept as arrays with the model; callbacks are code, and are not kept."""
-    kept: dict[str, Any] = {}
-    for each in MODEL_SETTINGS:
-        value = getattr(settings, each.name)
-        if each.kind is kinds.INFERENCE:
-            kept[each.name] = _inference_to_json(value)
-        elif each.kind is kinds.KERNEL and isinstance(value, tuple):
-            kept[each.name] = f"{AUTO}: {', '.join(name_of(_kernel(k)) for k in value)}"
-        elif each.kind is not kinds.FUNCTIONS and not isinstance(value, Kernel):
-            kept[each.name] = plain_json(value, each.name, strict=True)
-    return kept
-
-
-def _inference_to_json(given: Any) -> Any:
-    """A name stays one; settings of ours are kept by name and field, another's by their name."""
-    if isinstance(given, str) or type(given) not in INFERENCES.values():
-        return given if isinstance(given, str) else given.name
-    return {"name": given.name, **plain_json(asdict(given), "inference", strict=True)}
-
-
-def settings_of_model(model: FittedModel) -> dict[str, Any]:
-    """The settings of a model that was read from a file, by name: the inverse of `kept_settings`."""
-    kept = model.settings
-    given = {each.name: kept[each.name] for each in MODEL_SETTINGS if each.name in kept}
-    given["inference"] = _inference_from_json(given.get("inference", ModelSettings.inference))
-    found = {"kernel": model.kernel, "local_kernel": model.local_kernel}
-    if isinstance(model.kernel, Stacks):
-        found["kernel"], found["deviation_kernel"] = model.kernel.kernels
-    return given | {name: kernel for name, kernel in found.items() if kernel is not None}
-
-
-def _inference_from_json(kept: Any) -> Any:
-    """The inverse of `_inference_to_json`."""
-    if not isinstance(kept, dict):
-        return kept
-    fields = dict(kept)
-    settings = INFERENCES[fields.pop("name")]
-    if isinstance(fields.get("averaging"), list | tuple):
-        fields["averaging"] = Averaging(*fields["averaging"])
-    return settings(**fields)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -16,14 +16,17 @@ import numpy as np
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import InputError
 from pfedhgp.federation import diagnosing
-from pfedhgp.federation.opening import inducing_inputs
+from pfedhgp.federation.messages import Message
+from pfedhgp.federation.opening import inducing_inputs, wanted_inducing
 from pfedhgp.federation.phases import Counted, Outcome, Phase, Prepared, RunState, Sums
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.schema import OTHERS_IN_CONTEST
+from pfedhgp.federation.telling import is_closed
 from pfedhgp.federation.training import Starts
 from pfedhgp.inference.cycles.exchange import CycleServer
 from pfedhgp.inference.starts import candidates, census, contest, ranks, shared_scale, totals
 from pfedhgp.inference.starts.census import Scales
+from pfedhgp.inference.starts.few_rows import ROWS_A_BIN
 from pfedhgp.inference.starts.periodogram import starting_period
 
 log = logging.getLogger("pfedhgp")
@@ -69,7 +72,15 @@ class Census:
 
     plan: Plan
     run: RunState
+    by_client: dict[str, int] = field(default_factory=dict)
     kind: ClassVar[str] = "census"
+
+    def see(self, reply: Message) -> None:
+        """With privacy="sums" a client's own rows decide what it is asked."""
+        if is_closed(self.plan):
+            cells = np.diagonal(reply.arrays["y_pairs"])
+            rows = int(reply.arrays["rows"][0])
+            self.by_client[reply.sender] = int(cells[cells > 0].min(initial=rows))
 
     def request(self) -> dict[str, np.ndarray]:
         return self.run.known if self.plan.masks else {}
@@ -77,7 +88,7 @@ class Census:
     def take(self, sums: Sums, senders: Sequence[str]) -> Outcome:
         if self.plan.masks:
             sums = totals.whole(sums, self.run.known)
-        self.run.counted = counted = Counted(sums, len(senders))
+        self.run.counted = counted = Counted(sums, len(senders), self.by_client)
         if self.plan.domain is None:
             return Outcome(Extent(self.plan, self.run, counted))
         lower, upper = (np.asarray(side, np.float64) for side in self.plan.domain)
@@ -96,9 +107,11 @@ class Extent:
 
     def request(self) -> dict[str, np.ndarray]:
         asked = {"centre": self.counted.x_centre, "spread": self.counted.x_spread}
-        bins, plan = shared_scale.bins_for(self.counted.rows_a_client), self.plan
+        plan, closed = self.plan, is_closed(self.plan)
+        least = ROWS_A_BIN if closed else shared_scale.ROWS_A_BIN
+        bins = shared_scale.bins_for(self.counted.rows_a_client, least)
         several = self.counted.clients > 1 and plan.cycles is None and plan.inference.knows_bound
-        if bins and several and candidates.asks_between_clients(plan.spec):
+        if bins and several and candidates.asks_between_clients(plan.spec, compare=not closed):
             asked["bins"] = np.asarray(float(bins))
         return asked | ({"y_unit": self.run.known["y_unit"]} if plan.masks else {})
 
@@ -181,17 +194,38 @@ def prepared(
         cells = float(counted.cells.sum())
         kept = contest.shortlist(plan.specs, evidence, gain, cells=cells, clients=counted.clients)
         found = found.about(kept[0])
-    if plan.ranks:
+    if plan.ranks and is_closed(plan):
+        kept = (answered_ranks(found),)
+        found = found.about(kept[0])
+    elif plan.ranks:
         kept = (*(kept or (0,)), *other_ranks(found))[: 1 + OTHERS_IN_CONTEST]
     return replace(found, shortlist=kept)
+
+
+def answered_ranks(found: Prepared) -> int:
+    """With privacy="sums": the number of the first model whose inducing inputs clients answer for, or the
+    last one, which has the fewest latents.
+    """
+    start = candidates.with_long_shared(found.scales)
+    counts = range(len(found.plan.candidates))
+    for number in counts[:-1]:
+        model = found.about(number)
+        allowed = model.counted.told.allowed(found.plan) // model.spec.latents
+        if allowed >= wanted_inducing(model, start):
+            return number
+    return counts[-1]
 
 
 def other_ranks(prepared: Prepared) -> list[int]:
     """Numbers of the models with the first kernel and other numbers of latents that are worth training."""
     plan, spec = prepared.plan, prepared.spec
     inputs = inducing_inputs(prepared, candidates.with_long_shared(prepared.scales))
-    most = candidates.LARGEST_MESSAGE // max(spec.outputs * len(inputs), 1)
-    pairs = ranks.worth_training(plan.ranks, prepared.moment, most)
+    pairs = ranks.worth_training(
+        plan.ranks,
+        prepared.moment,
+        prepared.most_latents(len(inputs)),
+        mixed_by=prepared.counted.clients * spec.outputs if spec.client_loadings else None,
+    )
     log.info("latents to compare: %s", [plan.ranks[number] for number in pairs])
     return [number * len(plan.specs or (plan.spec,)) + prepared.candidate for number in pairs[1:]]
 

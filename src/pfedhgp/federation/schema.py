@@ -1,8 +1,6 @@
 """Every message, both ways: which arrays it has, and when. docs/messages.md is this table as a page.
 
-A message is made of fields; some are there only under a condition, and some below a prefix (`first.rows`).
-The arrays that a check expects, their size limits and the page all come from here. No message has a row, or a
-client's weights or inducing inputs, or the loadings of its own functions: these never leave a client.
+Checks, size limits and the page come from here. Rows, weights and own loadings are in no message.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ SYMBOLS: Mapping[str, str] = {
     "t": "traits: logarithms of a client's local kernel parameters, noise and, with one output, sizes",
     **diagnosis.SYMBOLS,
 }
-DELIVER, HELLO = "deliver", "hello"
+DELIVER, HELLO, RELEASE = "deliver", "hello", "release"
 OTHER = "other {}."
 """Before the arrays of the other starts that are compared, and of the other models in a contest."""
 OTHER_STARTS, OTHERS_IN_CONTEST = 2, 11
@@ -82,6 +80,7 @@ NOT_FIRST = When("another start than the first was best", lambda case: "chosen" 
 BY_LEVEL = When('`noise="level"`', lambda case: case.plan.spec.noise == "level")
 OWN_LOADINGS = When("`client_loadings`", lambda case: case.plan.spec.client_loadings)
 MOVES = When("the request asks for derivatives", lambda case: bool(case.request["derivatives"]))
+MACHINES = When("sites are on other machines", lambda case: True)
 LEARNS = When(
     "shared inducing inputs are learned, after the opening", lambda case: case.learns_inputs
 )
@@ -201,7 +200,12 @@ _POPULATION = (
         MARKOV,
     ),
 )
-_SEED = Field("seed", "", "public seed of the sketch")
+_SEED = Field("seed", "", "public seed of the sketch", COUNT)
+_CELLS = Field("grid", "", "cells of the grid, times outputs", COUNT)
+_REVEALED = Part(
+    (Field("r2", "", "R² with which all that it sent for zones reproduces its rows, two digits"),),
+    MACHINES,
+)
 _SKETCH = Field("sketch", "S", "random projection of the deviation + local function")
 _COVERAGE = Field("coverage", "G", "share of the variance that its rows explain, by cell")
 
@@ -226,7 +230,6 @@ _ALL = (
         request=sent.CENTRES,
         reply=sent.MAGNITUDES,
         setup=True,
-        federated=False,
     ),
     Exchange(
         "census",
@@ -286,7 +289,7 @@ _ALL = (
         ),
         reply=(
             Part((_STATISTICS, Part((_STATISTICS,), prefix=OTHER)), STRUCTURED),
-            Part((_KNOT_SUMS,), MARKOV),
+            Part((_KNOT_SUMS, Part((_KNOT_SUMS,), prefix=OTHER)), MARKOV),
             Part((_COORDINATES,), MEAN_FIELD),
         ),
         missed=("cycles",),
@@ -298,7 +301,7 @@ _ALL = (
         request=(_BROADCAST, _CHOSEN, Part((_BROADCAST, _CHOSEN), CONTEST, OTHER)),
         reply=(
             Part((_STATISTICS, Part((_STATISTICS,), CONTEST, OTHER)), STRUCTURED),
-            Part((_KNOT_SUMS,), MARKOV),
+            Part((_KNOT_SUMS, Part((_KNOT_SUMS,), CONTEST, OTHER)), MARKOV),
             Part((_COORDINATES,), MEAN_FIELD),
         ),
         missed=("cycles", "start"),
@@ -323,6 +326,12 @@ _ALL = (
         missed=("cycles", "start"),
     ),
     Exchange(
+        RELEASE,
+        "in a run with differential privacy: the only request before the delivery",
+        "The site's noisy sums on the public basis, from its ledger: `gram`, `linear` and `scales`.",
+        federated=False,
+    ),
+    Exchange(
         HELLO,
         "when a site without a key connects",
         "Asks a site for its name.",
@@ -332,15 +341,12 @@ _ALL = (
         "zones",
         "if `cluster` is called",
         "A random sketch of each client's own function.",
-        request=(
-            Field("grid", "", "cells of the grid, times outputs"),
-            Field("size", "", "numbers of the sketch"),
-            _SEED,
-        ),
+        request=(_CELLS, Field("size", "", "numbers of the sketch", COUNT), _SEED),
         reply=(
             _SKETCH,
             Field("variance", "", "mean variance of the function"),
             Field("coverage", "", "mean share of the variance that its rows explain"),
+            _REVEALED,
         ),
         federated=False,
     ),
@@ -353,6 +359,7 @@ _ALL = (
             Field(
                 "information", "", "p: how sure they are, as a precision in units of the functions"
             ),
+            _REVEALED,
         ),
         federated=False,
     ),
@@ -360,6 +367,7 @@ _ALL = (
         "zones: coverage",
         "after a sketch, from each client with few rows",
         "Where its rows lie, which the server hands on to all clients.",
+        request=(Part((_CELLS,), MACHINES),),
         reply=(_COVERAGE,),
         federated=False,
     ),
@@ -367,8 +375,23 @@ _ALL = (
         "zones: few rows",
         "then, once for each client with few rows",
         "A sketch of each client's function next to these rows.",
-        request=(_COVERAGE, _SEED),
-        reply=(_SKETCH,),
+        request=(
+            _COVERAGE,
+            Field("size", "", "numbers of the sketch", COUNT),
+            _SEED,
+            Field("key", "", "a number that stands for the client with few rows", COUNT),
+        ),
+        reply=(_SKETCH, _REVEALED),
+        federated=False,
+    ),
+    Exchange(
+        "zones: groups",
+        "then, to sites on other machines",
+        "Which group the site is in. It sends nothing.",
+        request=(
+            Field("group", "", "number of its group, from 1; 0: it is in none", COUNT),
+            Field("groups", "", "number of groups", COUNT),
+        ),
         federated=False,
     ),
 )

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from pfedhgp.base.checks import short
+from pfedhgp.base.choices import NO_PRIVACY
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import InputError, MessageError
 from pfedhgp.federation.diagnosing import Diagnosing, text_of, trained_from
@@ -20,7 +22,12 @@ from pfedhgp.federation.messages import Message, hash_arrays
 from pfedhgp.federation.opening import Opening, inference_of, shared_kernels
 from pfedhgp.federation.phases import Best, Counted, Phase, Prepared, RunState
 from pfedhgp.federation.plan import Plan
-from pfedhgp.federation.preparation import Extent, after_preparation, first_phase
+from pfedhgp.federation.preparation import Census, Extent, after_preparation, first_phase
+from pfedhgp.federation.robust import admissible, judging
+from pfedhgp.federation.robust.declared import Declared
+from pfedhgp.federation.robust.judging import Judged
+from pfedhgp.federation.robust.limits import Inadmissible
+from pfedhgp.federation.telling import Asked
 from pfedhgp.federation.training import Finish, Rounds, Starts, from_the_start
 from pfedhgp.inference.arrays import State, below, block_arrays, block_of
 from pfedhgp.inference.cycles.exchange import CycleServer, layer_from_arrays
@@ -35,7 +42,12 @@ from pfedhgp.model.posterior import Population
 log = logging.getLogger("pfedhgp")
 COUNTERS = ("round", "exchanges", "attempt", "stop_asked", "present", "compared", "learn")
 """Fields of `RunState` that a checkpoint keeps by their names."""
-LATER: Mapping[str, Any] = {"client_loadings": False, "masks": False}
+LATER: Mapping[str, Any] = {
+    "client_loadings": False,
+    "masks": False,
+    "privacy": NO_PRIVACY,
+    "robust": "off",
+}
 """What plans of older versions do not say, because they could not choose."""
 
 
@@ -58,6 +70,11 @@ class Server:
         return self.run.best
 
     @property
+    def unable(self) -> tuple[str, ...]:
+        """Clients that have too few rows to be asked in training: see `telling`."""
+        return () if self.run.asked is None else self.run.asked.unable
+
+    @property
     def exchanges(self) -> int:
         return self.run.exchanges
 
@@ -76,9 +93,15 @@ class Server:
         assert best is not None
         bound = None if best.bound is None else float(best.bound)
         scales = best.start.as_dict()
-        found = {"exchanges": self.exchanges, "bound": bound, "starting_scales": scales}
+        found: dict[str, Any] = {"exchanges": self.exchanges, "bound": bound}
+        found["starting_scales"] = scales
         if self.run.diagnosis is not None:
             found["diagnosis"] = text_of(self.run.diagnosis)
+        if (asked := self.run.asked) is not None:
+            told = asked.directions.shape[1]
+            found["told"] = {"asked": told, "limit": asked.limit, "not_asked": len(asked.unable)}
+        if self.run.left_out:
+            found["left_out"] = self.run.left_out
         return found | ({"choice": self.run.choice} if self.run.choice else {})
 
     def stop(self) -> None:
@@ -105,7 +128,7 @@ class Server:
             if (reply.kind, reply.round, reply.block) != (asked.kind, run.round, asked.block):
                 raise MessageError(f"a reply from {reply.sender} belongs to another request")
             reply.check_finite()
-            if isinstance(current, Diagnosing):
+            if isinstance(current, Diagnosing | Census):
                 current.see(reply)
             received += reply.nbytes
             senders.append(reply.sender)
@@ -116,6 +139,37 @@ class Server:
             else:
                 total = {name: total[name] + array for name, array in reply.arrays.items()}
         return self.take(total, senders, received)
+
+    def admit(self, reply: Message) -> None:
+        """Raises `Inadmissible` unless rows can have made the reply to the current request."""
+        assert self.current is not None
+        declared = admissible.check(self.plan, self.run, self.current, reply.sender, reply.arrays)
+        if declared is not None:
+            self.run.declared[reply.sender] = declared
+
+    def judge(self, replies: Iterable[Message], *, admit: bool = False) -> Judged:
+        """Which replies to the current request fit each other: only these go to `gather`.
+
+        With `admit`, those that no rows can have made are left out before.
+        """
+        assert self.current is not None
+        given, refused = list(replies), {}
+        for reply in given if admit else ():
+            try:
+                self.admit(reply)
+            except Inadmissible as error:
+                refused[reply.sender] = {"why": str(error)}
+        given = [reply for reply in given if reply.sender not in refused]
+        found = judging.judge(self.plan, self.run, self.current, given)
+        found = found._replace(left_out={**refused, **found.left_out})
+        number, kind = self.exchanges + 1, self.current.kind
+        about = {"exchange": number, "kind": kind, "round": self.run.round}
+        for name, why in found.left_out.items():
+            self.run.left_out.append({"name": name, **about, **why})
+            log.warning("exchange %d, %s: left out %s: %s", number, kind, short(name), why["why"])
+        for name, share in found.clipped.items():
+            self.run.left_out.append({"name": name, **about, "why": judging.CLIPPED.format(share)})
+        return found
 
     def take(
         self, total: dict[str, np.ndarray], senders: Sequence[str], received: int
@@ -149,10 +203,13 @@ class Server:
             **{name: getattr(run, name) for name in COUNTERS},
             "history": run.history,
             "known": list(run.known),
+            "declared": {name: own.to_json() for name, own in run.declared.items()},
+            "left_out": run.left_out,
         }
         arrays: dict[str, np.ndarray] = below("known", run.known)
         if run.counted is not None:
             plain["clients"] = run.counted.clients
+            plain["by_client"] = dict(run.counted.by_client)
             arrays |= below("census", run.counted.sums)
         if (found := run.prepared) is not None:
             arrays |= below("scaling", found.scaling.as_arrays())
@@ -183,6 +240,9 @@ class Server:
                 plain[f"trainer{own}"], plain[f"chosen{own}"] = dict(party.plain), each.number
                 plain[f"start{own}"] = each.start.as_dict()
                 plain[f"candidate{own}"] = each.prepared.candidate
+        if run.asked is not None:
+            plain["asked"] = {"limit": run.asked.limit, "unable": list(run.asked.unable)}
+            arrays["asked"] = run.asked.directions
         if (best := run.best) is not None:
             kept = {"bound": best.bound, "attempt": best.attempt, "jitter": float(best.jitter)}
             kept |= {"candidate": best.prepared.candidate} if self.plan.chooses else {}
@@ -193,7 +253,12 @@ class Server:
         return State(arrays, plain)
 
     def restore(self, state: State) -> None:
-        """Puts `state` back; refuses it if it was made with another plan."""
+        """Puts `state` back; refuses it if it was made with another plan.
+
+        A run of an older version kept nothing that replies could be judged by, and goes on without.
+        """
+        if "robust" not in state.plain["plan"]:
+            self.plan = replace(self.plan, robust=LATER["robust"])
         self.run, self.current = restored(self.plan, state)
 
 
@@ -213,14 +278,20 @@ def restored(plan: Plan, state: State) -> tuple[RunState, Phase | None]:
             raise InputError(f"`{name}` is not what the run began with: start it again")
     run = RunState(**{name: plain[name] for name in COUNTERS}, history=list(plain["history"]))
     run.known = state.part("known")
+    run.declared = {n: Declared.from_json(own) for n, own in plain.get("declared", {}).items()}
+    run.left_out = list(plain.get("left_out", ()))
     if "clients" not in plain:
         return run, first_phase(plan, run)
-    run.counted = Counted(state.part("census"), int(plain["clients"]))
+    by_client = plain.get("by_client", {})
+    run.counted = Counted(state.part("census"), int(plain["clients"]), by_client)
     if "scales" not in plain:
         return run, Extent(plan, run, run.counted)
     run.starts = {i: Start(**values) for i, values in enumerate(plain["starts"])}
     run.prepared = prepared = _prepared(plan, run.counted, state)
     run.choice = list(plain.get("choice", ()))
+    if "asked" in plain:
+        told = plain["asked"]
+        run.asked = Asked(told["limit"], state.arrays["asked"], tuple(told["unable"]))
     if "diagnosed" in plain:
         run.diagnosis = trained_from(state.part("diagnosed"), plain["diagnosed"])
     if "best" in plain:
@@ -277,7 +348,7 @@ def _rounds(run: RunState, prepared: Prepared, state: State) -> Rounds:
         # Checkpoints of older versions have the start of each training in `starts` alone.
         kept = plain.get(f"start{own}")
         start = Start(**kept) if kept else run.starts[run.attempt]
-        running.append(Opening(start, block, party, model, plain[f"chosen{own}"]))
+        running.append(Opening(start, block, party, model, plain[f"chosen{own}"]).within(run.asked))
     if len(running) > 1:
         most = max(len(each.block.inputs) for each in running)
         running = [replace(o, prepared=replace(o.prepared, most=most)) for o in running]

@@ -18,9 +18,11 @@ from pfedhgp.federation.opening import (
     inducing_inputs,
     opened,
     too_few,
+    wanted_inducing,
     warn_of_fewer,
 )
 from pfedhgp.federation.phases import Best, Outcome, Phase, Prepared, RunState, Sums
+from pfedhgp.federation.telling import Asked, is_closed, question_of, warn_of_limits
 from pfedhgp.inference import ending
 from pfedhgp.inference.arrays import State, below
 from pfedhgp.inference.markov.population import starting_logs
@@ -79,8 +81,20 @@ class Starts:
             for model in models or [self.prepared]
             for start in wanted
         ]
+        if is_closed(plan) and self.prepared.spec.latents:
+            self._within_limits(found[0])
         short = [each for each in found[1:] if _is_short(each)]
         return [replace(each, number=k) for k, each in enumerate([found[0], *short])]
+
+    def _within_limits(self, opening: Opening) -> None:
+        """Says what is left out so that clients answer, and counts what they are asked from here on."""
+        prepared, inducing = opening.prepared, len(opening.block.inputs)
+        count = prepared.spec.latents * inducing
+        asked = Asked.nothing(prepared.plan, prepared.counted.told, count)
+        self.run.asked = asked
+        opening.within(asked)
+        wanted = wanted_inducing(prepared, self._wanted_starts()[0])
+        warn_of_limits(asked, inducing, wanted, masks=prepared.plan.masks)
 
     def _wanted_starts(self) -> list[Start]:
         """Those that the first exchange compares, or another one for a restart."""
@@ -89,7 +103,7 @@ class Starts:
             return candidates.starts_to_compare(
                 prepared.spec,
                 prepared.scales,
-                compare=plan.inference.knows_bound,
+                compare=plan.inference.knows_bound and not is_closed(plan),
                 shared_is_short=prepared.shared_is_short,
             )
         compared = run.compared or not prepared.spec.tied
@@ -102,6 +116,7 @@ class Starts:
 
     def take(self, sums: Sums, senders: Sequence[str]) -> Outcome:
         run, replies = self.run, State(sums)
+        count_questions(run, self.openings)
         own = {name: array for name, array in sums.items() if not name.startswith("other ")}
         parts = [own, *(replies.part(f"other {k}") for k in range(1, len(self.openings)))]
         bounds = [o.party.gather(part) for o, part in zip(self.openings, parts, strict=True)]
@@ -125,9 +140,8 @@ class Starts:
 
 def _is_short(opening: Opening) -> bool:
     """Whether the statistics of a start that is tried beside the first are not too long to send."""
-    spec = opening.prepared.spec
-    most = candidates.LARGEST_MESSAGE // max(spec.latents * spec.outputs, 1)
-    return len(opening.block.inputs) <= most
+    prepared = opening.prepared
+    return prepared.spec.latents <= prepared.most_latents(len(opening.block.inputs))
 
 
 @dataclass
@@ -160,6 +174,7 @@ class Rounds:
 
     def take(self, sums: Sums, senders: Sequence[str]) -> Outcome:
         run, replies = self.run, State(sums)
+        count_questions(run, self.running)
         parts = [{name: array for name, array in sums.items() if not name.startswith("other ")}]
         parts += [replies.part(f"other {k}") for k in range(1, len(self.running))]
         for each, part in zip(self.running, parts, strict=True):
@@ -192,8 +207,10 @@ class Rounds:
 
     def _drop(self, *, at_end: bool) -> None:
         """Puts the best model first and drops those that are too far behind; at the end, all others."""
-        cells = float(self.leader.prepared.counted.cells.sum())
-        allowed = -1.0 if at_end else contest.margin(self.number, cells)
+        prepared = self.leader.prepared
+        cells = float(prepared.counted.cells.sum())
+        settling = prepared.plan.inference.rounds_to_settle(prepared.spec)
+        allowed = -1.0 if at_end else contest.margin(self.number - settling, cells)
         behind = contest.behind([each.score() for each in self.running])
         order = sorted(range(len(behind)), key=lambda i: behind[i])
         stays = [i for i in order if i == order[0] or behind[i] < allowed]
@@ -257,6 +274,13 @@ class Finish:
         return Outcome(None)
 
 
+def count_questions(run: RunState, openings: Sequence[Opening]) -> None:
+    """With privacy="sums": counts what an exchange asked, before the parties move on."""
+    if run.asked is not None:
+        for each in openings:
+            run.asked.add(question_of(each.prepared.spec, each.prepared.scaling, each.request()))
+
+
 def label(prepared: Prepared) -> dict[str, Any]:
     """What a choice says of a model: its kernels, and how many latents it has if that was chosen, too."""
     spec = prepared.spec
@@ -279,7 +303,7 @@ def record_of(run: RunState, party: ServerParty, bound: float | None, kind: str)
 def more_inputs(prepared: Prepared, party: ServerParty) -> np.ndarray | None:
     """More global inducing inputs, if the residual says that they are too few."""
     plan = prepared.plan
-    if plan.inducing != "auto" or plan.spec.latents == 0:
+    if plan.inducing != "auto" or plan.spec.latents == 0 or is_closed(plan):
         return None
     size, cap = len(party.block.inputs), prepared.most_inducing
     if party.shared_nats() <= budget.NATS or size >= cap:

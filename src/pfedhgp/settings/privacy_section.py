@@ -1,4 +1,4 @@
-"""[run] of a settings file: differential privacy, what each client's rows may cost."""
+"""[run] of a settings file: what protects rows, and what differential privacy may cost."""
 
 from __future__ import annotations
 
@@ -8,25 +8,28 @@ from pfedhgp.base.choices import PRIVACIES
 from pfedhgp.settings import kinds
 from pfedhgp.settings.setting import setting, table
 
-NOT_OVER_FLOWER = "differential privacy is for one process in this version: use `pfedhgp fit`"
+AT_SITES = "in a federation every site has its ledger in its own home: leave it out"
 
 
 @table("run")
 class PrivacySection:
     """[run] of a settings file: what each client's rows may cost."""
 
-    privacy: str = setting(
-        default=PRIVACIES[0],
+    privacy: str | None = setting(
+        default=None,
         kind=kinds.word(*PRIVACIES),
-        refused=NOT_OVER_FLOWER,
-        help="What protects rows: none (rows can be computed from the sums of a small client), or local "
-        "(differential privacy: one noisy release a client; see --epsilon).",
+        agreed=True,
+        help="What protects rows: none (rows can be computed from the sums of a small client), sums "
+        "(clients answer nothing from which their rows could be computed), or local (differential "
+        "privacy: one noisy release a client; see --epsilon).",
         python="local needs `epsilon`, `domain` and `output_bounds`.",
+        unset="none in one process, sums between machines",
+        example="sums",
     )
     epsilon: float | None = setting(
         default=None,
         kind=kinds.number(above=0.0),
-        refused=NOT_OVER_FLOWER,
+        agreed=True,
         help="With --privacy local: ε of differential privacy for each row of a client. Smaller is more "
         "private, and less accurate.",
         unset="must be given for a private fit",
@@ -35,7 +38,7 @@ class PrivacySection:
     delta: float = setting(
         default=1e-6,
         kind=kinds.number(above=0.0, below=1.0),
-        refused=NOT_OVER_FLOWER,
+        agreed=True,
         help="With --privacy local: δ of differential privacy. It should be far below one over the rows of "
         "a client.",
     )
@@ -43,7 +46,7 @@ class PrivacySection:
         default=None,
         kind=kinds.PAIRS,
         metavar="LOW..HIGH",
-        refused=NOT_OVER_FLOWER,
+        agreed=True,
         help="With --privacy local: public range of each output, in order. Values beyond it are clipped.",
         python="A pair (lower, upper) for each output.",
         unset="must be given for a private fit",
@@ -53,7 +56,7 @@ class PrivacySection:
         default=None,
         kind=kinds.PATH,
         metavar="FOLDER",
-        refused=NOT_OVER_FLOWER,
+        refused=AT_SITES,
         help="With --privacy local: folder that keeps what was released of each client's rows, and what it "
         "cost in all. The same fit again uses the same releases, and costs nothing.",
         unset="nothing is kept, and every fit costs ε anew",

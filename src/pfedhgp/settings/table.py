@@ -23,6 +23,7 @@ from pfedhgp.base.choices import (
     SHARINGS,
 )
 from pfedhgp.settings import kinds
+from pfedhgp.settings.federation_section import FederationSection
 from pfedhgp.settings.privacy_section import PrivacySection
 from pfedhgp.settings.setting import Setting, setting, settings_of, table
 
@@ -73,7 +74,7 @@ class ModelSection:
         default=None,
         kind=kinds.budget(1),
         help="Number of latent functions of the global and deviation layers: a number, or auto (chosen "
-        "from sums over clients, from three outputs on).",
+        "from sums over clients, from three outputs on, or with client loadings).",
         unset="1 for one output, else 2",
         example=2,
     )
@@ -88,7 +89,7 @@ class ModelSection:
         default=False,
         kind=kinds.FLAG,
         option="--client-loadings/--no-client-loadings",
-        help="Whether each client mixes the shared functions with loadings of its own (structured only).",
+        help="Whether each client mixes the shared functions with loadings of its own (not with mean-field).",
         python="They are the client's own, and their mean and spread over clients are learned. With them "
         "the model sees which clients are alike. False is the model of the paper.",
     )
@@ -231,21 +232,6 @@ class ComputingSection:
         kind=kinds.whole(0),
         agreed=True,
         help="Seed of everything random.",
-    )
-
-
-@table("federation")
-class FederationSection:
-    """[federation] of a settings file: what the server may see."""
-
-    masks: bool = setting(
-        default=False,
-        kind=kinds.FLAG,
-        option="--masks/--no-masks",
-        refused="masks are for fits in one process so far: use `pfedhgp fit`, or leave it out",
-        help="Whether the server gets totals over clients alone, by secure aggregation (3 to 100 clients).",
-        python="Clients mask their replies, and only the sum of all can be read. Needs `cryptography`, "
-        "which the extra `flower` brings.",
     )
 
 

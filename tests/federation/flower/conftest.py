@@ -28,7 +28,7 @@ def deployment(tmp_path, cache):
     made = []
 
     def make(rows, **tables):
-        config = {name: {**table, **tables.get(name, {})} for name, table in CONFIG.items()}
+        config = {n: {**CONFIG.get(n, {}), **tables.get(n, {})} for n in {**CONFIG, **tables}}
         made.append(Deployment(tmp_path, cache, rows, config, free_port()))
         return made[-1]
 

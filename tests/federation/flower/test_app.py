@@ -60,6 +60,7 @@ def test_flwr_run_works_on_the_app_with_mean_field(deployment):
     here = deployment(rows_of(["north", "south"]), **how)
     expected = in_process(here)
     write_app(here.folder / "pfedhgp-app")
+    (here.folder / "policy.toml").write_text("public_grid = false\n")  # mean-field's inputs move
     home = here.folder / "flwr"
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
     quiet |= {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "FLWR_HOME": str(home)}
@@ -71,7 +72,8 @@ def test_flwr_run_works_on_the_app_with_mean_field(deployment):
     link = ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(here.port)]
     here.start("superlink", link, more=quiet)
     for i, row in enumerate(here.rows):
-        config = f'home="{here.home(i)}" name="{row.name}" data="{here.data(i)}"'
+        config = f'home="{here.home(i)}" name="{row.name}" data="{here.data(i)}" i-know=true '
+        config += f'config="{here.folder}/run.toml" policy="{here.folder}/policy.toml"'
         node = ["flower-supernode", "--insecure", "--superlink", address, "--node-config", config]
         here.start(f"node-{i}", [*node, "--port", str(free_port())], more=quiet)
     config = f'config="{here.folder}/run.toml" sites="{here.certs}/sites.toml" out="{here.run}"'

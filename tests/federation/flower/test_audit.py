@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
+from contextlib import suppress
 
 import numpy as np
 import pytest
 
 from pfedhgp.errors import InputError
+from pfedhgp.federation.flower import audit
 from pfedhgp.federation.flower.audit import HEAD, LOG, START, AuditLog, check, link
 from pfedhgp.federation.flower.state import site_hash
 
@@ -134,6 +138,55 @@ def test_a_half_written_line_is_dropped_and_noted_and_others_are_not_touched(hom
     with pytest.raises(InputError, match=r"audit\.jsonl: line 2: "):
         AuditLog(home)
     assert (home / LOG).read_bytes() == broken
+
+
+class FullDisk:
+    """Takes so many more bytes, and then refuses; in place of the calls that write lines and heads."""
+
+    def __init__(self, monkeypatch, room):
+        self.room, self.write, self.write_bytes = room, os.write, audit.write_bytes
+        monkeypatch.setattr(audit.os, "write", self._write)
+        monkeypatch.setattr(audit, "write_bytes", self._write_head)
+
+    def _write(self, handle, content):
+        taken = min(self.room, len(content))
+        self.room -= taken
+        if not taken:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return self.write(handle, content[:taken])
+
+    def _write_head(self, path, content):
+        if self.room < 4096:  # a new file needs a block of its own
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.write_bytes(path, content)
+
+
+@pytest.mark.parametrize("room", [0, 10, 300, 1000, 3000, 4500])
+def test_a_full_disk_leaves_a_log_that_verifies(home, run, monkeypatch, room):
+    """In the middle of a line, between a line and its head, and again and again without a restart."""
+    log, before = AuditLog(home), (home / LOG).read_bytes()
+    with monkeypatch.context() as patch:
+        FullDisk(patch, room)
+        for _ in range(20):
+            with suppress(OSError):
+                log.append("received", run="r", exchange=4, kind="round")
+        with pytest.raises(OSError, match="No space left on device") as caught:
+            log.append("sent", run="r", exchange=4, kind="round")
+        assert str(home) in str(caught.value.filename)
+        assert check(home).bad_line is None
+    assert (home / LOG).read_bytes().startswith(before)
+    log.append("received", run="r", exchange=4, kind="round")
+    lines = AuditLog(home).count
+    found = check(home)
+    assert (found.bad_line, found.lines) == (None, lines)
+    assert run("audit", home).code == 0
+
+
+def test_a_line_that_is_only_half_there_is_no_tampering(home, run):
+    with open(home / LOG, "ab") as file:
+        file.write(b'{"n": 7, "time"')
+    assert run("audit", home).code == 0
+    assert check(home).lines == 6
 
 
 def test_a_folder_without_a_log_is_said_so(tmp_path, run):

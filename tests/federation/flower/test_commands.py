@@ -73,10 +73,17 @@ CLIENT = [
         ([*SERVER, "--certs", "certs", "--listen", "9092"], "--listen must be HOST:PORT"),
         ([*SERVER, "--certs", "certs", "--quorum", "3"], "--quorum must be from 1 to 2"),
         ([*SERVER, "--certs", "certs", "--timeout", "0"], "--timeout must be positive"),
+        ([*SERVER, "--certs", "certs", "--zones", "3"], "--zones must be from 1 to 2, the number"),
         ([*CLIENT], "--ca is missing"),
         ([*CLIENT, "--ca", "certs/ca.crt"], "--key is missing"),
         ([*CLIENT, "--ca", "certs/ca.crt", "--key", "certs/ca.crt"], "not an ECDSA private key"),
         ([*CLIENT, "--insecure", "--ca", "certs/ca.crt"], "cannot be combined with --ca"),
+        ([*CLIENT, "--insecure"], "--config is missing: the settings that the sites agreed on"),
+        ([*CLIENT, "--insecure", "--ask"], "--ask needs a terminal"),
+        (
+            [*CLIENT, "--insecure", "--config", "run.toml", "--policy", "run.toml"],
+            "run.toml: `data` is no line of a policy",
+        ),
         (
             [*CLIENT[:5], "--server", "10.0.0.1:9", "--home", "home", "--insecure"],
             "--server must be 127.0.0.1",
@@ -84,6 +91,10 @@ CLIENT = [
         (["certs", "--site", "a", "--out", "certs"], "certs is not empty"),
         (["certs", "--site", "a", "--site", "a", "--out", "new"], "'a' is named twice"),
         (["certs", "--out", "new"], "--site is missing"),
+        (
+            ["certs", "--authority", "--site", "a", "--out", "new"],
+            "--authority makes no site's key",
+        ),
         (["certs", "--site", "a", "--out", "run.toml"], "run.toml is a file"),
         (["certs", "--site", "a", "--out", "run.toml/new"], "nothing can be written there"),
         (["certs", "--site", "a", "--out", "new", "--days", "3000000"], "--days"),
@@ -109,6 +120,21 @@ CLIENT = [
 def test_wrong_use_is_one_line(there, run, arguments, words):
     assert words in run(*arguments).complaint
     assert not (there / "RUN" / "checkpoint" / "flower").exists()
+
+
+def test_an_authority_without_sites_and_keys_made_elsewhere(tmp_path, monkeypatch, run):
+    """As in production: the server's side, each site's key by itself, and its line in sites.toml."""
+    monkeypatch.chdir(tmp_path)
+    assert run("certs", "--authority", "--host", "127.0.0.1", "--out", "certs").code == 0
+    made = sorted(path.name for path in (tmp_path / "certs").iterdir())
+    assert made == ["ca.crt", "ca.key", "server.crt", "server.key", "sites.toml"]
+    (tmp_path / "run.toml").write_text(SETTINGS)
+    assert "expected one table" in run(*SERVER).complaint
+    lines = [run("certs", "--key-only", "--site", n, "--out", f"{n}.key").out for n in ("a", "b")]
+    with open(tmp_path / "certs" / "sites.toml", "a") as file:
+        file.writelines(lines)
+    assert list(read_sites(tmp_path / "certs" / "sites.toml")) == ["a", "b"]
+    certificates.check_server_certificate(tmp_path / "certs", "127.0.0.1")
 
 
 def test_a_busy_port_is_said_so(there, run):
@@ -175,11 +201,19 @@ def test_a_wrong_list_of_sites_is_refused(there, run, text, words):
         ('[data]\ninputs = ["x"]\noutputs = ["x"]\n', "column 'x' is used twice"),
         (SETTINGS + '[model]\nlayers = ["deviation"]\n', "the global layer, which is missing"),
         (SETTINGS + "[modle]\n", "did you mean `model`?"),
+        (
+            SETTINGS + "[federation]\nmasks = true\n",
+            "grouping sites (zones) needs numbers of single",
+        ),
+        (
+            SETTINGS + '[run]\nprivacy = "local"\nepsilon = 1.0\n',
+            "zones have no private form: each site would send a sketch",
+        ),
     ],
 )
 def test_wrong_settings_are_refused(there, run, text, words):
     (there / "run.toml").write_text(text)
-    assert words in run(*SERVER, "--certs", "certs").complaint
+    assert words in run(*SERVER, "--certs", "certs", "--zones", "2").complaint
 
 
 def test_settings_that_a_federation_does_not_use_are_named_in_one_line(there):
@@ -299,7 +333,17 @@ def test_a_site_makes_its_own_key_and_prints_its_line(there, run):
 
 def test_a_home_is_one_sites_and_for_its_owner_alone(there, run):
     key = there / "certs" / "sites" / f"{site_hash('a')}.key"
-    client = [*CLIENT, "--ca", "certs/ca.crt", "--key", key, "--wait", "0.1"]
+    client = [
+        *CLIENT,
+        "--config",
+        "run.toml",
+        "--ca",
+        "certs/ca.crt",
+        "--key",
+        key,
+        "--wait",
+        "0.1",
+    ]
     home = there / "home"
     home.mkdir(mode=0o755)
     (home / "site.json").write_text('{"name": "b"}')
@@ -353,8 +397,9 @@ def test_a_site_is_told_which_column_does_not_fit(tmp_path, caplog, table, data,
     domain = {"model": {"domain": table.pop("domain")}} if "domain" in table else {}
     terms = agreement(data=table, **domain)
     (tmp_path / "rows.csv").write_text(data)
-    site = site_from_files(home=tmp_path / "home", name="a", data=[tmp_path / "rows.csv"])
-    reply = site.answer(_asked(terms.to_json()))
+    home, data, expected = tmp_path / "home", [tmp_path / "rows.csv"], terms.to_json()
+    site = site_from_files(home=home, name="a", data=data, expected=expected)
+    reply = site.answer(_asked(expected))
     assert (reply.code, dict(reply.arrays)) == ("data", {})
     assert words in caplog.text
     assert not any(value in caplog.text for value in ("7.5", "8.5", "word"))

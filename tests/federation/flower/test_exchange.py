@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from dataclasses import replace
 
@@ -10,17 +11,21 @@ import numpy as np
 import pytest
 
 from pfedhgp.base.numerics import numerics
-from pfedhgp.cli.server import line_of
+from pfedhgp.cli.server import TimeLeft, line_of
 from pfedhgp.errors import InputError
 from pfedhgp.federation import inprocess
 from pfedhgp.federation.checkpoint import Checkpoint
 from pfedhgp.federation.envelope import CODES, Envelope
 from pfedhgp.federation.flower import audit
+from pfedhgp.federation.flower.audit import AuditLog
 from pfedhgp.federation.flower.exchange import Engine, Patience, QuorumError
 from pfedhgp.federation.flower.site import site_from_files
+from pfedhgp.federation.flower.spool import Spool
 from pfedhgp.federation.flower.state import Roster
+from pfedhgp.federation.flower.waiting import MOST_TIMEOUTS, changes, listed
 from pfedhgp.federation.grouping import group_clients
 from pfedhgp.federation.messages import hash_arrays
+from pfedhgp.federation.policy.settings import of_a_trial
 from pfedhgp.federation.schema import DELIVER
 from pfedhgp.federation.server import Server
 from pfedhgp.gp import kernel_text
@@ -89,6 +94,7 @@ def test_sites_and_server_find_what_one_process_finds(tmp_path, tables):
     terms = agreement(**tables)
     delivered = {}
     engine, _ = federation(tmp_path, terms, delivered=delivered)
+    engine.spool = Spool(tmp_path / "replies", room=0)  # replies wait on disk
     assert run(engine) == {}
     expected = Server(terms.plan)
     with numerics():
@@ -112,7 +118,10 @@ def test_server_and_site_read_the_kernel_text_once_each(tmp_path, monkeypatch):
     terms = agreement(model={"kernel": "rbf(0.5)"})
     engine, link = federation(tmp_path, terms, sites=(), known=("north",))
     home, data = tmp_path / "north", [tmp_path / "north.csv"]
-    link.sites["north"] = site_from_files(home=home, name="north", data=data)
+    expected = terms.to_json()
+    link.sites["north"] = site_from_files(
+        home=home, name="north", data=data, expected=expected, answers_all=True
+    )
     assert run(engine) == {}
     assert terms.settings()["kernel"] == "rbf(0.5)"
     assert files.load(home / "model").settings["kernel"] == "rbf(0.5)"
@@ -140,7 +149,14 @@ def test_a_site_that_was_never_counted_gets_the_whole_model(tmp_path, inference,
     for row in ROWS:
         write_rows(tmp_path / f"{row.name}.parquet", row)
         data = [tmp_path / f"{row.name}.parquet"]
-        link.sites[row.name] = site_from_files(home=tmp_path / row.name, name=row.name, data=data)
+        link.sites[row.name] = site_from_files(
+            home=tmp_path / row.name,
+            name=row.name,
+            data=data,
+            expected=terms.to_json(),
+            policy=of_a_trial(terms.plan),
+            answers_all=True,
+        )
     assert run(engine) == {}
     assert "east" not in engine.roster.log[-1]["counted"]
     models = {name: files.load(tmp_path / name / "model") for name in NAMES}
@@ -173,8 +189,10 @@ def test_a_site_that_is_away_comes_back_and_one_joins_late(tmp_path):
     }
     assert log[3]["missing"] == {"south": "no-answer", "east": "no-answer"}
     up, down = (8 * n for n in _numbers(link, "north", 4))
-    assert line_of(log[3]).splitlines() == [
-        f"exchange 4, round 1: 1 site in 30.0 s, {up} bytes of arrays up, {down} down",
+    bound = f"bound {engine.server.history[1]['bound']:.2f}"
+    sizes = f"{up} bytes of arrays up, {down} down"
+    assert line_of(log[3], 90.0).splitlines() == [
+        f"exchange 4, round 1: 1 site in 30.0 s, {bound}, at most 90 s left, {sizes}",
         "  without south: no answer in time",
         "  without east: no answer in time",
     ]
@@ -264,7 +282,7 @@ def test_bad_replies_are_refused_and_change_nothing(tmp_path, caplog, fault, cod
     run(engine)
     log = engine.roster.log
     assert [entry["missing"] for entry in log] == [{}, {}, *3 * [{"south": code}]]
-    assert caplog.text.count(f"refused a reply of south: {CODES[code]}") == 3
+    assert caplog.text.count(CODES[code]) == 3, "once an exchange"
     assert_same(engine.server, replay(terms.plan, ROWS, log))
 
 
@@ -495,7 +513,7 @@ def _code(site, request, change):
 
 def test_too_few_sites_stop_the_run_and_say_so(tmp_path):
     engine, _ = federation(tmp_path, agreement(), sites=("north",), quorum=2)
-    with pytest.raises(QuorumError, match="1 of 3 sites answered the census request within 30 s"):
+    with pytest.raises(QuorumError, match="1 of 3 sites answered the census request, and"):
         run(engine)
 
 
@@ -542,3 +560,124 @@ def test_a_server_killed_while_it_delivers_asks_only_those_that_have_not_got_the
     (last,) = set(NAMES) - set(had)
     assert [(name, request.kind) for name, request in link.seen] == [(last, DELIVER)]
     assert_same(second.server, first.server, 0.0)
+
+
+class SlowLink:
+    """Sites that answer `takes` seconds after they were asked, by the engine's clock."""
+
+    def __init__(self, link, clock, takes):
+        self.link, self.clock, self.takes, self.due = link, clock, takes, []
+
+    def __getattr__(self, name):
+        return getattr(self.link, name)
+
+    def push(self, name, request, lifetime):
+        if not self.link.push(name, request, lifetime):
+            return False
+        answers, self.link.inbox = self.link.inbox, []
+        ready = self.clock() + self.takes.get(name, 0.0)
+        self.due += [(ready, ready < self.clock() + lifetime, each) for each in answers]
+        return True
+
+    def pull(self):
+        now = [each for each in self.due if each[0] <= self.clock()]
+        self.due = [each for each in self.due if each not in now]
+        self.link.inbox = [reply for _, alive, reply in now if alive]
+        return self.link.pull()
+
+
+def test_compiling_longer_than_the_timeout_is_not_missing(tmp_path):
+    """The timeout, 30 s, counts from the first answer: all compile for 100 s, and one for 20 s more."""
+    engine, link = federation(tmp_path, agreement(), quorum=3)
+    said = []
+    engine.say = said.append
+    engine.link = SlowLink(link, engine.clock, {"north": 100.0, "south": 100.0, "east": 120.0})
+    assert run(engine) == {}
+    assert not any(entry["missing"] for entry in engine.roster.log)
+    census = [line for line in said if line.startswith("exchange 1, census: ")]
+    assert census == [
+        *(
+            f"exchange 1, census: waiting for {n} s: east, north, south connected, no answer yet; "
+            "the time starts with the first answer"
+            for n in (30, 60, 90)
+        ),
+        "exchange 1, census: waiting for 120 s: east connected, no answer yet; 10 s left",
+    ]
+    assert said[0] == "north connected: 3 of 3 sites are connected"
+    assert "training is done: delivering the model to 3 of 3 sites" in said
+
+
+def test_nobody_there_is_waited_for_once_and_a_silent_one_not_for_ever(tmp_path):
+    engine, _ = federation(tmp_path / "nobody", agreement(), sites=())
+    with pytest.raises(QuorumError, match="north, south, east: no answer in time"):
+        run(engine)
+    assert engine.clock() == 30.0
+    silent, _ = federation(tmp_path / "silent", agreement(), change=lambda *about: None)
+    with pytest.raises(QuorumError, match="0 of 3 sites answered the census request"):
+        run(silent)
+    assert silent.clock() == MOST_TIMEOUTS * 30.0
+
+
+def test_a_quorum_that_refused_is_said_so_with_the_reasons(tmp_path, caplog):
+    """All refuse at once: nobody waits, and nobody "did not answer in time"."""
+
+    def change(name, request, reply):
+        return replace(reply, code="data" if name == "east" else "config", arrays={})
+
+    engine, _ = federation(tmp_path, agreement(), change=change, quorum=2)
+    with pytest.raises(QuorumError) as caught:
+        run(engine)
+    assert str(caught.value) == (
+        "0 of 3 sites answered the census request, and the quorum is 2: "
+        f"north, south: {CODES['config']}; east: {CODES['data']}; the same command goes on from here"
+    )
+    assert engine.clock() < 2.0
+    assert caplog.text == "", "it is said once"
+
+
+def test_names_are_listed_shortly_and_who_came_and_left_is_said():
+    assert listed(["A", "B"]) == "A, B"
+    assert listed(list("ABCDEFG")) == "A, B, C, D, E and 2 others"
+    assert changes({"A"}, {"B"}, ["A", "B", "C"]) == [
+        "B connected: 1 of 3 sites are connected",
+        "A disconnected: 1 of 3 sites are connected",
+    ]
+
+
+def test_the_time_left_is_that_of_the_rounds_that_are_left():
+    left = TimeLeft(10)
+    assert left.after({"kind": "start", "round": 0, "seconds": 50.0}) is None
+    assert left.after({"kind": "round", "round": 1, "seconds": 2.0}) == 18.0
+    assert left.after({"kind": "round", "round": 2, "seconds": 4.0}) == 24.0
+    assert left.after({"kind": "round", "round": 10, "seconds": 9.0}) == 0.0
+
+
+def test_a_full_disk_at_a_site_lets_nothing_out_and_the_site_goes_on_later(tmp_path, monkeypatch):
+    """What cannot be logged does not leave; after a restart the run goes on, and the log verifies."""
+    engine, link = federation(tmp_path, agreement(), quorum=3)
+    site, usual = link.sites["south"], AuditLog.append
+
+    def full(self, direction, **about):
+        if self is site.audit and direction == "sent":
+            raise OSError(errno.ENOSPC, "No space left on device", str(self.path))
+        return usual(self, direction, **about)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AuditLog, "append", full)
+        with pytest.raises(OSError, match="No space left on device"):
+            run(engine)
+    assert not engine.roster.log
+    link.inbox.clear()
+    assert run(engine) == {}
+    assert audit.check(tmp_path / "south").bad_line is None
+    assert_same(engine.server, replay(agreement().plan, ROWS, engine.roster.log), 0.0)
+
+
+def test_a_removed_home_is_one_line(tmp_path):
+    engine, link = federation(tmp_path, agreement())
+    run_one = engine.server.request()
+    shutil.rmtree(tmp_path / "south")
+    asked = engine._envelope(run_one, 1, "south")
+    with pytest.raises(InputError, match="south was removed while the site was running"):
+        link.sites["south"].answer(asked)
+    assert not (tmp_path / "south").exists()

@@ -26,7 +26,7 @@ GRID = np.linspace(0.0, 5.0, 8)
 OPTIONS = [
     *("--client", "site", "--input", "x", "--output", "y", "--cycle", "stroke"),
     *("--cycles", "free", "--cycle-basis", "4", "--rounds", "1", "--restarts", "2"),
-    *("--inducing", "5", "--local-inducing", "5", "--no-report"),
+    *("--inducing", "5", "--local-inducing", "5", "--no-report", "--privacy", "none"),
 ]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import ssl
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,15 +15,19 @@ from support.flower_processes import needs_flower
 from support.reference_federation import Clock
 
 needs_flower()
-from pfedhgp.federation.flower import site_process  # noqa: E402
+from pfedhgp.federation.flower import server_probe, transport  # noqa: E402
 from pfedhgp.federation.flower.certificates import make_certificates  # noqa: E402
 from pfedhgp.federation.flower.processes import free_port  # noqa: E402
-from pfedhgp.federation.flower.site_process import (  # noqa: E402
-    STALE_NODE,
-    KeyRefusals,
+from pfedhgp.federation.flower.server_probe import (  # noqa: E402
     ServerAddress,
     ServerProbe,
     check_certificate,
+)
+from pfedhgp.federation.flower.site_process import (  # noqa: E402
+    SENT_LINE,
+    STALE_NODE,
+    KeyRefusals,
+    SiteProcess,
 )
 
 pytestmark = pytest.mark.flower
@@ -70,7 +76,7 @@ def test_a_wrong_authority_is_found_as_soon_as_there_is_a_server(tmp_path, servi
     assert not right.probe(now=True)
     serving(ours, port)
     assert not wrong.probe(), "it does not look all the time"
-    monkeypatch.setattr(site_process, "PROBE_EVERY", 0.0)
+    monkeypatch.setattr(server_probe, "PROBE_EVERY", 0.0)
     with pytest.raises(InputError, match=r"was not signed by .*theirs/ca\.crt"):
         wrong.probe()
     assert right.probe()
@@ -136,3 +142,22 @@ def test_a_refused_key_is_the_users_to_mend_after_a_while(known):
     waited = 5.0 * (first - 3)  # from the first refusal after the one time that it was let in
     assert (first, waited) == ((18, STALE_NODE) if known else (5, 10.0))
     assert all(told[first:])
+
+
+def test_a_site_stays_until_the_answer_to_its_last_delivery_is_sent(tmp_path, monkeypatch):
+    """An old delivery of a killed server comes first: that its answer was sent is not enough."""
+    child = SimpleNamespace(tail=lambda size: "".join(log))
+    site = SimpleNamespace(home=tmp_path, name="a", awaits_zones=False)
+    process = SiteProcess(site, ServerAddress("127.0.0.1", 9, None, None), None)
+    log, about = [], {"code": "", "kind": "deliver", "exchange": 7}
+    reply = SimpleNamespace(content={"about": about})
+    monkeypatch.setattr(transport, "reply_to", lambda message, site: reply)
+    asked = SimpleNamespace(metadata=SimpleNamespace(group_id="7"))
+    queue = SimpleNamespace(answer_one=lambda reply_to: bool(reply_to(asked)))
+    for _ in range(2):
+        assert process._answer_one(queue, child)
+        process._check_receipt(child)
+        assert process._delivered == math.inf, "its answer is not sent yet"
+        log.append(f"{SENT_LINE}\n")
+        process._check_receipt(child)
+        assert process._delivered < math.inf

@@ -31,6 +31,8 @@ def test_a_stopped_federation_of_an_older_version_goes_on(tmp_path, cache, run):
     shutil.copytree(SAVED, saved)
     here = Deployment(tmp_path, cache, rows_of(["unused"]), COLUMNS, free_port())
     place, address = saved / "stopped", f"127.0.0.1:{here.port}"
+    settings = (saved / "run.toml").read_text()  # before there was a choice, rows had no protection
+    (saved / "run.toml").write_text(settings.replace("[run]", '[run]\nprivacy = "none"'))
     for folder in (place / "RUN" / "checkpoint", place / "home-a", place / "home-b"):
         folder.chmod(0o700)
     logs = {path: path.read_bytes() for path in place.rglob("audit.jsonl")}
@@ -41,7 +43,7 @@ def test_a_stopped_federation_of_an_older_version_goes_on(tmp_path, cache, run):
         "server": here.start("server", [*program, "server", *terms, *sites, "--listen", address])
     }
     for name in ("a", "b"):
-        own = ["--data", str(saved / f"{name}.csv"), "--name", name]
+        own = ["--i-know", "--data", str(saved / f"{name}.csv"), "--name", name]
         own += ["--home", str(place / f"home-{name}"), "--server", address]
         running[name] = here.start(name, [*program, "client", *terms, *own])
     try:

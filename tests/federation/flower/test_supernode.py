@@ -65,7 +65,7 @@ def test_an_answer_to_a_forgotten_message_does_not_keep_the_next_one_back():
     """The site answered "old" before its run was known to be over; "new" is answered while "old" is sent."""
     waiting, sent, received = [["old"], ["new"], ["another"]], [], []
 
-    def push(*, state, send):
+    def push(*, state, send, push_object):
         for name in waiting.pop(0):
             send(SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id=name)), None, 0.0)
 
@@ -75,6 +75,10 @@ def test_an_answer_to_a_forgotten_message_does_not_keep_the_next_one_back():
     )
     pulled(state=SimpleNamespace(), object_store=None, receive=lambda: (letter, None))
     pushed = until_answered(push, received)
-    pushed(state=None, send=lambda message, *rest: sent.append(message.metadata))
+    pushed(
+        state=None,
+        send=lambda message, *rest: sent.append(message.metadata),
+        push_object=lambda *rest: None,
+    )
     assert [each.reply_to_message_id for each in sent] == ["old", "new"]
     assert waiting == [["another"]], "it does not wait for more"

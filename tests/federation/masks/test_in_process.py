@@ -14,7 +14,6 @@ from pfedhgp import RBF, FederatedGP, Periodic  # noqa: E402
 from pfedhgp.base.numerics import numerics  # noqa: E402
 from pfedhgp.errors import InputError, MessageError, NonFiniteMessageError  # noqa: E402
 from pfedhgp.federation import inprocess  # noqa: E402
-from pfedhgp.federation.agreement import Agreement  # noqa: E402
 from pfedhgp.federation.grouping import group_clients  # noqa: E402
 from pfedhgp.federation.masks import in_process  # noqa: E402
 from pfedhgp.federation.masks.in_process import MaskedClients  # noqa: E402
@@ -22,7 +21,6 @@ from pfedhgp.federation.masks.roster import MaskError  # noqa: E402
 from pfedhgp.federation.messages import Message  # noqa: E402
 from pfedhgp.federation.planning import make_plan  # noqa: E402
 from pfedhgp.federation.server import Server  # noqa: E402
-from pfedhgp.settings import config as configs  # noqa: E402
 from pfedhgp.settings.table import ModelSettings  # noqa: E402
 
 pytestmark = pytest.mark.flower
@@ -215,12 +213,6 @@ def test_what_needs_single_clients_is_refused_by_name():
 
     with pytest.raises(InputError, match="`replied`"):
         FederatedGP(**SMALL, masks=True, callbacks=(Curious(),)).fit(table())
-
-
-def test_federations_between_machines_refuse_masks():
-    config = {"data": {"inputs": ["x"], "outputs": ["y"]}, "federation": {"masks": True}}
-    with pytest.raises(InputError, match="--masks: masks are for fits in one process"):
-        Agreement.of(configs.check(config))
 
 
 def test_a_client_refuses_to_send_what_is_not_finite_or_not_agreed():

@@ -10,7 +10,9 @@ writes a small app into DIR, for `flwr run DIR`; paths of settings and homes are
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -31,24 +33,41 @@ def train(message: Message, context: Context) -> Message:
     use_compilation_cache()  # each message is a process of its own
     from pfedhgp.federation.flower import site as sites
     from pfedhgp.federation.flower.processes import locked, private_folder
+    from pfedhgp.federation.flower.refusal_codes import place_of
     from pfedhgp.federation.flower.transport import refusal_of, reply_to
+    from pfedhgp.federation.policy.consent import terms_of_file
+    from pfedhgp.federation.policy.settings import read
 
     options = context.node_config
     try:
         home = Path(str(options["home"]))
         private_folder(home, "home")
         with locked(home, "message", wait=WAIT):
+            config, policy = (options.get(name) for name in ("config", "policy"))
             site = sites.site_from_files(
                 home=home,
                 name=str(options["name"]),
                 data=[Path(str(options["data"]))],
                 least_rows=int(options.get("least-rows", 5)),
+                masks=_mask_keys(options),
+                answers_all=bool(options.get("i-know", False)),
+                expected=None if config is None else terms_of_file(Path(str(config))),
+                policy=None if policy is None else read(Path(str(policy))),
             )
             return reply_to(message, site)
     except Exception as error:  # Flower would send its text, with paths of this machine
-        text = error if isinstance(error, InputError) else sites.place_of(error)
+        text = error if isinstance(error, InputError) else place_of(error)
         print(f"pfedhgp: error: {text}", file=sys.stderr)
         return refusal_of(message, str(options.get("name", "")))
+
+
+def _mask_keys(options: Mapping[str, Any]) -> Any:
+    """For runs with masks, the node config names `key` and `roster`."""
+    from pfedhgp.federation.flower.pinned_roster import mask_keys
+
+    if "roster" not in options or "key" not in options:
+        return None
+    return mask_keys(str(options["roster"]), Path(str(options["key"])))
 
 
 @server_app.main()

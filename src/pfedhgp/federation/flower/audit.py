@@ -6,6 +6,9 @@ A line that is changed, removed or inserted breaks the chain from there on. Remo
 so `audit.head` beside the log has the count and the last hash, and every reply carries the last hash to the
 server, which keeps it. If the end of a log does not fit its head when the log is opened, a line of direction
 `break` says so, and the log counts as broken from then on.
+
+A full disk leaves a log that verifies: what was written of a line is taken back, and no line is added before
+the head of the last one is on the disk, so the head is never more than one line behind.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import datetime
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,6 +53,9 @@ class AuditLog:
         self.path, self.head_path = folder / LOG, folder / HEAD
         folder.mkdir(parents=True, exist_ok=True)
         self.count, self.head = 0, START
+        self.head_is_behind = False
+        self.on_append: Callable[[Mapping[str, Any]], None] = lambda entry: None
+        """Gets each new line, for those who watch."""
         partial = _drop_partial_line(self.path)
         missing = ""
         if self.path.exists() or self.head_path.exists():
@@ -76,8 +82,13 @@ class AuditLog:
         arrays: Mapping[str, np.ndarray] | None = None,
         code: str = "",
     ) -> str:
-        """Writes a line: names, shapes and bytes, never values. Returns its hash."""
+        """Writes a line: names, shapes and bytes, never values. Returns its hash.
+
+        Raises `OSError`, which names the file, if the disk does not take it: then nothing may leave.
+        """
         assert direction in DIRECTIONS
+        if self.head_is_behind:
+            self._write_head()
         arrays = arrays or {}
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         entry = {
@@ -93,13 +104,42 @@ class AuditLog:
         }
         digest = link(self.head, entry)
         line = json.dumps({**entry, "hash": digest}) + "\n"
-        with open(self.path, "ab") as file:
-            file.write(line.encode("ascii"))
-            file.flush()
-            os.fsync(file.fileno())
-        self.count, self.head = self.count + 1, digest
-        write_bytes(self.head_path, f"{self.count} {self.head}\n".encode("ascii"))
+        _append_whole(self.path, line.encode("ascii"))
+        self.count, self.head, self.head_is_behind = self.count + 1, digest, True
+        self._write_head()
+        self.on_append(entry)
         return digest
+
+    def _write_head(self) -> None:
+        try:
+            write_bytes(self.head_path, f"{self.count} {self.head}\n".encode("ascii"))
+        except OSError as error:
+            raise _named(error, self.head_path) from None
+        self.head_is_behind = False
+
+
+def _append_whole(path: Path, line: bytes) -> None:
+    """Adds a line and makes it durable; if that fails, the file is as it was."""
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    try:
+        before = os.fstat(handle).st_size
+        try:
+            written = 0
+            while written < len(line):
+                written += os.write(handle, line[written:])
+            os.fsync(handle)
+        except OSError:
+            os.ftruncate(handle, before)
+            raise
+    except OSError as error:
+        raise _named(error, path) from None
+    finally:
+        os.close(handle)
+
+
+def _named(error: OSError, path: Path) -> OSError:
+    """The error with the name of the file, which errors of writing lack."""
+    return OSError(error.errno, error.strerror, str(path))
 
 
 def link(previous: str, entry: Mapping[str, Any]) -> str:
@@ -143,9 +183,13 @@ class _Chain:
 
 
 def _read_chain(path: Path) -> _Chain:
-    """Reads line by line, up to the first that does not fit the lines before it."""
+    """Reads line by line, up to the first that does not fit the lines before it.
+
+    The rest after the last line break is a line that was only half written: its message never left.
+    """
     chain = _Chain()
-    for line in path.read_bytes().splitlines() if path.exists() else ():
+    content = path.read_bytes() if path.exists() else b""
+    for line in content[: content.rfind(b"\n") + 1].splitlines():
         try:
             entry = json.loads(line.decode("ascii"))
             if entry["n"] != chain.count + 1:
@@ -189,8 +233,8 @@ def _drop_partial_line(path: Path) -> bool:
     if not path.exists():
         return False
     content = path.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
-    if whole == content:
+    whole = content.rfind(b"\n") + 1
+    if whole == len(content):
         return False
-    write_bytes(path, whole)
+    os.truncate(path, whole)  # needs no room, on a disk that may be full
     return True

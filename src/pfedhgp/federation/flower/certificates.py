@@ -39,8 +39,9 @@ AUTHORITY_DAYS = 3650
 def make_certificates(
     folder: Path, sites: Sequence[str], hosts: Sequence[str], *, days: int = 365
 ) -> dict[str, Path]:
-    """Writes all files above into a new folder. Returns the path of each site's key."""
-    check_names(sites)
+    """Writes all files above into a new folder. Returns the path of each site's key; there may be none."""
+    if sites:
+        check_names(sites)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: choose a new folder for the certificates")
     if folder.exists() and any(folder.iterdir()):
@@ -50,7 +51,8 @@ def make_certificates(
     server = _server_certificate(ca_key, ca, server_key, hosts, days)
     keys = {name: ec.generate_private_key(ec.SECP384R1()) for name in sites}
     private_folder(folder, "--out")
-    private_folder(folder / SITES, "--out")
+    if sites:
+        private_folder(folder / SITES, "--out")
     write_secret(folder / "ca.key", private_text(ca_key, PKCS8))
     write_secret(folder / "server.key", private_text(server_key, PKCS8))
     paths = {}

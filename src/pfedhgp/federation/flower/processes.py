@@ -26,15 +26,21 @@ from typing import IO, Any
 from pfedhgp.errors import InputError, PFedHGPError, warn
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-PARENT, READY = "PFEDHGP_PARENT", "PFEDHGP_READY"
+PARENT, READY, PROGRESS = "PFEDHGP_PARENT", "PFEDHGP_READY", "PFEDHGP_PROGRESS"
+LARGEST, OVERSIZED = "largest", "oversized"
+"""Files by which a server tells its SuperLink how large a reply may be, and is told whose was larger."""
 OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PULLS": "1",
+    "FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PUSHES": "1",
 }
-"""Flower connects to the server only, and installs nothing."""
-OWN_FILES = {"lock", "audit.jsonl", "site.json", "flower"}
-"""A folder with one of these is a site's home or a server's checkpoint."""
+"""Flower connects to the server only, installs nothing, and moves the few parts of a message one by one: side
+by side they need a second connection with a handshake of its own.
+"""
+OWN_FILES = {"lock", "audit.jsonl", "site.json", "flower", "checkpoint", "spec.json", "run.json"}
+"""A folder with one of these is a site's home, a server's RUN or its checkpoint."""
 ACQUIRE_TASK = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 """The call that fetches work from a Flower process. It needs the secret of that process."""
 
@@ -72,6 +78,7 @@ def start(module: str, arguments: Sequence[str], *, folder: Path, lock: IO[bytes
     own = {
         "FLWR_HOME": str(folder / "home"),
         READY: str(folder / "ready"),
+        PROGRESS: str(folder / "progress"),
         PARENT: str(os.getpid()),
     }
     environment = {**os.environ, **OFFLINE, **own}
@@ -253,8 +260,17 @@ class LocalFederation:
     certificates: Path
     out: Path
     sites: tuple[LocalSite, ...]
+    policy: Path
+    """What the sites allow the server."""
     overwrite: bool = False
     timeout: float = 600.0
+    masks: bool = False
+    i_know: bool = False
+    """Whether sites answer even what their rows could be computed from."""
+    epsilon: float | None = None
+    """With differential privacy: every site's ceiling."""
+    zones: int | None = None
+    """Groups that the server finds among the sites when they have the model."""
 
     def run(self, *, quiet: bool = False) -> None:
         """Until the server has written RUN and the sites have their models."""
@@ -291,6 +307,7 @@ class LocalFederation:
             *("--certs", str(self.certificates), "--listen", f"127.0.0.1:{port}"),
             *("--out", str(self.out), "--timeout", str(self.timeout)),
             *(["--overwrite"] if self.overwrite else []),
+            *([] if self.zones is None else ["--zones", str(self.zones)]),
         ]
 
     def client_arguments(self, site: LocalSite, port: int) -> list[str]:
@@ -299,6 +316,11 @@ class LocalFederation:
             *("--data", str(site.data), "--name", site.name, "--home", str(site.home)),
             *("--server", f"127.0.0.1:{port}", "--ca", str(self.certificates / "ca.crt")),
             *("--key", str(site.key), "--least-rows", "1"),
+            *([] if self.epsilon is None else ["--epsilon-ceiling", str(self.epsilon)]),
+            *(["--roster", str(self.certificates / "sites.toml")] if self.masks else []),
+            *(["--i-know"] if self.i_know else []),
+            *("--config", str(self.config), "--policy", str(self.policy)),
+            *([] if self.zones is None else ["--reveal", "1"]),
         ]
 
     def _start(self, arguments: list[str], sink: IO[bytes] | int | None) -> subprocess.Popen[bytes]:

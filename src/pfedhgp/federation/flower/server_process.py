@@ -8,11 +8,11 @@ RUN/spec.json …             the model at the end: the shared block, and no cli
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
-import socket
+import shutil
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,25 +23,38 @@ from pfedhgp.base.checks import short
 from pfedhgp.base.numerics import numerics
 from pfedhgp.diagnosis.of_model import with_classifier
 from pfedhgp.errors import InputError
-from pfedhgp.federation.agreement import Agreement, warn_of_unused
-from pfedhgp.federation.checkpoint import Checkpoint
+from pfedhgp.federation.agreement import Agreement, refuse_zones, warn_of_unused
+from pfedhgp.federation.checkpoint import Checkpoint, Party, decode, encode
+from pfedhgp.federation.envelope import Envelope
 from pfedhgp.federation.flower import audit, processes, superlink
+from pfedhgp.federation.flower.body_limits import OversizedKeys
 from pfedhgp.federation.flower.certificates import (
-    check_server_certificate,
     public_bytes,
     read_sites,
 )
-from pfedhgp.federation.flower.exchange import Engine, Link, Patience
+from pfedhgp.federation.flower.exchange import Engine, Link
+from pfedhgp.federation.flower.finished_run import is_finished, reopen
+from pfedhgp.federation.flower.listen_address import ListenAddress
+from pfedhgp.federation.flower.masked_exchange import MaskedExchanges
+from pfedhgp.federation.flower.pinned_roster import der_keys, roster_hash
+from pfedhgp.federation.flower.private_exchange import PrivateRun, Releases
+from pfedhgp.federation.flower.processes import LARGEST, OVERSIZED
+from pfedhgp.federation.flower.spool import Spool
 from pfedhgp.federation.flower.state import Roster
 from pfedhgp.federation.flower.transport import GridLink
+from pfedhgp.federation.flower.waiting import Patience
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.planning import fitted_model
 from pfedhgp.federation.server import Server
+from pfedhgp.federation.watch import events, reports
+from pfedhgp.inference.ending import in_words
 from pfedhgp.model import files
+from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.run_folder import SPEC, check_target, naming, parse_json
 from pfedhgp.settings import config as configs
 
 CHECKPOINT, PARTICIPATION, DELIVERED = "checkpoint", "participation.jsonl", "delivered.json"
+MASKS = "masks.safetensors"
 log = logging.getLogger("pfedhgp.server")
 
 
@@ -63,8 +76,15 @@ class Coordinator:
     on_exchange: Callable[[dict[str, Any]], None] | None = None
     """Gets each entry of the participation log."""
     on_listening: Callable[[], None] = lambda: None
+    tell: Callable[[events.Event], None] = lambda event: None
+    """Gets what happens, for those who watch."""
+    say: Callable[[str], None] = lambda text: None
+    """Gets lines while sites are waited for."""
     missing: dict[str, str] = field(default_factory=dict)
     """Sites that did not get the model, and why."""
+    after_delivery: Callable[[Engine], None] | None = None
+    """Asks the sites for something when they have the model: zones."""
+    finished: bool = False  # RUN has the model already: only `after_delivery` is left
 
     @staticmethod
     def of(
@@ -77,12 +97,17 @@ class Coordinator:
         timeout: float = 600.0,
         quorum: int | None = None,
         overwrite: bool = False,
+        zones: bool = False,
     ) -> Coordinator:
         """Reads and checks everything that can be checked before a site is asked."""
         checked = configs.read(config, rounds=rounds)
+        if zones:
+            refuse_zones(checked)
         agreement = Agreement.of(checked)
         warn_of_unused(checked, config)
-        known = read_sites(sites, keys=keys)
+        known = read_sites(sites, keys=keys or agreement.plan.masks)
+        if agreement.plan.masks:
+            roster_hash(known)  # too few sites are refused now
         names = tuple(known)
         least = max(1, -(-len(names) // 2)) if quorum is None else quorum
         if not 1 <= least <= len(names):
@@ -92,8 +117,15 @@ class Coordinator:
         if not timeout > 0:
             raise InputError(f"--timeout must be positive, got {timeout:g}")
         resume = not overwrite and bool(numbered_folders(out / CHECKPOINT))
-        check_target(out, overwrite=overwrite or resume)
-        return Coordinator(agreement, names, known, out, timeout, least, resume)
+        finished = zones and not (overwrite or resume) and is_finished(out)
+        check_target(out, overwrite=overwrite or resume or finished)
+        about = (names, known, out, timeout, least, resume)
+        return Coordinator(agreement, *about, finished=finished)
+
+    @property
+    def roster_hash(self) -> str:
+        """With masks: what sites pin."""
+        return roster_hash(self.keys) if self.agreement.plan.masks else ""
 
     @property
     def checkpoint(self) -> Path:
@@ -105,10 +137,14 @@ class Coordinator:
             server = Server(self.agreement.plan)
             roster = Roster(self.sites, self.agreement.to_json())
             kept = Checkpoint(self.checkpoint)
-            messages = self._begin(kept, server, roster)
+            releases = Releases()
+            private = self.agreement.promise is not None
+            parties: list[Party] = [roster, releases] if private else [roster]
+            messages = self._begin(kept, server, roster, parties)
             audit_log = audit.AuditLog(self.out)
+            masks = self._masks(roster)
 
-            def record(message: Message, receiver: str) -> None:
+            def record(message: Message | Envelope, receiver: str) -> None:
                 messages.append(message.log_entry(receiver))
                 audit_log.append(
                     "received" if receiver == "server" else "sent",
@@ -119,7 +155,7 @@ class Coordinator:
                 )
 
             def save_checkpoint() -> None:
-                kept.save(server, [roster], messages)
+                kept.save(server, parties, messages)
                 self._write_participation(roster.log)
 
             engine = Engine(
@@ -132,31 +168,57 @@ class Coordinator:
                 on_exchange=self.on_exchange,
                 on_delivery=lambda name: self._write_delivered(roster.delivered),
                 callbacks=self.callbacks,
+                tell=self.tell,
+                spool=Spool(self.checkpoint / "replies"),
+                say=self.say,
+                masks=masks,
+                announced={} if self.after_delivery is None else {"zones": True},
             )
-            self.missing = engine.run()
-            self._write_participation(roster.log)
-            summary = server.summary()
-            self._save_model(server, messages)
+            if self.finished:
+                model = files.load(self.out)
+            elif private:
+                model, self.missing = PrivateRun(self.agreement, engine, releases).run()
+                settings = {**model.settings, **self.agreement.settings()}
+                model = replace(model, settings=settings, messages=messages)
+            else:
+                self.missing = engine.run()
+                model = self._model(server, messages)
+            if not self.finished:
+                self._write_participation(roster.log)
+                self._save_model(model)
+            if self.after_delivery is not None:
+                self.after_delivery(engine)
+                self._write_participation(roster.log)
+                if not self.missing:
+                    shutil.rmtree(self.checkpoint, ignore_errors=True)
         return {
             "run": str(self.out),
             "sites": len(self.sites),
             "rounds": sum(1 for record in server.history if record["kind"] == "round"),
             "exchanges": server.exchanges,
-            "bound": summary["bound"],
+            "bound": model.settings["bound"],
+            "ended": in_words(server.history) if server.history else "",
             "without_model": self.missing,
+            "zones_alone": self.finished,
             "bytes_up": sum(entry["bytes_up"] for entry in roster.log),
             "bytes_down": sum(entry["bytes_down"] for entry in roster.log),
         }
 
-    def _begin(self, kept: Checkpoint, server: Server, roster: Roster) -> list[dict[str, Any]]:
+    def _begin(
+        self, kept: Checkpoint, server: Server, roster: Roster, parties: Sequence[Party]
+    ) -> list[dict[str, Any]]:
         """Restores server and roster, or removes what an earlier run left. Returns the message log."""
+        if self.finished:
+            reopen(self.out, server, roster)
+            return []
         if not self.resume:
             kept.clear()
-            (self.checkpoint / DELIVERED).unlink(missing_ok=True)
+            for name in (DELIVERED, MASKS):
+                (self.checkpoint / name).unlink(missing_ok=True)
             for name in (audit.LOG, audit.HEAD, PARTICIPATION):
                 (self.out / name).unlink(missing_ok=True)
             return []
-        messages = kept.restore(server, [roster])
+        messages = kept.restore(server, parties)
         for name in roster.changes.get("withdrawn", []):
             log.warning("%s was withdrawn: the server does not ask it any more", short(name))
         for name in roster.changes.get("joined", []):
@@ -166,6 +228,20 @@ class Coordinator:
             messages = list(files.load(self.out).messages)
         log.info("going on after exchange %d", server.exchanges)
         return messages
+
+    def _masks(self, roster: Roster) -> MaskedExchanges | None:
+        """With masks: the server's part, as it was when the server ended."""
+        if not self.agreement.plan.masks:
+            return None
+        path = self.checkpoint / MASKS
+        found = MaskedExchanges.of(
+            der_keys(self.keys), roster.run, save=lambda state: write_bytes(path, encode(state))
+        )
+        if path.is_file():
+            with naming(path):
+                state = decode(path.read_bytes())
+            found.restore(state)
+        return found
 
     def _read_delivered(self) -> list[str]:
         """The sites that had the model when the server ended."""
@@ -185,7 +261,7 @@ class Coordinator:
         lines = "".join(json.dumps(entry) + "\n" for entry in entries)
         write_bytes(self.out / PARTICIPATION, lines.encode("ascii"))
 
-    def _save_model(self, server: Server, messages: list[dict[str, Any]]) -> None:
+    def _model(self, server: Server, messages: list[dict[str, Any]]) -> FittedModel:
         columns = self.agreement.columns
         model = fitted_model(
             server.plan,
@@ -199,75 +275,30 @@ class Coordinator:
         )
         if (found := server.run.diagnosis) is not None:
             model = with_classifier(model, found.classifier, found.facts)
+        return model
+
+    def _save_model(self, model: FittedModel) -> None:
         model = replace(model, metrics={"holdout": None})
         # A site that has not got the model gets it when the same command is given again.
-        files.save(model, self.out, overwrite=True, stay=(CHECKPOINT,) if self.missing else ())
+        unfinished = self.missing or self.after_delivery is not None
+        files.save(model, self.out, overwrite=True, stay=(CHECKPOINT,) if unfinished else ())
 
 
 # ------------------------------------------------------------------------------------- listening
 
 
-@dataclass(frozen=True)
-class ListenAddress:
-    """Where the server listens, and its certificates; None: without TLS, for this machine alone."""
-
-    host: str
-    port: int
-    certificates: Path | None
-    """A folder with ca.crt, server.crt and server.key."""
-
-    def arguments(self) -> list[str]:
-        """The options of `flower-superlink`."""
-        where = ["--host", self.host, "--port", str(self.port)]
-        if self.certificates is None:
-            return ["--insecure", *where]
-        named = {"ca-certfile": "ca.crt", "certfile": "server.crt", "keyfile": "server.key"}
-        pairs = [(f"--ssl-{option}", self.certificates / name) for option, name in named.items()]
-        return [*(str(each) for pair in pairs for each in pair), "--enable-supernode-auth", *where]
-
-    def check(self) -> None:
-        """Refuses an address or certificate with which Flower would fail."""
-        where = f"--listen {self.host}:{self.port}"
-        try:
-            family, kind, _, _, address = socket.getaddrinfo(
-                self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )[0]
-            with socket.socket(family, kind) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(address)
-                probe.listen()
-        except OSError as error:
-            busy = f"port {self.port} is in use by another program: choose another port"
-            why = {errno.EADDRINUSE: busy, errno.EADDRNOTAVAIL: "not an address of this machine"}
-            problem = why.get(error.errno or 0, error.strerror or str(error))
-            raise InputError(f"{where}: {problem}") from None
-        if self.certificates is not None:
-            check_server_certificate(self.certificates, self.local_host)
-
-    @property
-    def local_host(self) -> str:
-        """The name by which the server's own processes reach it."""
-        host = "127.0.0.1" if self.host in ("0.0.0.0", "localhost", "127.0.0.1") else self.host
-        return "::1" if self.host in ("::", "::1") else host
-
-    @property
-    def local(self) -> processes.Address:
-        """The address for the server's own processes."""
-        host = f"[{self.local_host}]" if ":" in self.local_host else self.local_host
-        ca = None if self.certificates is None else self.certificates / "ca.crt"
-        return processes.Address(f"{host}:{self.port}", ca)
-
-
 def serve(coordinator: Coordinator, listen: ListenAddress) -> dict[str, Any]:
     """Trains, writes RUN and ends. After a kill, the same call goes on from the checkpoint."""
     folder = coordinator.checkpoint / "flower"
+    processes.private_folder(coordinator.out, "--out")
     processes.private_folder(coordinator.checkpoint, "--out")
     with processes.locked(coordinator.checkpoint, "server") as lock:
         listen.check()  # only now: a killed server keeps the lock until its port is free
         secret = processes.secret_file(folder / "secret")
         if not coordinator.resume:
             (folder / "state.db").unlink(missing_ok=True)
-        (folder / "ready").unlink(missing_ok=True)
+        for name in ("ready", LARGEST, OVERSIZED):
+            (folder / name).unlink(missing_ok=True)
         child = processes.start(
             "superlink",
             [
@@ -294,11 +325,24 @@ def _train(
     if listen.certificates is not None:
         names = {public_bytes(key, name): name for name, key in coordinator.keys.items()}
         superlink.register(address, names)
-    (folder / "ready").touch()
+    listed = [b64encode(key).decode("ascii") for key in names or {}]
+    write_bytes(folder / "ready", "\n".join(listed).encode("ascii"))
     coordinator.on_listening()
+    coordinator.tell(
+        reports.listening(
+            f"{listen.host}:{listen.port}",
+            coordinator.sites,
+            coordinator.agreement.plan,
+            resumed=coordinator.resume,
+        )
+    )
     run_file = folder / "run"
     before = int(run_file.read_text()) if coordinator.resume and run_file.is_file() else None
     run_id = superlink.start_run(address, before)
     run_file.write_text(str(run_id))
     with superlink.server_grid(address, secret, run_id) as grid:
-        return coordinator.run(GridLink(grid, coordinator.sites, names))
+        link = GridLink(grid, coordinator.sites, names)
+        link.on_limit = lambda most: write_bytes(folder / LARGEST, str(most).encode("ascii"))
+        link.oversized = OversizedKeys(folder / OVERSIZED)
+        link.on_nodes = lambda sites: coordinator.tell(events.Connected(sites))
+        return coordinator.run(link)

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from pfedhgp.base.atomic_files import write_bytes
@@ -24,32 +23,28 @@ from pfedhgp.base.numerics import with_numerics
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.diagnosis.federated.party import Party
 from pfedhgp.diagnosis.federated.terms import SiteCycles
-from pfedhgp.diagnosis.of_model import with_classifier
-from pfedhgp.diagnosis.training import Training
-from pfedhgp.errors import InputError, MessageError, ModelFileError, NumericsError
+from pfedhgp.errors import InputError, ModelFileError
 from pfedhgp.federation import message_checks
-from pfedhgp.federation.agreement import Agreement, difference, same
+from pfedhgp.federation.agreement import Agreement, same
 from pfedhgp.federation.clients import ClientGroup
-from pfedhgp.federation.diagnosing import from_delivery
 from pfedhgp.federation.envelope import CODES, Envelope, Refused
 from pfedhgp.federation.flower.audit import AuditLog
+from pfedhgp.federation.flower.masked_site import MaskedRun, MaskKeys, check_trip
+from pfedhgp.federation.flower.private_site import PrivateSite
+from pfedhgp.federation.flower.refusal_codes import code_of, reason
+from pfedhgp.federation.flower.site_model import site_model
 from pfedhgp.federation.flower.state import RUN_ID, AnsweredExchange, RunStore
-from pfedhgp.federation.messages import Message
-from pfedhgp.federation.opening import shared_kernels
 from pfedhgp.federation.plan import Plan
+from pfedhgp.federation.policy.book import Book
+from pfedhgp.federation.policy.consent import Approve, Consent
+from pfedhgp.federation.policy.guard import Guard
+from pfedhgp.federation.policy.settings import Policy
 from pfedhgp.federation.schema import DELIVER, HELLO
-from pfedhgp.inference.adoption import adopt
-from pfedhgp.inference.arrays import State, block_from_arrays
-from pfedhgp.inference.cycles.exchange import layer_from_arrays
-from pfedhgp.inference.structured.averaging import Averaging
-from pfedhgp.inference.structured.settings import Structured
 from pfedhgp.model import files
-from pfedhgp.model.fitted import FittedModel
-from pfedhgp.model.global_posterior import from_arrays
-from pfedhgp.model.posterior import Population
 
 log = logging.getLogger("pfedhgp.site")
-LONGEST_AGREEMENT, OWNER, MODEL = 65_536, "site.json", "model"
+LONGEST_AGREEMENT, ZONES = 65_536, "zones"
+OWNER, MODEL, DELIVERED = "site.json", "model", "delivered"
 
 
 @dataclass(frozen=True)
@@ -60,6 +55,8 @@ class AgreedRows:
     rows: ClientRows
     cycles: SiteCycles | None = None
     """for a diagnosis"""
+    answers_all: bool = False
+    """the site's own word: it answers even what its rows could be computed from"""
 
     @property
     def plan(self) -> Plan:
@@ -69,7 +66,7 @@ class AgreedRows:
         """The site as a group of one client."""
         terms, own = self.plan.diagnosis, self.cycles
         parties = [] if terms is None or own is None else [Party(terms, own)]
-        return ClientGroup(self.plan, [self.rows], diagnosis=parties)
+        return ClientGroup(self.plan, [self.rows], diagnosis=parties, answers_all=self.answers_all)
 
 
 @dataclass
@@ -80,6 +77,7 @@ class OpenRun:
     agreed: AgreedRows
     group: ClientGroup
     last: AnsweredExchange | None
+    masked: MaskedRun | None = None
 
 
 @dataclass
@@ -94,9 +92,16 @@ class Site:
     name: str
     read: Callable[[str], AgreedRows]
     save_model: Callable[[AgreedRows, ClientGroup, Envelope], None]
+    masks: MaskKeys | None = None
+    guard: Guard | None = None
+    """The site's policy; None: every request of the right form is answered."""
+    answer_zones: Callable[[AgreedRows, Envelope], Mapping[str, np.ndarray]] | None = None
+    """Answers the requests of zones, after the delivery; None: they are refused."""
+    awaits_zones: bool = False  # the delivery said that zones come next
 
     def __post_init__(self) -> None:
         self._check_owner()
+        self.private = PrivateSite(self.home)
         self.audit = AuditLog(self.home)
         self.open_runs: dict[str, OpenRun] = {}
 
@@ -104,14 +109,15 @@ class Site:
     def answer(self, request: Envelope) -> Envelope:
         """The reply, or the code of a refusal. No message and no row makes it raise."""
         began = time.monotonic()
-        blank: dict[str, Any] = {"arrays": {}, "agreement": "", "summary": "", "receiver": ""}
-        mine = replace(request, sender=self.name, counted=0, left_out=False, **blank)
+        blank: dict[str, Any] = {"arrays": {}, "sealed": b"", "agreement": "", "summary": ""}
+        mine = replace(request, sender=self.name, receiver="", counted=0, left_out=False, **blank)
         about: dict[str, Any] = {"exchange": request.exchange, "kind": request.kind}
         about["run"] = request.run if RUN_ID.fullmatch(request.run) else ""
         try:
-            self.audit.append("received", **about, arrays=request.arrays)
-            arrays = self._arrays_for(request)
+            self.audit.append("received", **about, arrays=request.content())
+            arrays, sealed = self._content_for(request)
         except Exception as error:
+            check_home(self.home)
             # A step may be half done: the run is read from disk again.
             self.open_runs.pop(request.run, None)
             code = code_of(error)
@@ -119,15 +125,39 @@ class Site:
             log.warning("exchange %d, %s: refused: %s%s", *about_it)
             digest = self.audit.append("refused", **about, code=code)
             return replace(mine, code=code, audit=digest)
-        digest = self.audit.append("sent", **about, arrays=arrays)
+        mine = replace(mine, arrays=arrays, sealed=sealed)
+        digest = self.audit.append("sent", **about, arrays=mine.content())
         spent = time.monotonic() - began
         log.info("exchange %d, %s: answered in %.1f s", request.exchange, request.kind, spent)
-        return replace(mine, arrays=arrays, audit=digest, seconds=float(round(spent)))
+        return replace(mine, audit=digest, seconds=float(round(spent)))
 
     def refuse(self, code: str) -> str:
         """Logs a message that could not be read; returns the hash of the audit log's line."""
         log.warning("a message was refused: %s", CODES[code])
         return self.audit.append("refused", code=code)
+
+    def _content_for(self, request: Envelope) -> tuple[Mapping[str, np.ndarray], bytes]:
+        """The reply's arrays; with masks, what leaves instead of them."""
+        if request.kind == HELLO or request.receiver not in ("", self.name):
+            return self._arrays_for(request), b""
+        here = self._open(request)
+        plan = here.agreed.plan
+        if here.agreed.agreement.promise is not None:
+            return self._private_for(here, request), b""
+        check_trip(request, plan, self.masks)
+        if self.masks is None or not request.trip:
+            return self._arrays_for(request), b""
+        message_checks.check_kind(request, plan)
+        here.masked = here.masked or MaskedRun(here.store.folder, self.name, self.masks)
+        return {}, here.masked.answer(request, lambda: self._arrays_for(request), plan)
+
+    def _private_for(self, here: OpenRun, request: Envelope) -> Mapping[str, np.ndarray]:
+        """With differential privacy: the release; then the delivery, which is answered with nothing."""
+        agreement, rows = here.agreed.agreement, here.agreed.rows
+        if request.kind != DELIVER:
+            return self.private.release(agreement, rows, request)
+        files.save(self.private.model(agreement, rows, request), self.home / MODEL, overwrite=True)
+        return {}
 
     def _arrays_for(self, request: Envelope) -> Mapping[str, np.ndarray]:
         if request.receiver not in ("", self.name):
@@ -135,6 +165,8 @@ class Site:
         if request.kind == HELLO:
             return {}
         here = self._open(request)
+        if request.kind.startswith(ZONES) and self.answer_zones is not None:
+            return self.answer_zones(here.agreed, request)
         message_checks.check_kind(request, here.agreed.plan)
         if request.nbytes > message_checks.largest_request(here.agreed.plan, request.kind):
             raise Refused("oversized")
@@ -151,7 +183,12 @@ class Site:
                 raise Refused("stale")
             return last.reply
         self._match_history(here, request)
-        replies = self._group_for(here, request).answer(request.message())
+        group = self._group_for(here, request)
+        if here.masked is not None:
+            group.hide_among(here.masked.together)
+        if self.guard is not None:
+            self.guard.check(request, here.agreed, group)
+        replies = group.answer(request.message())
         arrays = dict(replies[0].arrays) if replies else {}
         if not all(np.all(np.isfinite(a)) for a in arrays.values()):
             raise Refused("numerics")
@@ -166,6 +203,8 @@ class Site:
             raise Refused("stale")
         self._match_history(here, request)
         self.save_model(here.agreed, self._group_for(here, request), request)
+        write_bytes(self.home / DELIVERED, request.run.encode("ascii"))
+        self.awaits_zones = bool(json.loads(request.summary).get(ZONES))
         self.open_runs.pop(request.run)
 
     def _group_for(self, here: OpenRun, request: Envelope) -> ClientGroup:
@@ -176,19 +215,15 @@ class Site:
         return here.group
 
     def _match_history(self, here: OpenRun, request: Envelope) -> None:
-        """Goes back to the exchange that the server counted last: undoes a step that was not counted."""
+        """Goes back to the exchange that the server counted last: undoes steps that were not counted."""
         done = here.last.exchange if here.last else 0
         if request.counted == done:
             return
         if done < request.counted:  # a new disk, or an older backup
             raise Refused("forgotten")
-        past = [0, *here.store.exchanges()]
-        if request.counted == 0 and len(past) > 2:  # the server knows that this site forgot
-            here.store.drop_all()
-        elif len(past) < 2 or request.counted != past[-2]:
+        if request.counted not in (0, *here.store.exchanges()):
             raise Refused("forked")
-        else:
-            here.store.drop_newest()
+        here.store.drop_after(request.counted)  # 0: the server knows that this site forgot
         here.last = here.store.newest()
         here.group = self._restored(here)
 
@@ -204,6 +239,8 @@ class Site:
             raise Refused("config")
         if request.run not in self.open_runs:
             agreed = self.read(request.agreement)
+            if self.guard is not None:
+                self.guard.open(request.run, request.agreement, agreed)
             if known is None:
                 self._claim_home()
                 store.save_agreement(request.agreement)
@@ -244,32 +281,14 @@ class Site:
             write_bytes(self.home / OWNER, json.dumps({"name": self.name}).encode("ascii"))
 
 
-def code_of(error: Exception) -> str:
-    """The code that is sent to the server."""
-    if isinstance(error, Refused):
-        return error.code
-    if isinstance(error, MessageError):
-        return "malformed"
-    if isinstance(error, NumericsError | FloatingPointError):
-        return "numerics"
-    if isinstance(error, ModelFileError):
-        return "internal"
-    return "data" if isinstance(error, InputError) else "internal"
-
-
-def reason(error: Exception) -> str:
-    """For this site's own log: why it refused, or where an error was raised."""
-    if isinstance(error, Refused):
-        return f" ({error.why})" if error.why else ""
-    return f" ({place_of(error)})"
-
-
-def place_of(error: Exception) -> str:
-    """The type of an error and its line of code. Not its text, which may quote a row."""
-    frames = traceback.extract_tb(error.__traceback__)
-    last = frames[-1] if frames else None
-    place = "" if last is None else f" at {Path(last.filename).name}:{last.lineno}"
-    return f"{type(error).__name__}{place}"
+def check_home(home: Path, lock: IO[bytes] | None = None) -> None:
+    """Raises if the home was removed, or replaced by another, while the site runs."""
+    replaced = lock is not None and os.fstat(lock.fileno()).st_nlink == 0
+    if replaced or not home.is_dir():
+        raise InputError(
+            f"{home} was removed while the site was running: put it back from a backup, or start with "
+            "an empty --home (the site then begins again)"
+        )
 
 
 def site_from_files(
@@ -280,8 +299,19 @@ def site_from_files(
     delimiter: str | None = None,
     least_rows: int = 5,
     expected: str | None = None,
+    masks: MaskKeys | None = None,
+    answers_all: bool = False,
+    policy: Policy | None = None,
+    approve: Approve | None = None,
 ) -> Site:
-    """A site that reads its rows from files. If `expected` is given, it refuses any other agreement."""
+    """A site that reads its rows from files, with its `policy` (None: the strict one).
+
+    It takes part on the `expected` terms, or on those that a person approves: `approve` shows a text and
+    returns whether the answer was yes. With `answers_all` it answers even what its rows could be computed
+    from.
+    """
+    allowed = Policy() if policy is None else policy
+    consent = Consent(home, expected, approve, required=allowed.agreed_terms)
 
     def read(text: str) -> AgreedRows:
         try:
@@ -289,82 +319,12 @@ def site_from_files(
             _ = agreement.plan  # what cannot be planned is refused here
         except InputError:
             raise Refused("config") from None
-        if expected is not None and text != expected:
-            raise Refused("config", difference(expected, text))
+        consent.check(text)
         rows, cycles = agreement.read(data, name, delimiter=delimiter, least_rows=least_rows)
-        return AgreedRows(agreement, rows, cycles)
+        return AgreedRows(agreement, rows, cycles, answers_all)
 
     def save_model(agreed: AgreedRows, group: ClientGroup, request: Envelope) -> None:
         files.save(site_model(agreed, group, request), home / MODEL, overwrite=True)
 
-    return Site(home, name, read, save_model)
-
-
-def site_model(agreed: AgreedRows, group: ClientGroup, request: Envelope) -> FittedModel:
-    """From the delivery and the site's own state. A site that did not train fits its own block now."""
-    try:
-        summary = json.loads(request.summary)
-        training = {key: summary[key] for key in ("exchanges", "bound", "starting_scales")}
-        training |= {"choice": summary["choice"]} if "choice" in summary else {}
-        diagnosis = _delivered_diagnosis(agreed, request, summary)
-    except (ValueError, KeyError, TypeError, IndexError):
-        raise Refused("malformed") from None
-    columns, plan, rows = agreed.agreement.columns, agreed.plan, agreed.rows
-    delivered = request.message()
-    population = State(delivered.arrays).part("population")
-    more = ("population.", "diagnosis.")
-    finish = {k: v for k, v in delivered.arrays.items() if not k.startswith(more)}
-    attempt = int(finish["attempt"])
-    spec, scaling = group.spec_of(finish), group.scaling
-    assert scaling is not None
-    block = block_from_arrays(finish, shared_kernels(spec, scaling))
-    model = FittedModel(
-        structure=spec.structure,
-        inference=plan.inference.name,
-        kernel=spec.kernel,
-        local_kernel=spec.local_kernel,
-        shared=from_arrays(block, finish, float(finish["jitter"])),
-        clients={},
-        population=Population(**{name: jnp.asarray(array) for name, array in population.items()}),
-        scaling=scaling,
-        input_names=columns.input_names,
-        output_names=columns.outputs,
-        jitter=float(finish["jitter"]),
-        scalar_output=spec.outputs == 1,
-        settings={**agreed.agreement.settings(), **training},
-        cycle_layer=layer_from_arrays(group.starts[attempt]) if plan.cycles is not None else None,
-        client_layers=group.own_layers,
-    )
-    if not any(missed.kind == "start" for missed in request.missed()):
-        group.answer(Message("finish", delivered.round, "server", finish))
-        posterior, own_jitter = group.posteriors[rows.name], group.parties[attempt].jitter[0]
-    else:
-        averages = getattr(plan.inference, "averaging", None)
-        solver = Structured(averaging=Averaging() if averages is True else averages or None)
-        posterior, own_jitter = adopt(
-            model,
-            rows,
-            noise=spec.noise,
-            settings=solver,
-            local_inducing=plan.local_inducing,
-            local_latents=spec.local_latents,
-        )
-    model = replace(
-        model, clients={rows.name: posterior}, client_jitter={rows.name: float(own_jitter)}
-    )
-    if diagnosis is None:
-        return model
-    return with_classifier(model, diagnosis.classifier, diagnosis.facts)
-
-
-def _delivered_diagnosis(
-    agreed: AgreedRows, request: Envelope, summary: Mapping[str, Any]
-) -> Training | None:
-    """The classifier that sites trained together; it must be of the agreed classes."""
-    terms = agreed.plan.diagnosis
-    if terms is None:
-        return None
-    found = from_delivery(request.message().arrays, summary["diagnosis"])
-    if found.classifier.classes != terms.classes:
-        raise ValueError("other classes than the agreed ones")
-    return found
+    guard = Guard(allowed, Book(home), consent)
+    return Site(home, name, read, save_model, masks, guard=guard)

@@ -5,12 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import os
-import socket
-import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO
 
 from flwr.app import Message
@@ -18,107 +15,28 @@ from flwr.app import Message
 from pfedhgp.base.checks import short
 from pfedhgp.errors import InputError
 from pfedhgp.federation.flower import processes, transport
-from pfedhgp.federation.flower.site import Site
+from pfedhgp.federation.flower.connection import read_mark
+from pfedhgp.federation.flower.server_probe import ServerAddress, ServerProbe
+from pfedhgp.federation.flower.site import Site, check_home
 from pfedhgp.federation.flower.supernode import MessageQueue
+from pfedhgp.federation.flower.watchdog import Starts, Ticker, Watchdog, at_work
 from pfedhgp.federation.schema import DELIVER
+from pfedhgp.federation.watch import events
 
 log = logging.getLogger("pfedhgp.site")
 PAUSE = 0.2
-PROBE_EVERY = 5.0
-"""Seconds between two looks at whether the server is there."""
-CONNECT_TIMEOUT = 10.0
-DATE_ERRORS, NAME_ERRORS = (9, 10), (62, 64)
-"""OpenSSL's verify codes: not yet valid, expired; another name, another address."""
+RECEIPT = 60.0
+"""Seconds that a site with its model tries to tell the server so."""
 STAY_AFTER_DELIVERY = 2.0
 """Seconds that a site stays after the delivery, in case its receipt is lost."""
 SENT_LINE, START_LINE = "Sent successfully", "Starting Flower SuperNode"
 """Lines of a SuperNode's log: for each answer, and the first one."""
+GROUPS = "zones: groups"
+"""The last message of zones, which come after the delivery."""
 MOST_REFUSALS = 3
 """The number of refusals in a row after which the user is told that the key is wrong."""
 STALE_NODE = 75.0
 """Seconds that a known site goes on if it is refused: Flower refuses a client for 60 s after a kill."""
-
-
-@dataclass(frozen=True)
-class ServerAddress:
-    """Where the server is, the CA of its certificate, and this site's key. No CA: without TLS."""
-
-    host: str
-    port: int
-    ca: Path | None
-    key: Path | None
-
-    @property
-    def text(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    def arguments(self) -> list[str]:
-        """The options of `flower-supernode`."""
-        if self.ca is None:
-            return ["--superlink", self.text, "--insecure"]
-        key = ["--auth-supernode-private-key", str(self.key)]
-        return ["--superlink", self.text, "--root-certificates", str(self.ca), *key]
-
-
-def check_certificate(server: ServerAddress) -> str:
-    """Raises if the server's certificate is not the CA's. Returns why there is no server yet, or ""."""
-    try:
-        context = None if server.ca is None else ssl.create_default_context(cafile=str(server.ca))
-    except (OSError, ssl.SSLError):
-        raise InputError(f"{server.ca}: not a certificate in PEM form") from None
-    try:
-        with socket.create_connection((server.host, server.port), timeout=CONNECT_TIMEOUT) as plain:
-            if context is not None:
-                context.wrap_socket(plain, server_hostname=server.host).close()
-            return ""
-    except ssl.SSLCertVerificationError as error:
-        problem = {
-            **dict.fromkeys(DATE_ERRORS, "is not valid now, or this machine's clock is wrong"),
-            **dict.fromkeys(NAME_ERRORS, "is for another name"),
-        }.get(error.verify_code, f"was not signed by {server.ca}")
-        raise InputError(
-            f"the certificate of {server.text} {problem}: {error.verify_message}"
-        ) from None
-    except OSError as error:
-        return _why_unreachable(error)
-
-
-def _why_unreachable(error: OSError) -> str:
-    if isinstance(error, socket.gaierror):
-        return f"its name is unknown here ({error.strerror})"
-    if isinstance(error, ssl.SSLError):
-        return f"what listens there does not speak TLS correctly ({error.reason})"
-    if isinstance(error, ConnectionRefusedError):
-        return "the connection was refused: no server listens there"
-    if isinstance(error, TimeoutError):
-        return f"no answer within {CONNECT_TIMEOUT:g} s: a firewall, or the machine is down"
-    return error.strerror or type(error).__name__
-
-
-@dataclass
-class ServerProbe:
-    """Looks now and then whether the server is there with a certificate of the CA, until it was.
-
-    Flower's SuperNode cannot tell a wrong certificate from a server that has not started.
-    """
-
-    server: ServerAddress
-    say: Callable[[str], None] = lambda text: None
-    was_there: bool = False
-    probed: float = -PROBE_EVERY
-    last_reason: str = ""
-    """Why the server was not there, as the user was last told."""
-
-    def probe(self, *, now: bool = False) -> bool:
-        """Whether the server was there; with `now`, whether it is. Raises if its certificate is wrong."""
-        if now or (not self.was_there and time.monotonic() - self.probed > PROBE_EVERY):
-            why = check_certificate(self.server)
-            self.was_there, self.probed = self.was_there or not why, time.monotonic()
-            if why and why != self.last_reason:
-                self.say(f"waiting for the server at {self.server.text}: {why}")
-            self.last_reason = why
-            return not why
-        return self.was_there
 
 
 @dataclass
@@ -152,46 +70,63 @@ class SiteProcess:
     wait: float | None = None
     say: Callable[[str], None] = lambda text: None
     check_signals: Callable[[], None] = lambda: None
+    tell: Callable[[events.Event], None] = lambda event: None
+    """Gets what happens, for those who watch."""
 
     def __post_init__(self) -> None:
         self._probe = ServerProbe(self.server, self.say)
         self._folder = self.site.home / "flower"
         self._began = time.monotonic()
-        self._asked = False
+        self._last_request = self._began
+        self._asked = self._brought = self._rests = False
+        """Whether there was a request; whether this SuperNode brought one; whether a run is over."""
         self._delivered = math.inf
-        """When the model came."""
+        """When the model came, and the server knew."""
+        self._receipt: tuple[int, float] | None = None
+        """With the model here: answers sent before, and until when to wait for one more."""
+        self._contact: events.Contact | None = None
 
     def run(self) -> None:
-        """Answers until the model is delivered. Starts the SuperNode again if it ends.
+        """Answers until the model is delivered. Starts the SuperNode again if it ends or is stuck.
 
         A server that has just started may not have registered its sites yet: only if it refuses the key
         several times is the user told.
         """
         os.environ.update(processes.OFFLINE)
-        refusals = KeyRefusals()
+        refusals, starts = KeyRefusals(), Starts()
         known = self._folder.exists()  # another client was here, and may have been killed just now
         while True:
+            check_home(self.site.home, self.lock)
             self._probe.probe()
             child = self._run_supernode()
             if self._delivered < math.inf:
                 return
-            refused = self._probe.probe(now=True) and _was_refused(child)
+            there = self._probe.probe(now=True)
+            refused = there and _was_refused(child)
             if refusals.add(refused, known=known or self._asked):
                 raise InputError(
                     "the server refused this site's key: the server's sites.toml does not list it "
                     "(any more), or another client uses it"
                 )
+            if there and not starts.add(lived=self._watchdog.lived, answered=self._brought):
+                raise processes.FlowerError(
+                    f"no lasting connection to {self.server.text}: {starts.count} tries in a row failed: "
+                    f"see {child.log}; the same command goes on from here"
+                )
             if refusals.count == 1:
                 log.warning("the server refuses this site's key: trying again for a while")
             elif not refused:
-                log.warning("Flower's SuperNode ended: starting it again")
-            self._check_wait()
-            time.sleep(1.0)
+                self.say(
+                    f"the connection to {self.server.text} failed: trying again in {starts.pause:g} s"
+                )
+            self._pause(starts.pause)
 
     def _run_supernode(self) -> processes.Child:
-        """Starts a SuperNode and answers its messages until it ends or the model is delivered."""
+        """Starts a SuperNode and answers its messages until it ends, is stuck, or the model is delivered."""
         secret = processes.secret_file(self._folder / "secret")
         port = processes.free_port()
+        mark = self._folder / "progress"
+        mark.unlink(missing_ok=True)
         child = processes.start(
             "supernode",
             [
@@ -203,20 +138,63 @@ class SiteProcess:
             lock=self.lock,
         )
         queue = MessageQueue(processes.Address(f"127.0.0.1:{port}"), secret)
+        self._watchdog = watchdog = Watchdog(lambda: self._probe.probe(now=True))
+        self._brought, ticker = False, Ticker()
         try:
             while child.running:
                 self.check_signals()
-                answered = self._answer_one(queue, child)
+                check_home(self.site.home, self.lock)
+                if queue.failures == 0:
+                    away = watchdog.see(read_mark(mark))
+                    if away is not None:
+                        self.say(f"connected again after {away:.0f} s")
+                self._tell_contact(watchdog)
+                if self._answer_one(queue, child):
+                    watchdog.busy()
+                    ticker.reset()
+                    self._brought = True
+                self._check_receipt(child)
                 if time.monotonic() > self._delivered + STAY_AFTER_DELIVERY:
                     break
-                if not answered:
-                    self._probe.probe()
-                    self._check_wait()
-                    time.sleep(PAUSE)
+                if watchdog.stuck():
+                    log.warning("Flower's SuperNode is stuck: starting it again")
+                    break
+                self._probe.probe()
+                if ticker.due():
+                    self._tell(watchdog)
+                self._check_wait()
+                time.sleep(PAUSE)
         finally:
             queue.close()
             child.stop()
         return child
+
+    def _tell_contact(self, watchdog: Watchdog) -> None:
+        here = bool(watchdog.mark) and not watchdog.interrupted
+        found = events.Contact(here, "" if here else self._probe.last_reason)
+        if found != self._contact:
+            self._contact = found
+            self.tell(found)
+
+    def _tell(self, watchdog: Watchdog) -> None:
+        """A line while nothing happens."""
+        silent = watchdog.silent()
+        if watchdog.interrupted or not watchdog.mark:
+            if self._probe.probe(now=True):
+                self.say(f"no contact with the server for {silent:.0f} s: trying again")
+            else:
+                why = self._probe.last_reason
+                self.say(f"waiting for the server at {self.server.text} for {silent:.0f} s: {why}")
+        elif not self._rests:
+            waited = time.monotonic() - self._last_request
+            self.say(f"connected, waiting for the server's next request for {waited:.0f} s")
+
+    def _pause(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.check_signals()
+            self._check_wait()
+            time.sleep(PAUSE)
 
     def _answer_one(self, queue: MessageQueue, child: processes.Child) -> bool:
         """Whether there was a message."""
@@ -224,31 +202,40 @@ class SiteProcess:
         codes: list[str] = []
 
         def reply_to(message: Message) -> Message:
-            reply = transport.reply_to(message, self.site)
+            began = time.monotonic()
+            with at_work(self.say, f"exchange {message.metadata.group_id}"):
+                reply = transport.reply_to(message, self.site)
             about = reply.content[transport.ABOUT]
             codes.append(str(about["code"]))
             if not about["code"]:  # the site has logged a refusal, with its reason
                 kinds.append(str(about["kind"]))
-                self.say(f"exchange {about['exchange']}, {about['kind']}: answered")
+                spent = f"{time.monotonic() - began:.1f} s"
+                self.say(f"exchange {about['exchange']}, {about['kind']}: answered in {spent}")
             return reply
 
         before = child.tail(1 << 20).count(SENT_LINE)
         answered = queue.answer_one(reply_to)
         self._asked = self._asked or answered
+        if answered:
+            self._last_request, self._rests = time.monotonic(), False
         if "name" in codes:
             raise InputError(
                 f"--name {short(self.site.name)!r}: the server's sites.toml has another name for this "
                 "key: use that one"
             )
-        if DELIVER in kinds:
-            end = time.monotonic() + 10.0  # the SuperNode still has to send the receipt
-            while child.running and time.monotonic() < end:
-                if child.tail(1 << 20).count(SENT_LINE) > before:
-                    break
-                time.sleep(PAUSE)
-            if not self.stay:
-                self._delivered = time.monotonic()
+        over = GROUPS in kinds or (DELIVER in kinds and not self.site.awaits_zones)
+        self._rests = self._rests or DELIVER in kinds
+        if over and not self.stay:  # this answer still has to be sent, also if one before it was
+            self._receipt, self._delivered = (before, time.monotonic() + RECEIPT), math.inf
         return answered
+
+    def _check_receipt(self, child: processes.Child) -> None:
+        """The model is delivered when the server knows: if the connection fails now, it asks again."""
+        if self._receipt is None or self._delivered < math.inf:
+            return
+        before, end = self._receipt
+        if child.tail(1 << 20).count(SENT_LINE) > before or time.monotonic() > end:
+            self._delivered = time.monotonic()
 
     def _check_wait(self) -> None:
         if self.wait is None or self._asked:

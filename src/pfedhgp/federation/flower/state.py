@@ -8,8 +8,8 @@ A site's home; it is never sent, and Flower never sees it:
         state.safetensors                   the client's block, its optimiser, its last sums
         reply.safetensors                   the reply, to be sent again if it was lost
 
-An exchange is written as a whole or not at all. Two exchanges are kept: if the last reply did not reach the
-server, the site goes back to the one before.
+An exchange is written as a whole or not at all. Four are kept: if the last reply did not reach the server,
+or the server goes on from an older checkpoint, the site goes back to the exchange that the server remembers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,17 @@ from typing import Any
 import numpy as np
 
 from pfedhgp.base.atomic_files import numbered_folders, write_bytes
-from pfedhgp.federation.checkpoint import INDEX, decode, encode, read_index, read_part, write_parts
+from pfedhgp.errors import ModelFileError, warn
+from pfedhgp.federation.checkpoint import (
+    INDEX,
+    KEPT,
+    decode,
+    encode,
+    newest_sound,
+    read_index,
+    read_part,
+    write_parts,
+)
 from pfedhgp.inference.arrays import State, below
 from pfedhgp.model.run_folder import naming
 
@@ -80,30 +90,37 @@ class RunStore:
         write_bytes(self.folder / AGREEMENT, text.encode("utf-8"))
 
     def save(self, answered: AnsweredExchange) -> None:
-        """Adds an exchange; of the older ones only the newest stays."""
+        """Adds an exchange; as many older ones stay as the server may go back."""
         older = numbered_folders(self.folder)
         reply = State(dict(answered.reply), {})
         asked = {name: getattr(answered, name) for name in ("exchange", "kind", "round", "block")}
         about = {"format": FORMAT, "version": VERSION, **asked}
         parts = [(STATE, encode(answered.state)), (REPLY, encode(reply))]
         write_parts(self.folder / f"{answered.exchange:06d}", about, parts)
-        for old in older[:-1]:
+        for old in older[:-KEPT]:
             shutil.rmtree(old, ignore_errors=True)
 
     def newest(self) -> AnsweredExchange | None:
+        """The newest that can be read. If there is none any more, the site begins again."""
         kept = numbered_folders(self.folder)
-        return _read_exchange(kept[-1]) if kept else None
+        try:
+            return _read_exchange(newest_sound(kept)) if kept else None
+        except ModelFileError as error:
+            warn(f"{error}: nothing of this run can be read: the site begins again")
+            self.drop_all()
+            return None
 
     def exchanges(self) -> list[int]:
         return [int(path.name) for path in numbered_folders(self.folder)]
 
-    def drop_newest(self) -> None:
-        """Removes the newest exchange, whose reply was not counted."""
-        shutil.rmtree(numbered_folders(self.folder)[-1])
+    def drop_after(self, exchange: int) -> None:
+        """Removes later exchanges, whose replies were not counted."""
+        for path in numbered_folders(self.folder):
+            if int(path.name) > exchange:
+                shutil.rmtree(path)
 
     def drop_all(self) -> None:
-        for path in numbered_folders(self.folder):
-            shutil.rmtree(path)
+        self.drop_after(0)
 
 
 def _read_exchange(folder: Path) -> AnsweredExchange:

@@ -17,6 +17,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ from pfedhgp.errors import InputError
 from pfedhgp.federation.flower.app import app_files
 from pfedhgp.federation.flower.processes import (
     ACQUIRE_TASK,
+    LARGEST,
+    OVERSIZED,
     READY,
     Address,
     FlowerError,
@@ -56,6 +59,8 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+KEEP_ALIVE = 75
+"""Seconds that a connection without requests stays open. A new one costs a handshake; uvicorn waits for 5."""
 FLEET = "/v1/fleet/"
 LOCAL = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 
@@ -198,13 +203,31 @@ async def _refuse(scope: Scope, send: Send, status: int) -> None:
 
 
 def main() -> None:
-    """`flower-superlink` behind `AccessMiddleware`."""
+    """`flower-superlink` behind `AccessMiddleware`, `BodyLimits` and `LongPolls`."""
+    import uvicorn
+    from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
     from flwr.superlink import extensions
     from flwr.superlink.cli import flower_superlink
     from starlette.middleware import Middleware
 
+    from pfedhgp.federation.flower import body_limits, long_polls
+
+    mail = long_polls.Mailboxes()
+    long_polls.tell_of_messages(SqlLinkState, mail)
+    long_polls.release_at_exit(uvicorn.Server, mail)
+    uvicorn.run = partial(uvicorn.run, timeout_keep_alive=KEEP_ALIVE)
     others, ready = extensions.get_middleware, Path(os.environ[READY])
-    extensions.get_middleware = lambda: (Middleware(AccessMiddleware, ready=ready), *others())
+    extensions.get_middleware = lambda: (
+        Middleware(AccessMiddleware, ready=ready),
+        Middleware(
+            body_limits.BodyLimits,
+            ready=ready,
+            largest=ready.with_name(LARGEST),
+            oversized=ready.with_name(OVERSIZED),
+        ),
+        Middleware(long_polls.LongPolls, mail=mail),
+        *others(),
+    )
     end_with_parent()
     flower_superlink()
 

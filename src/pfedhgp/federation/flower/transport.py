@@ -1,8 +1,9 @@
 """Messages over Flower: envelopes as Flower's records, the server's link to its sites, a site's reply.
 
 All arrays of a message travel as one run of float64, with names and shapes beside it. Flower moves every
-array with calls of its own, which would take most of a round's time. Eight random bytes end the run: Flower
-stores equal content only once, and may drop it after the first message that used it was read.
+array with calls of its own, which would take most of a round's time. What masks send follows in the same run.
+Eight random bytes end it: Flower stores equal content only once, and may drop it after the first message that
+used it was read.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from pfedhgp.federation.envelope import Envelope, Refused, from_plain
+from pfedhgp.federation.flower import reply_stream
 from pfedhgp.federation.messages import layout_of
 from pfedhgp.federation.schema import HELLO
 
@@ -29,20 +30,16 @@ if TYPE_CHECKING:
     from pfedhgp.federation.flower.site import Site
 
 log = logging.getLogger("pfedhgp.server")
-ABOUT, LAYOUT, ARRAYS, NUMBERS = "about", "layout", "arrays", "numbers"
+ABOUT, LAYOUT, ARRAYS, NUMBERS, SEALED = "about", "layout", "arrays", "numbers", "sealed"
 MOST_ARRAYS, LONGEST_NAME, LONGEST_TEXT, MOST_AXES = 128, 200, 262_144, 4
 RANDOM_BYTES = 8
 LARGEST_REQUEST = 64 * 1024 * 1024
 """Bytes that a site unpacks at most, before it knows the plan."""
 TRAIN = "train"
-REFRESH = 0.5
-"""Seconds between two looks at which nodes are connected."""
-GONE = (
-    ErrorCode.NODE_UNAVAILABLE,
-    ErrorCode.MESSAGE_UNAVAILABLE,
-    ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
-)
-"""Flower's errors for a node that has gone."""
+REFRESH, CALM_REFRESH = 0.5, 2.0
+"""Seconds between two looks at which nodes are connected, at least: while one is awaited, and otherwise."""
+SHARE = 0.1
+"""The share of the time that may go into looking for nodes: with hundreds of sites it takes long."""
 
 
 # ---------------------------------------------------------------------------------------- records
@@ -52,9 +49,11 @@ def to_records(envelope: Envelope) -> RecordDict:
     """Names and shapes as JSON, numbers as little-endian float64 in that order."""
     flat = [np.asarray(a, "<f8").reshape(-1) for a in envelope.arrays.values()]
     numbers = np.concatenate([*flat, np.zeros(0, "<f8")]).tobytes()
-    data = numbers + secrets.token_bytes(RANDOM_BYTES)
+    padding = bytes(-len(envelope.sealed) % 8)
+    data = numbers + envelope.sealed + padding + secrets.token_bytes(RANDOM_BYTES)
     packed = Array("float64", (len(data) // 8,), "raw", data)
-    about = ConfigRecord({**envelope.plain(), LAYOUT: json.dumps(layout_of(envelope.arrays))})
+    layout = json.dumps(layout_of(envelope.arrays))
+    about = ConfigRecord({**envelope.plain(), LAYOUT: layout, SEALED: len(envelope.sealed)})
     return RecordDict({ABOUT: about, ARRAYS: ArrayRecord({NUMBERS: packed})})
 
 
@@ -72,7 +71,13 @@ def from_records(content: RecordDict, *, most_bytes: int) -> Envelope:
     if texts > LONGEST_TEXT or len(data) > most_bytes:
         raise Refused("oversized")
     plain = dict(about)
-    return from_plain(plain, _unpacked(_shapes(plain.pop(LAYOUT, None)), data))
+    shapes, sealed = _shapes(plain.pop(LAYOUT, None)), plain.pop(SEALED, None)
+    if type(sealed) is not int or not 0 <= sealed <= len(data):
+        raise Refused("malformed")
+    end = len(data) - RANDOM_BYTES - sealed - (-sealed % 8)
+    if end < 0:
+        raise Refused("malformed")
+    return from_plain(plain, _unpacked(shapes, data[:end]), data[end : end + sealed])
 
 
 def _shapes(text: Any) -> dict[str, tuple[int, ...]]:
@@ -91,9 +96,9 @@ def _shapes(text: Any) -> dict[str, tuple[int, ...]]:
 
 
 def _unpacked(shapes: dict[str, tuple[int, ...]], data: bytes) -> dict[str, np.ndarray]:
-    if 8 * sum(math.prod(shape) for shape in shapes.values()) != len(data) - RANDOM_BYTES:
+    if 8 * sum(math.prod(shape) for shape in shapes.values()) != len(data):
         raise Refused("malformed")
-    numbers, start, arrays = np.frombuffer(data[:-RANDOM_BYTES], "<f8").astype(np.float64), 0, {}
+    numbers, start, arrays = np.frombuffer(data, "<f8").astype(np.float64), 0, {}
     for name, shape in shapes.items():
         size = math.prod(shape)
         arrays[name] = numbers[start : start + size].reshape(shape)
@@ -149,19 +154,30 @@ class GridLink:
     """By id of each message that awaits a reply: the site and its node."""
     hellos: dict[str, int] = field(default_factory=dict)
     claimed: dict[int, str] = field(default_factory=dict)
+    on_nodes: Callable[[tuple[str, ...]], None] = lambda sites: None
+    """Gets the connected sites whenever they have changed."""
+    on_limit: Callable[[int], None] = lambda most_bytes: None
+    """Gets how large a reply may be, whenever that changes."""
+    oversized: Callable[[], Iterable[bytes]] = tuple
+    """The keys of sites whose replies were too large to be let in."""
 
     def __post_init__(self) -> None:
         self._nodes: dict[str, Node] = {}
-        self._looked = -REFRESH
+        self._looked, self._pause, self._awaits = -math.inf, 0.0, False
         self._refused: set[int] = set()
         self._returned: list[str] = []
 
     def expect(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
+        self.on_limit(most_bytes)
+
+    def connected(self) -> Collection[str]:
+        return self.nodes().keys()
 
     def push(self, name: str, request: Envelope, lifetime: float) -> bool:
         node = self.nodes().get(name)
         if node is None:
+            self._awaits = True
             return False
         self.pending = {key: about for key, about in self.pending.items() if about[0] != name}
         found = self._send(to_records(request), node.id, lifetime, str(request.exchange))
@@ -170,19 +186,23 @@ class GridLink:
         self.pending[found] = (name, node)
         return True
 
-    def pull(self) -> list[tuple[str, Envelope | Refused]]:
-        found: list[tuple[str, Envelope | Refused]] = []
+    def pull(self) -> Iterator[tuple[str, Envelope | Refused]]:
+        """The replies that have come; each is fetched when it is asked for."""
         if not self.pending:
-            return found
-        for message in self.grid.pull_messages(list(self.pending)):
-            about = self.pending.pop(message.metadata.reply_to_message_id, None)
+            return
+        for request, reply in reply_stream.replies(self.grid, list(self.pending), self.most_bytes):
+            about = self.pending.pop(request, None)
             if about is None:
                 continue
-            if message.has_error() and message.error.code in GONE:
+            if reply is None:
                 self._returned.append(about[0])  # the node left with the message: ask again
                 continue
-            found.append((about[0], self._read(message)))
-        return found
+            yield about[0], reply if isinstance(reply, Refused) else self._read(reply)
+        for name in [(self.keys or {}).get(key) for key in self.oversized()]:
+            waiting = [key for key, about in self.pending.items() if about[0] == name]
+            for key in waiting:
+                del self.pending[key]
+                yield str(name), Refused("oversized")
 
     def lost(self) -> list[str]:
         """Sites whose node connected again after it was asked, and so has lost the question."""
@@ -195,11 +215,13 @@ class GridLink:
         return names
 
     def nodes(self) -> dict[str, Node]:
-        """By site. Looked up again every REFRESH seconds."""
-        if self.clock() - self._looked < REFRESH:
+        """By site. Looked up again now and then; less often if that takes long."""
+        began = self.clock()
+        least = REFRESH if self._awaits else CALM_REFRESH
+        if began - self._looked < max(least, self._pause):
             return self._nodes
-        self._looked = self.clock()
         nodes = list(self.grid.get_nodes())
+        self._looked, self._pause, self._awaits = began, (self.clock() - began) / SHARE, False
         if self.keys is None:
             self._ask_names({node.node_id for node in nodes})
         found: dict[str, Node] = {}
@@ -214,6 +236,8 @@ class GridLink:
                     log.warning("refused a second site with a name that is already taken")
                 continue
             found[name] = Node(node.node_id, node.last_activated_at)
+        if set(found) != set(self._nodes):
+            self.on_nodes(tuple(found))
         self._nodes = found
         return found
 

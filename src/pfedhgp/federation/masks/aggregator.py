@@ -110,7 +110,8 @@ class Aggregator:
 
     def boxes_for(self, name: str) -> dict[str, bytes]:
         """The sealed shares of survivors' own masks for a site."""
-        return {n: self.replies[n].boxes[name] for n in self.survivors}
+        boxes = {n: self.replies[n].boxes for n in self.survivors}
+        return {n: sealed[name] for n, sealed in boxes.items() if name in sealed}
 
     def total(self, revealed: Iterable[Revealed]) -> np.ndarray:
         """The survivors' sum, unmasked."""
@@ -154,3 +155,9 @@ class Aggregator:
 def _for_receiver(advert: Advert, name: str) -> Advert:
     """Without the boxes of others."""
     return replace(advert, boxes={n: box for n, box in advert.boxes.items() if n == name})
+
+
+def check_count(sums: Mapping[str, np.ndarray], survivors: int) -> None:
+    """Σ clients is the number of those who are summed: all that a server can check of masked replies."""
+    if "clients" in sums and float(sums["clients"]) != survivors:
+        raise MaskError(f"{survivors} clients are summed, and they count {sums['clients']}")

@@ -15,10 +15,10 @@ import numpy as np
 
 from pfedhgp.errors import MessageError
 from pfedhgp.federation import message_checks
-from pfedhgp.federation.masks.aggregator import Aggregator
+from pfedhgp.federation.masks.aggregator import Aggregator, check_count
 from pfedhgp.federation.masks.fixed_point import Shapes, decoded, encoded
 from pfedhgp.federation.masks.keys import Identity
-from pfedhgp.federation.masks.roster import MaskError, Roster, Scope
+from pfedhgp.federation.masks.roster import Roster, Scope
 from pfedhgp.federation.masks.site import MaskedSite
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.plan import Plan
@@ -100,7 +100,7 @@ class MaskedClients:
             sizes = {"shares": [len(told[-1].own) + len(told[-1].keys)]}
             say(Trip(request.kind, request.round, name, sizes, told[-1].nbytes), "server")
         sums = decoded(server.total(told), shapes, len(self.sites))
-        self._check_count(sums, survivors)
+        check_count(sums, len(survivors))
         return sums, list(survivors), server.received
 
     def _encoded(self, reply: Message, shapes: Shapes) -> np.ndarray:
@@ -111,9 +111,3 @@ class MaskedClients:
                 f"the {reply.kind} reply of {reply.sender} has not the agreed arrays"
             )
         return encoded(reply.arrays, shapes, len(self.sites))
-
-    def _check_count(self, sums: Mapping[str, np.ndarray], survivors: Sequence[str]) -> None:
-        if "clients" in sums and float(sums["clients"]) != len(survivors):
-            raise MaskError(
-                f"{len(survivors)} clients are summed, and they count {sums['clients']}"
-            )

@@ -35,7 +35,7 @@ from pfedhgp.federation.masks.roster import (
 OWN, KEY = "own mask", "mask key"
 STATE = (
     *("sealing", "cards", "next", "next_secret", "question", "reply", "shares", "signed"),
-    *("revealed", "answered"),
+    *("signature", "revealed", "answered"),
 )
 """The fields that a site keeps on its disk."""
 
@@ -61,6 +61,7 @@ class MaskedSite:
     """Shares of the others' mask keys of this exchange"""
     signed: tuple[str, ...] = ()
     """The survivors that were signed in this exchange"""
+    signature: bytes = b""
     revealed: Revealed | None = None
     answered: dict[str, int] = field(default_factory=dict)
     """Every question that was answered, with its exchange"""
@@ -114,17 +115,14 @@ class MaskedSite:
         self, exchange: int, about: str, adverts: Sequence[Advert], values: np.ndarray
     ) -> MaskedReply:
         """The masked reply. `adverts` are of all that are asked, with the boxes for this site."""
+        given = self.given(exchange, about, adverts)
+        if given is not None:
+            return given
         publics = {advert.name: advert.public for advert in adverts}
         question = Question(exchange, about, publics)
-        known = self.question
-        if known is not None and exchange == known.exchange:
-            if question.digest != known.digest or self.reply is None:
-                raise MaskError(f"exchange {exchange} was asked for with something else before")
-            return self.reply
-        self._check_question(question, adverts)
         assert self.next is not None
         secret, seed = self.next_secret, keys.new_secret()
-        self.question, self.signed, self.revealed = question, (), None
+        self.question, self.signed, self.signature, self.revealed = question, (), b"", None
         self.shares = self._opened(KEY, exchange, {a.name: a.boxes for a in adverts})
         self.answered[about] = exchange
         hidden = masked(self.scope, question, self.name, values, (secret, seed))
@@ -135,6 +133,17 @@ class MaskedSite:
         )
         self._keep()
         return self.reply
+
+    def given(self, exchange: int, about: str, adverts: Sequence[Advert]) -> MaskedReply | None:
+        """The reply that this question has got already, or None; raises if it is to be refused."""
+        publics = {advert.name: advert.public for advert in adverts}
+        question, known = Question(exchange, about, publics), self.question
+        if known is not None and exchange == known.exchange:
+            if question.digest != known.digest or self.reply is None:
+                raise MaskError(f"exchange {exchange} was asked for with something else before")
+            return self.reply
+        self._check_question(question, adverts)
+        return None
 
     def _check_question(self, question: Question, adverts: Sequence[Advert]) -> None:
         exchange, publics = question.exchange, question.publics
@@ -169,9 +178,11 @@ class MaskedSite:
             raise MaskError(
                 f"{len(names)} sites have answered, and {self.scope.roster.threshold} are needed"
             )
-        self.signed = names
-        self._keep()
-        return self.identity.sign(self.scope.survivors(exchange, question.digest, names))
+        if not self.signed:
+            statement = self.scope.survivors(exchange, question.digest, names)
+            self.signed, self.signature = names, self.identity.sign(statement)
+            self._keep()
+        return self.signature
 
     def reveal(
         self,
@@ -253,6 +264,7 @@ class MaskedSite:
         self.cards = stored.boxes_from(state["cards"])
         self.shares = stored.boxes_from(state["shares"])
         self.signed, self.answered = tuple(state["signed"]), dict(state["answered"])
+        self.signature = bytes.fromhex(state["signature"])
         self.next = stored.advert_from(state["next"]) if state["next"] else None
         self.question = stored.question_from(state["question"]) if state["question"] else None
         self.reply = stored.reply_from(state["reply"]) if state["reply"] else None

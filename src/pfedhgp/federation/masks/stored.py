@@ -42,11 +42,14 @@ def question_from(tree: Mapping[str, Any]) -> Question:
     return Question(tree["exchange"], tree["about"], boxes_from(tree["publics"]))
 
 
-def reply_from(tree: Mapping[str, Any]) -> MaskedReply:
+def reply_from(tree: Mapping[str, Any], values: np.ndarray | None = None) -> MaskedReply:
+    """`values` if they were kept elsewhere."""
+    if values is None:
+        values = np.frombuffer(bytes.fromhex(tree["values"]), "<u8").astype(np.uint64)
     return MaskedReply(
         tree["name"],
         tree["exchange"],
-        np.frombuffer(bytes.fromhex(tree["values"]), "<u8").astype(np.uint64),
+        values,
         bytes.fromhex(tree["commitment"]),
         boxes_from(tree["boxes"]),
         advert_from(tree["advert"]),

@@ -1,0 +1,1 @@
+"""What a federation is doing, for people and programs that watch it: events in, a frozen state out."""
