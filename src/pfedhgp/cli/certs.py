@@ -36,6 +36,13 @@ def certs(
         bool,
         typer.Option("--renew", help="Only replace DIR/server.crt, using DIR/ca.key."),
     ] = False,
+    authority: Annotated[
+        bool,
+        typer.Option(
+            "--authority",
+            help="Only make the authority and the server's certificate, and no key of a site.",
+        ),
+    ] = False,
     key_only: Annotated[
         bool,
         typer.Option(
@@ -45,12 +52,17 @@ def certs(
 ) -> None:
     """Make a certificate authority, a server certificate and site keys.
 
-    For a trial. For real use each site makes its own key (--key-only).
+    For a trial. For real use the server makes an authority (--authority), and each site its own key
+    (--key-only).
     """
     require_flower()
     from pfedhgp.base.checks import short
     from pfedhgp.federation.flower import certificates
 
+    if authority and (sites or renew or key_only):
+        raise InputError(
+            "--authority makes no site's key: give it without --site, --renew and --key-only"
+        )
     if renew:
         if sites or key_only:
             raise InputError(
@@ -66,11 +78,13 @@ def certs(
         public = certificates.make_site_key(out)
         typer.echo(certificates.sites_text({sites[0]: public}).splitlines()[-1])
         return
-    if not sites:
-        raise InputError("--site is missing: give the name of each site")
-    paths = certificates.make_certificates(out, sites, hosts or ["localhost"], days=days)
+    if not sites and not authority:
+        raise InputError("--site is missing: give the name of each site, or --authority for none")
+    paths = certificates.make_certificates(out, sites or [], hosts or ["localhost"], days=days)
     say(f"{out / 'ca.crt'}: for every site")
     say(f"{out / 'ca.key'}: keep it offline: whoever has it can pose as the server")
     say(f"{out / 'sites.toml'}, server.crt and server.key: for the server")
     for name, path in paths.items():
         say(f"{path}: for {short(name)} alone")
+    if not paths:
+        say("sites.toml lists nobody yet: add the line that `certs --key-only` prints at each site")

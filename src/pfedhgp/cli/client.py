@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pfedhgp.base.compilation_cache import use_compilation_cache
 from pfedhgp.base.signals import raise_pending_signal
 from pfedhgp.cli.commands import require_flower
+from pfedhgp.cli.console import (
+    LogJson,
+    PageAddress,
+    PageOptions,
+    PagePublic,
+    PageToken,
+    console,
+)
+from pfedhgp.cli.federated_zones import Reveal, reveal_of
 from pfedhgp.cli.options import Delimiter, Insecure, Quiet
-from pfedhgp.cli.terminal import say, warnings_as_lines
 from pfedhgp.errors import InputError
+
+if TYPE_CHECKING:
+    from pfedhgp.federation.flower.masked_site import MaskKeys
 
 
 def client(
@@ -38,9 +50,39 @@ def client(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="The agreed settings. If the server has others, the site refuses to take part.",
+            help="The agreed settings. If the server has others, the site refuses to take part. Needed "
+            "unless a person approves the server's (--ask).",
         ),
     ] = None,
+    ask: Annotated[
+        bool,
+        typer.Option(
+            "--ask",
+            help="Show the terms of each new run here, and take part only if a person approves them.",
+        ),
+    ] = False,
+    policy: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="What this site allows a server (`pfedhgp policy` writes one). Default: the strict one.",
+        ),
+    ] = None,
+    roster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|SHA256",
+            help="For runs with masks: this site's own copy of sites.toml, or the SHA-256 that the server "
+            "prints. The site refuses another list of sites, and a run without masks.",
+        ),
+    ] = None,
+    epsilon_ceiling: Annotated[
+        float,
+        typer.Option(
+            help="For runs with differential privacy: ε that this site's rows may cost, in all runs with "
+            "this --home. The site refuses above it."
+        ),
+    ] = 1.0,
     delimiter: Delimiter = None,
     least_rows: Annotated[
         int,
@@ -48,6 +90,13 @@ def client(
             min=1, help="Minimum number of rows to take part. Sums over few rows reveal them."
         ),
     ] = 5,
+    i_know: Annotated[
+        bool,
+        typer.Option(
+            "--i-know",
+            help="Answer every request, even if this site's rows can be computed from the answers.",
+        ),
+    ] = False,
     wait: Annotated[
         float | None,
         typer.Option(help="Seconds to wait for the first message. Default: no limit."),
@@ -55,12 +104,17 @@ def client(
     stay: Annotated[
         bool, typer.Option("--stay", help="Wait for the next run after the model is delivered.")
     ] = False,
+    reveal: Reveal = None,
     insecure: Insecure = False,
+    page: PageAddress = None,
+    page_token: PageToken = None,
+    page_public: PagePublic = False,
+    log_json: LogJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Take part in a federation with rows that stay here.
 
-    The server sets columns and model. The site sends only sums.
+    The site sends only sums, on terms that it agreed to: --config, or --ask.
 
     HOME/audit.jsonl lists everything that was sent. HOME/model is the model at the end.
 
@@ -80,20 +134,30 @@ def client(
     host, port = split_address(address, "--server")
     files = find_files(data)
     _check_keys(ca, key, host, insecure=insecure)
-    expected = None
-    with warnings_as_lines():
-        if config is not None:
-            from pfedhgp.federation.agreement import Agreement
-            from pfedhgp.settings import config as configs
+    masks = None if roster is None else _mask_keys(roster, key)
+    from pfedhgp.federation.flower.audit import LOG
+    from pfedhgp.federation.watch import site_state
 
-            expected = Agreement.of(configs.read(config)).to_json()
+    place = home.resolve()
+    state = site_state.SiteState(name, address, str(home), started=time.time())
+    with console(
+        site_state.read(state, place / LOG),
+        site_state.after,
+        PageOptions(page, page_token, page_public),
+        quiet=quiet,
+        log_json=log_json,
+    ) as lines:
+        from pfedhgp.cli.agreeing import agreed_terms, approval
+
+        allowed, expected = agreed_terms(home, config=config, policy=policy, ask=ask)
+        approve = approval() if ask or allowed.ask else None
+        most = reveal_of(allowed, reveal)
         use_compilation_cache()
+        from pfedhgp.federation.flower.private_site import PrivateSite
+        from pfedhgp.federation.flower.server_probe import ServerAddress, check_certificate
         from pfedhgp.federation.flower.site import MODEL, site_from_files
-        from pfedhgp.federation.flower.site_process import (
-            ServerAddress,
-            SiteProcess,
-            check_certificate,
-        )
+        from pfedhgp.federation.flower.site_process import SiteProcess
+        from pfedhgp.zones.at_site import ZonesAtSite
 
         there = ServerAddress(
             host,
@@ -102,7 +166,6 @@ def client(
             None if key is None else key.resolve(),
         )
         check_certificate(there)
-        place = home.resolve()
         try:
             private_folder(place, "--home")
             with locked(place, "client") as lock:
@@ -113,20 +176,36 @@ def client(
                     delimiter=delimiter,
                     least_rows=least_rows,
                     expected=expected,
+                    masks=masks,
+                    answers_all=i_know,
+                    policy=allowed,
+                    approve=approve,
                 )
+                site.private = PrivateSite(place, epsilon_ceiling)
+                site.answer_zones = ZonesAtSite(place, most)
+                site.audit.on_append = lambda entry: lines.watch.tell(site_state.audited(entry))
                 SiteProcess(
                     site,
                     there,
                     lock,
                     stay=stay,
                     wait=wait,
-                    say=lambda text: say(text, quiet=quiet),
+                    say=lines.say,
                     check_signals=raise_pending_signal,
+                    tell=lines.watch.tell,
                 ).run()
         except FlowerError as error:
-            say(f"pfedhgp: error: {error}")
+            lines.error(str(error))
             raise typer.Exit(1) from None
-    say(f"model   {home / MODEL}", quiet=quiet)
+        lines.say(f"model   {home / MODEL}")
+
+
+def _mask_keys(roster: str, key: Path | None) -> MaskKeys:
+    from pfedhgp.federation.flower.pinned_roster import mask_keys
+
+    if key is None:
+        raise InputError("--roster: masks need this site's key: give --key, and no --insecure")
+    return mask_keys(roster, key)
 
 
 def _check_keys(ca: Path | None, key: Path | None, host: str, *, insecure: bool) -> None:

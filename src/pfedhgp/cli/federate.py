@@ -9,15 +9,17 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from pfedhgp.base.atomic_files import write_bytes
+from pfedhgp.base.choices import NO_PRIVACY
 from pfedhgp.cli.commands import require_flower
-from pfedhgp.cli.fit import fit_options, run_command
+from pfedhgp.cli.federated_zones import ZoneGroups, check_groups
+from pfedhgp.cli.fit import fit_options, run_command, with_option
 from pfedhgp.cli.terminal import say
 from pfedhgp.errors import InputError, warn
 from pfedhgp.settings.config import SETTINGS, to_toml
@@ -28,12 +30,14 @@ if TYPE_CHECKING:
     from pfedhgp.data.readers import Observations
     from pfedhgp.estimator import FederatedGP
     from pfedhgp.settings.config import Config
+    from pfedhgp.zones.result import KeptZones
 
 
 PRIVATE, PREFIX = "private", "pfedhgp-"
 """Where the checkpoint says in which folder the sites' rows and keys are while they run."""
 
 
+@with_option("zones", ZoneGroups)
 @fit_options
 def federate(**options: Any) -> None:
     """Fit with one process for each client; the processes exchange only sums.
@@ -46,8 +50,20 @@ def federate(**options: Any) -> None:
     from pfedhgp.federation.flower.processes import FlowerError
 
     _check_device(options["device"])
+    zones = options.pop("zones")
+    found: list[FoundZones] = []
+
+    def train_and_group(job: FitJob, show: Any) -> FederatedGP:
+        check_groups(zones, len(job.data.training))
+        model = train(job, show, zones)
+        if zones is not None:
+            found.extend(_zones_of(job.checkpoint.parent))
+        return model
+
     try:
-        run_command(options, train=train)
+        run_command(options, train=train_and_group)
+        for each in found:
+            each.write(quiet=options["quiet"] or options["as_json"])
     except FlowerError as error:
         say(f"pfedhgp: error: {error}; `--resume` goes on from the last round")
         raise typer.Exit(1) from None
@@ -60,7 +76,35 @@ def _check_device(device: str | None) -> None:
         )
 
 
-def train(job: FitJob, show: Any) -> FederatedGP:
+@dataclass(frozen=True)
+class FoundZones:
+    """The groups that the server found; RUN is written once more, with all clients in it."""
+
+    run: Path
+    kept: KeptZones
+
+    def write(self, *, quiet: bool) -> None:
+        """Into RUN/zones and the report, as zones of the model that RUN has now."""
+        from pfedhgp.cli.cluster import FOLDER, add_to_report, write
+        from pfedhgp.cli.saved import open_run
+
+        shutil.rmtree(self.run / FOLDER, ignore_errors=True)
+        write(self.kept, self.run / FOLDER, open_run(self.run)["sha256"])
+        add_to_report(self.run / "report.html", self.kept)
+        say(f"zones   {self.run / FOLDER / 'zones.html'}", quiet=quiet)
+
+
+def _zones_of(run: Path) -> list[FoundZones]:
+    """What the server wrote; nothing if it found none."""
+    from pfedhgp.cli.cluster import FOLDER
+    from pfedhgp.cli.saved import open_run
+    from pfedhgp.zones import result
+
+    kept = result.read(run / FOLDER, open_run(run)["sha256"])
+    return [] if kept is None else [FoundZones(run, kept)]
+
+
+def train(job: FitJob, show: Any, zones: int | None = None) -> FederatedGP:
     """Writes each client's rows where only its site reads them, and runs the federation."""
     from pfedhgp.cli.child import COMMAND
     from pfedhgp.federation.flower.certificates import make_certificates
@@ -77,8 +121,17 @@ def train(job: FitJob, show: Any) -> FederatedGP:
     private = Path(tempfile.mkdtemp(prefix=PREFIX))
     try:
         write_bytes(checkpoint / PRIVATE, str(private).encode("utf-8", "surrogateescape"))
-        keys = make_certificates(private / "certs", names, ["127.0.0.1"])
+        certificates = private / "certs"
+        if config.masks:  # sites sign with their keys, which must stay the same if the run goes on
+            certificates = checkpoint / "certs"
+            if not job.resume:
+                shutil.rmtree(certificates, ignore_errors=True)
+        if certificates.is_dir():
+            keys = {n: certificates / SITES / f"{site_hash(n)}.key" for n in names}
+        else:
+            keys = make_certificates(certificates, names, ["127.0.0.1"])
         (private / "run.toml").write_text(_settings(config, data), encoding="utf-8")
+        _write_policy(private)
         members = []
         for client in data.training:
             rows = private / f"{site_hash(client.name)}.parquet"
@@ -88,10 +141,15 @@ def train(job: FitJob, show: Any) -> FederatedGP:
         LocalFederation(
             command=COMMAND,
             config=private / "run.toml",
-            certificates=private / "certs",
+            certificates=certificates,
             out=run,
             sites=tuple(members),
+            policy=private / "policy.toml",
             overwrite=not job.resume,
+            masks=config.masks,
+            i_know=config.privacy == NO_PRIVACY,  # here the sites are the user's own
+            epsilon=config.epsilon,
+            zones=zones,
         ).run(quiet=job.quiet)
     finally:
         shutil.rmtree(private)
@@ -127,6 +185,16 @@ def _settings(config: Config, data: Ingested) -> str:
     if data.labels is not None and not config.classes:
         found = replace(found, classes=tuple(sorted(set(data.labels.tolist()))))
     return to_toml(found)
+
+
+def _write_policy(folder: Path) -> None:
+    """What the trial's sites allow its server: all that its terms need."""
+    from pfedhgp.federation.agreement import Agreement
+    from pfedhgp.federation.policy.settings import of_a_trial, to_toml
+    from pfedhgp.settings import config as configs
+
+    plan = Agreement.of(configs.read(folder / "run.toml")).plan
+    (folder / "policy.toml").write_text(to_toml(of_a_trial(plan)), encoding="utf-8")
 
 
 def _write_rows(path: Path, client: Observations, data: Ingested, config: Config) -> None:

@@ -39,6 +39,22 @@ def fit_options(command: Command) -> Command:
     return command
 
 
+def with_option(name: str, annotation: Any, default: Any = None) -> Callable[[Command], Command]:
+    """Gives a command that has `fit_options` one option more."""
+
+    def decorate(command: Command) -> Command:
+        signature: Any = command
+        more = inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+        )
+        known = signature.__signature__.parameters.values()
+        signature.__signature__ = inspect.Signature([*known, _in_panel(more)])
+        signature.__annotations__[name] = annotation
+        return command
+
+    return decorate
+
+
 def _of_the_command(
     *,
     config: Annotated[

@@ -57,6 +57,7 @@ def report(
 
             given = read_observations(data, columns, delimiter=delimiter_of(delimiter))
         use_compilation_cache()
+        from pfedhgp.attacks import kept as kept_attacks
         from pfedhgp.cli.resplit import GivenRows, parts_of, warn_of
         from pfedhgp.diagnosis import files as class_files
         from pfedhgp.estimator import FederatedGP
@@ -78,6 +79,7 @@ def report(
             others=parts.others,
             zones=_stored("zones", lambda: zone_files.read(run / zone_files.FOLDER, this)),
             classified=_stored("classified cycles", lambda: class_files.read(run, this)),
+            attacks=_stored("attacks", lambda: kept_attacks.read(run, this)),
         )
     if as_json:
         result({"run": str(run), "report": str(written), "warnings": told})

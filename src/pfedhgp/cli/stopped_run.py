@@ -64,6 +64,7 @@ class StoppedRun:
 
     def write(self, record: RunRecord) -> None:
         content = {"config": record.config.tree(), "files": dict(record.files)}
+        self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         atomic_files.write_bytes(
             self.folder / "run.json", json.dumps(content, indent=1).encode("ascii")
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import sys
 import warnings
@@ -18,6 +19,16 @@ def say(text: str, *, quiet: bool = False) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
+def stamped(text: str, now: datetime.datetime | None = None) -> str:
+    """A line of a process that runs for long, with its time (UTC, as in the audit log).
+
+    >>> stamped("round 1", datetime.datetime(2026, 11, 18, 7, 5, 9))
+    '2026-11-18 07:05:09Z round 1'
+    """
+    when = datetime.datetime.now(datetime.UTC) if now is None else now
+    return f"{when:%Y-%m-%d %H:%M:%S}Z {text}"
+
+
 def counted(number: int, thing: str) -> str:
     """ "1 round", "2 rounds" """
     return f"{number} {thing}{'' if number == 1 else 's'}"
@@ -29,8 +40,13 @@ def result(summary: dict[str, Any]) -> None:
 
 
 @contextmanager
-def warnings_as_lines(words: Callable[[str], str] = str) -> Iterator[list[str]]:
-    """Prints each of our warnings once as `pfedhgp: warning: …`, rewritten by `words`; yields their list."""
+def warnings_as_lines(
+    words: Callable[[str], str] = str, show_line: Callable[[str], None] | None = None
+) -> Iterator[list[str]]:
+    """Prints each of our warnings once as `pfedhgp: warning: …`, rewritten by `words`; yields their list.
+
+    `show_line` shows them otherwise.
+    """
     seen: list[str] = []
     usual = warnings.showwarning
 
@@ -41,7 +57,10 @@ def warnings_as_lines(words: Callable[[str], str] = str) -> Iterator[list[str]]:
         text = words(" ".join(str(message).split()))
         if text not in seen:
             seen.append(text)
-            print("pfedhgp: warning:", text, file=sys.stderr, flush=True)
+            if show_line is not None:
+                show_line(text)
+            else:
+                print("pfedhgp: warning:", text, file=sys.stderr, flush=True)
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", PFedHGPWarning)
