@@ -29,7 +29,7 @@ test-slow: $(VENV)/.stamp ## the tests marked slow
 test-flower: $(FLOWER)/.stamp ## federations of real processes over Flower, on loopback, and masks
 	PFEDHGP_REQUIRE_FLOWER=1 JAX_COMPILATION_CACHE_DIR=$(CURDIR)/$(FLOWER)/compiled \
 	  JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
-	  $(FLOWER)/bin/python -m pytest -m '$(FLOWER_TESTS)' -n 2 --dist worksteal $(ARGS) tests/federation
+	  $(FLOWER)/bin/python -m pytest -m '$(FLOWER_TESTS)' -n 2 --dist worksteal $(ARGS) tests/federation tests/page
 
 lint: $(VENV)/.stamp ## formatting, lint rules, the order of imports and types
 	$(VENV)/bin/ruff format --check .
@@ -46,15 +46,9 @@ bench: $(BENCH)/.stamp ## timings: whole fits, and against LAPACK, scikit-learn 
 bench-federation: $(FLOWER)/.stamp ## what a round over Flower costs, beside an app that does nothing
 	$(FLOWER)/bin/python -m bench.federation $(ARGS)
 
-# The modules that users call. The package itself comes first, without the parts that may change.
-MODULES := gp.kernels gp.metrics model.prediction estimator.evaluation estimator.diagnosis_training \
-  diagnosis.decision diagnosis.candidates base.progress report errors
-PUBLIC := pfedhgp '!pfedhgp[.]' $(addprefix pfedhgp.,$(MODULES)) '!pfedhgp[.]report[.]'
-
-docs: $(DOCS)/.stamp ## the API reference as HTML, in build/docs; a warning is an error
-	rm -rf build/docs
-	$(DOCS)/bin/python -W error::UserWarning -m pdoc --docformat google --output-directory build/docs $(PUBLIC)
-	@echo "build/docs/index.html"
+docs: $(DOCS)/.stamp ## the site: pages, and the reference from docstrings, in build/site; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --quiet --strict --site-dir build/site
+	@echo "build/site/index.html"
 
 # On two cores, by reckoning: 40 minutes, 11 more for algorithm1 and some 20 for stability; resumed where it was
 # left. Minutes on a GPU: ARGS="--device gpu".
@@ -69,7 +63,7 @@ clean: ## remove environments, caches and build outputs
 
 $(VENV)/.stamp: EXTRAS := test
 $(BENCH)/.stamp: EXTRAS := bench
-$(DOCS)/.stamp: EXTRAS := docs
+$(DOCS)/.stamp: EXTRAS := docs,flower
 $(FLOWER)/.stamp: EXTRAS := test,flower
 $(VENV)/.stamp $(BENCH)/.stamp $(DOCS)/.stamp $(FLOWER)/.stamp: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -48,7 +48,13 @@ with them, as JSON.
 
 """
 PLAIN = "| field | type | meaning |\n|---|---|---|\n"
-TYPES = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false"}
+TYPES = {
+    "bytes": "bytes",
+    "str": "text",
+    "int": "whole number",
+    "float": "number",
+    "bool": "true or false",
+}
 LIMITS = {
     **{symbol: f": {number}" for symbol, number in FIXED.items()},
     "M": ": at most `inducing`; if that is auto, `largest_inducing`, "
