@@ -118,9 +118,17 @@ def test_functions_have_few_parameters():
 
 WHOLE_PACKAGES = {
     "cli/test_bad_input.py": "what every command refuses",
+    "federation/flower/test_bad_network.py": "sites and servers behind a network that fails",
     "federation/flower/test_commands.py": "what the federation's commands refuse",
     "federation/flower/test_faults.py": "faults in the middle of a run",
+    "federation/flower/test_runbook.py": "the commands of docs/deploy.md",
     "federation/flower/test_server_and_sites.py": "whole runs",
+    "federation/flower/test_zones.py": "zones of whole runs",
+    "federation/flower/trial/test_simulate.py": "whole trials",
+    "federation/policy/test_honest_runs.py": "what no policy may refuse",
+    "federation/policy/test_hostile_server.py": "what every policy must refuse",
+    "inference/markov/test_invariances.py": "whole federations, pooled and split",
+    "zones/test_federated.py": "server and sites together",
 }
 """Tests of several modules together, which are not called after one."""
 
