@@ -16,10 +16,11 @@ from pfedhgp.base import batching
 from pfedhgp.base.numerics import numerics
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import InputError, NumericsError
+from pfedhgp.gp.linalg import psd_factor
 from pfedhgp.model import at_inputs
 from pfedhgp.model import predictor as predictor_module
 from pfedhgp.model.prediction import Prediction, far_outside, predict
-from pfedhgp.model.predictor import Predictor, psd_factor
+from pfedhgp.model.predictor import Predictor
 from support.compiled import times_compiled
 from support.posteriors import Case, make
 

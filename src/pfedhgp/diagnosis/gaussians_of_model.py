@@ -20,9 +20,9 @@ from scipy.linalg import qr
 from pfedhgp.base.numerics import with_numerics
 from pfedhgp.diagnosis.class_gaussian import ClassGaussian
 from pfedhgp.gp.features import Basis
+from pfedhgp.gp.linalg import psd_factor
 from pfedhgp.model.at_inputs import AtInputs
 from pfedhgp.model.fitted import FittedModel
-from pfedhgp.model.predictor import psd_factor
 from pfedhgp.model.undetermined import OF_DEVIATION, OF_LOCAL
 
 FloatArray = npt.NDArray[np.float64]

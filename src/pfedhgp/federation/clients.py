@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from pfedhgp.base.choices import NO_PRIVACY
 from pfedhgp.base.trees import stack_trees
-from pfedhgp.data.rows import ClientRows, in_order
+from pfedhgp.data.rows import ClientRows, digest_of, in_order
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.diagnosis.federated import messages as diagnosis_messages
 from pfedhgp.diagnosis.federated.party import Party, answers
@@ -395,16 +394,3 @@ def _start_number(k: int, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndar
     """A start request as if its start `k` were the only one."""
     common = {name: array for name, array in arrays.items() if not name.startswith("other ")}
     return {**common, **State(arrays).part(f"other {k}")}
-
-
-def digest_of(clients: Sequence[ClientRows]) -> str:
-    """SHA-256 of names and rows: tells whether they changed, and not what they are."""
-    digest = hashlib.sha256()
-    for client in clients:
-        for field in fields(client):
-            value = getattr(client, field.name)
-            shown = value.shape if isinstance(value, np.ndarray) else value
-            digest.update(f"{field.name} {shown!r}".encode())
-            if isinstance(value, np.ndarray):
-                digest.update(np.ascontiguousarray(value).tobytes())
-    return digest.hexdigest()

@@ -340,3 +340,13 @@ def _plus_on_diagonal(K: Any, number: Any) -> Any:
 def _copied(A: Any) -> Any:
     """A copy by rows, which BLAS and LAPACK may change in place."""
     return np.array(A, np.float64, order="C")
+
+
+def psd_factor(matrix: np.ndarray) -> np.ndarray:
+    """F with F Fᵀ = matrix; where Cholesky fails, from eigenvalues cut off at zero."""
+    symmetric = 0.5 * (matrix + matrix.T)
+    try:
+        return np.linalg.cholesky(symmetric)
+    except np.linalg.LinAlgError:
+        values, vectors = np.linalg.eigh(symmetric)
+        return vectors * np.sqrt(np.maximum(values, 0.0))

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from pfedhgp.base.batching import on_host
 from pfedhgp.base.checks import one_of
 from pfedhgp.base.numerics import numerics, on_device, with_numerics
+from pfedhgp.gp.linalg import psd_factor
 from pfedhgp.model.cycle_layer import CycleLayer
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.noise_level import loudness
@@ -27,7 +28,6 @@ from pfedhgp.model.predictor import (
     moments,
     own_covariance,
     prior_covariance,
-    psd_factor,
     tilt,
 )
 from pfedhgp.model.undetermined import Undetermined, undetermined
@@ -140,7 +140,7 @@ class AtInputs:
                 cov += self.whole_tilt(first) @ self.whole_tilt(second).T
             for K, power in self.undetermined_joint(first, second):
                 cov += np.kron(K, power)
-            return cov
+            return 0.5 * (cov + cov.T) if first == second else cov  # products round unevenly
         outputs = len(self.centre)
         cov = np.zeros((len(self.X), outputs, outputs))
         for rows, (_, V) in self.pieces(moments):

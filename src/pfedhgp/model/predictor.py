@@ -34,7 +34,7 @@ from pfedhgp.base.trees import ravel
 from pfedhgp.errors import NonFiniteError, NumericsError
 from pfedhgp.gp.features import Basis
 from pfedhgp.gp.kernels import Kernel, Stacks
-from pfedhgp.gp.linalg import diagonal_matrix
+from pfedhgp.gp.linalg import diagonal_matrix, psd_factor
 from pfedhgp.model import loadings_tilt, local_states
 from pfedhgp.model.blocks import ClientBlock, GlobalBlock, deviation_loadings, global_loadings
 from pfedhgp.model.fitted import FittedModel, typical_kernels
@@ -340,16 +340,6 @@ def prior_covariance(
     if predictor.typical is not None:
         local = xp.mean(predictor.typical(X, Z, stacked=1), axis=0)
     return xp.stack([shared, local])
-
-
-def psd_factor(matrix: np.ndarray) -> np.ndarray:
-    """F with F Fᵀ = matrix; where Cholesky fails, from eigenvalues cut off at zero."""
-    symmetric = 0.5 * (matrix + matrix.T)
-    try:
-        return np.linalg.cholesky(symmetric)
-    except np.linalg.LinAlgError:
-        values, vectors = np.linalg.eigh(symmetric)
-        return vectors * np.sqrt(np.maximum(values, 0.0))
 
 
 def _columns(power: Array) -> np.ndarray:

@@ -9,8 +9,8 @@ from typing import Protocol
 import numpy as np
 
 from pfedhgp.base.checks import short
-from pfedhgp.data.rows import ClientRows
-from pfedhgp.federation.clients import ClientGroup, digest_of
+from pfedhgp.data.rows import ClientRows, digest_of
+from pfedhgp.federation.clients import ClientGroup
 from pfedhgp.federation.envelope import Envelope, Refused
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.policy import checks
