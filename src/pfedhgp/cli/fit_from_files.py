@@ -227,7 +227,7 @@ def train_here(job: FitJob, show: Progress) -> FederatedGP:
         rows = client_rows(data.training, columns, whole_cycles=config.cycles != "white")
         fitted = fit_checked(
             settings_of(job, callbacks=[show, SignalCallback()]),
-            GivenData(rows, columns.input_names, columns.outputs),
+            GivenData(rows, columns),
             checkpoint=job.checkpoint,
             resume=job.resume,
         )

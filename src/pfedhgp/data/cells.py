@@ -7,6 +7,7 @@ stays NaN; a missing input is refused.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 import polars as pl
@@ -135,8 +136,13 @@ def has_zone(table: Table, column: InputColumn) -> bool | None:
     return bool(series.str.strip_chars().str.contains(ZONE).any())
 
 
-def seconds(table: Table, column: InputColumn) -> np.ndarray:
-    """A datetime column as seconds since 1970-01-01 UTC; without a time zone it is taken as UTC."""
+def seconds(
+    table: Table, column: InputColumn, tell: Callable[[], object] | None = None
+) -> np.ndarray:
+    """A datetime column as seconds since 1970-01-01 UTC; without a time zone it is taken as UTC.
+
+    `tell` says so in other words.
+    """
     series = table.column(column.name)
     if series.dtype == pl.String:
         text = series.str.strip_chars()
@@ -153,7 +159,10 @@ def seconds(table: Table, column: InputColumn) -> np.ndarray:
             f"{table.path}: column {column.name!r} must be datetimes, it holds {series.dtype}"
         )
     if has_zone(table, column) is False and stamps.dtype != pl.Date:
-        warn(f"column {short(column.name)!r} has no time zone: taken as UTC")
+        if tell is None:
+            warn(f"column {short(column.name)!r} has no time zone: taken as UTC")
+        else:
+            tell()
     if stamps.dtype == pl.Datetime and getattr(stamps.dtype, "time_zone", None) is not None:
         stamps = stamps.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
     micro = stamps.cast(pl.Datetime("us")).cast(pl.Int64).to_numpy()
