@@ -201,8 +201,8 @@ def test_a_domain_of_datetimes(model):
     days = (pd.Timestamp("2024-02-01", tz="UTC"), np.datetime64("2024-05-01"))
     wide = FederatedGP(domain=days, rounds=1, averaging=False).fit(table(), **COLUMNS)
     assert wide.model_.scaling.upper == pytest.approx(np.datetime64("2024-05-01", "s").astype(int))
+    late = (np.datetime64("2024-03-01T00"), np.datetime64("2024-05-01"))
     with pytest.raises(InputError, match="outside it"):
-        late = (np.datetime64("2024-03-01T00"), np.datetime64("2024-05-01"))
         FederatedGP(domain=late).fit(table(), **COLUMNS)
 
 

@@ -16,7 +16,7 @@ from pfedhgp.base.numerics import has_device, on_device, with_numerics
 from pfedhgp.data.domain import check_domain
 from pfedhgp.data.rows import with_observations
 from pfedhgp.data.tables import GivenData, clients_from
-from pfedhgp.errors import InputError, NotFittedError, warn
+from pfedhgp.errors import ConvergenceWarning, InputError, NotFittedError, warn
 from pfedhgp.estimator.adopted_clients import adopted, with_adopted
 from pfedhgp.estimator.cycle_methods import CycleMethods
 from pfedhgp.estimator.inputs import rows_by_client, rows_of, warn_of_far
@@ -29,6 +29,7 @@ from pfedhgp.federation.grouping import group_clients
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
+from pfedhgp.inference.ending import unsettled
 from pfedhgp.model import departures
 from pfedhgp.model.departures import Departure
 from pfedhgp.model.fitted import FittedModel
@@ -136,6 +137,8 @@ class FederatedGP(PredictionMethods, CycleMethods, LivingMethods, ParameterMetho
             from pfedhgp.estimator.diagnosis_training import diagnosed
 
             self.model_ = diagnosed(self._fitted(), classes, settings.seed)
+        if (more := unsettled(self._fitted().history)) is not None:
+            warn(more, ConvergenceWarning)
         return self
 
     def _fit_given(
@@ -196,7 +199,7 @@ class FederatedGP(PredictionMethods, CycleMethods, LivingMethods, ParameterMetho
 
     def make_plan(self, settings: ModelSettings, inputs: int, outputs: int) -> Plan:
         """What server and clients compute by; a subclass may change it."""
-        return planning.make_plan(settings, inputs, outputs)
+        return planning.make_plan(planning.until_settled(settings), inputs, outputs)
 
     def _train(
         self, server: Server, groups: Sequence[ClientGroup], folder: Path | None, *, resume: bool

@@ -89,6 +89,10 @@ class PredictionMethods:
         """
         model = self._fitted()
         if isinstance(data, Mapping):
+            if X is not None or not data:
+                raise InputError(
+                    "`client` must be one client's name with `X`; {client: X} has the inputs of each"
+                )
             return {str(name): self._one(model, name, own) for name, own in data.items()}
         if is_table(data):
             if X is not None:
