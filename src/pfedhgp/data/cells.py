@@ -76,6 +76,8 @@ def numbers(table: Table, column: str, *, missing: bool) -> np.ndarray:
 
 def _parsed(table: Table, column: str, text: pl.Series, *, is_output: bool) -> np.ndarray:
     absent = text.str.to_lowercase().is_in(list(MISSING)) | text.is_null()
+    if is_output:  # true and false are 1 and 0, as in files that have a type for them
+        text = text.str.replace("(?i)^true$", "1").str.replace("(?i)^false$", "0")
     values = text.cast(pl.Float64, strict=False)
     wrong = (values.is_null() & ~absent).to_numpy()
     if wrong.any():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,6 +15,7 @@ from pfedhgp.base.choices import LOCAL_PRIVACY
 from pfedhgp.base.kept_memory import kept_memory
 from pfedhgp.base.numerics import has_device, on_device, with_numerics
 from pfedhgp.data.domain import check_domain
+from pfedhgp.data.missing_codes import warn_of_codes
 from pfedhgp.data.rows import with_observations
 from pfedhgp.data.tables import GivenData, clients_from
 from pfedhgp.errors import ConvergenceWarning, InputError, NotFittedError, warn
@@ -80,6 +82,31 @@ class FederatedGP(PredictionMethods, CycleMethods, LivingMethods, ParameterMetho
         values = ((each, getattr(self, each.name)) for each in MODEL_SETTINGS)
         changed = [f"{s.name}={v!r}" for s, v in values if v is not s.default and v != s.default]
         return f"FederatedGP({', '.join(changed)})"
+
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn's cross-validation asks: outputs come with the table, and there is no y."""
+        from sklearn.utils import Tags, TargetTags
+
+        return Tags(estimator_type=None, target_tags=TargetTags(required=False))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if hasattr(self, "model_"):
+            raise InputError(
+                "a fitted FederatedGP is not pickled: use `save(folder)` and `FederatedGP.load(folder)`"
+            )
+        return super().__reduce_ex__(protocol)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FederatedGP:
+        """Settings are copied; a fitted model does not change, and is shared."""
+        again = type(self)(**copy.deepcopy(self.get_params(), memo))
+        own = {name: value for name, value in vars(self).items() if name not in vars(again)}
+        vars(again).update(own)
+        return again
+
+    def __copy__(self) -> FederatedGP:
+        again = type(self)(**self.get_params())
+        vars(again).update(vars(self))
+        return again
 
     # fit --------------------------------------------------------------------------------------
 
@@ -151,6 +178,7 @@ class FederatedGP(PredictionMethods, CycleMethods, LivingMethods, ParameterMetho
     ) -> None:
         """Fits to rows that were read, with settings that were checked."""
         data = replace(given, clients=with_observations(given.clients, stacklevel=4))
+        warn_of_codes(data.clients, data.outputs, stacklevel=4)
         if settings.domain is not None:
             check_domain(settings.domain, data.clients, data.inputs)
         self._fit_checked(with_kernels(settings, data.columns), data, folder, resume=resume)

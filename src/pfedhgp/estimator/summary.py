@@ -1,4 +1,4 @@
-"""`model.summary()`: a fitted model on one screen, as text, in a terminal (rich), and as HTML in a notebook."""
+"""`model.summary()`: a fitted model on one screen, as text, by rich in a terminal, as HTML in a notebook."""
 
 from __future__ import annotations
 
@@ -108,7 +108,9 @@ def _clients(model: FittedModel) -> str:
     counts = [len(model.sums[name].rows) for name in names if name in model.sums]
     if not counts or len(counts) != len(names):
         return text
-    each = f"{min(counts)} each" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+    each = (
+        f"{min(counts)} each" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+    )
     return f"{text}, {sum(counts)} rows ({each})"
 
 
@@ -150,7 +152,9 @@ def _noise(model: FittedModel) -> str | None:
 def _phi(model: FittedModel) -> str | None:
     if not model.structure.deviation:
         return None
-    shared = f"{number(float(parameters.phis(model)))}, variance of deviations over the global layer's"
+    shared = (
+        f"{number(float(parameters.phis(model)))}, variance of deviations over the global layer's"
+    )
     known = departures.in_words(departures.departures(model))
     return shared if known is None else f"{shared}\n{known}"
 
@@ -195,4 +199,3 @@ def _sent(model: FittedModel) -> str | None:
         return None
     total = traffic(model.messages)
     return f"{byte_size(total.up)} by clients, {byte_size(total.down)} by the server"
-
