@@ -183,6 +183,23 @@ def test_observed_is_what_the_data_have(model_and_run, data, run):
     assert table["site"].to_list() == [name for name, _ in PLACES]
 
 
+def test_a_model_that_was_cut_off_and_a_full_disk_are_named(model_and_run, data, run, tmp_path):
+    import errno
+    import shutil
+
+    from pfedhgp.cli.targets import writing_to
+
+    shutil.copytree(model_and_run[1], tmp_path / "CUT")
+    spec = tmp_path / "CUT" / "spec.json"
+    spec.write_text(spec.read_text()[:1500])
+    line = run("predict", tmp_path / "CUT", data, "--out", "-").complaint
+    assert "CUT/spec.json: " in line
+    assert "copy the folder again, or fit again" in line
+    with pytest.raises(OSError, match="No space left") as caught, writing_to(tmp_path / "RUN"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert caught.value.filename == str(tmp_path / "RUN")
+
+
 def test_far_outside_the_data_is_said(model_and_run, run, tmp_path):
     (tmp_path / "x.csv").write_text("site,time\nb,2030-01-01T00:00Z\n")
     done = run("predict", model_and_run[1], tmp_path / "x.csv", "--out", "-")

@@ -319,6 +319,10 @@ def test_the_command_writes_groups_figures_and_a_map(
     places.write_text("client,latitude,longitude\na,north,116\n")
     assert main([*command, "--overwrite"]) == 2
     assert "line 2" in capsys.readouterr().err
+    places.write_text("name,lat,lon\na,40,116\n")
+    assert main([*command, "--overwrite"]) == 2
+    line = "line 1: no column 'client'; the header must have client, latitude, longitude, it has name, lat"
+    assert line in capsys.readouterr().err
     assert json.loads((written / "zones.json").read_text()) == found
     assert FederatedGP.load(tmp_path / "run").clients_ == tuple(KIND)
     again = ["cluster", str(tmp_path / "run"), "--groups", "2", "--seed", "3"]
