@@ -34,5 +34,5 @@ model.adopt("new site", day, readings(6.0, day))  # the global layer stays; noth
 adopted = model.predict("new site", hours)
 
 for name, p in (("stranger", stranger), ("adopted", adopted)):
-    error = np.sqrt(np.mean((p.mean[:, 0] - truth) ** 2))
+    error = np.sqrt(np.mean((p.mean - truth) ** 2))
     print(f"{name}: known {p.known}, error {error:.1f}, typical sd {p.sd.mean():.1f}")

@@ -20,12 +20,12 @@ low, high = p.interval(0.95)  # of a reading, noise included
 filled = pl.DataFrame(
     {
         "day": day,
-        "reading": np.where(outage, p.mean[:, 0], noisy["station 2"]),
-        "from": low[:, 0],
-        "to": high[:, 0],
+        "reading": np.where(outage, p.mean, noisy["station 2"]),
+        "from": low,
+        "to": high,
         "imputed": outage,
     }
 )
 print(filled.filter("imputed").head(3).with_columns(pl.col(pl.Float64).round(1)).write_csv())
-error = np.sqrt(np.mean((p.mean[:, 0] - truth["station 2"])[outage] ** 2))
+error = np.sqrt(np.mean((p.mean - truth["station 2"])[outage] ** 2))
 print(f"{outage.sum()} readings filled: error {error:.1f}, sd {p.sd[outage].mean():.1f}")

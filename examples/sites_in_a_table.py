@@ -17,7 +17,7 @@ model = FederatedGP(rounds=6).fit(table, client="site", inputs="hour", outputs="
 
 p = model.predict("south", pd.DataFrame({"hour": [6.0, 12.0, 18.0]}))
 low, high = p.interval(0.95)  # of a reading, noise included
-shown = pd.DataFrame({"load": p.mean[:, 0], "from": low[:, 0], "to": high[:, 0]}, [6, 12, 18])
+shown = pd.DataFrame({"load": p.mean, "from": low, "to": high}, [6, 12, 18])
 for name, layer in p.layers.items():
-    shown[name] = layer.mean[:, 0]  # the means of the layers add up to the prediction
+    shown[name] = layer.mean  # the means of the layers add up to the prediction
 print(shown.round(1).to_string())

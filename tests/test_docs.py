@@ -48,7 +48,7 @@ MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
 TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, flags=re.M))
 STATIONS = ("Harbour", "Hillside", "Market", "Reservoir")
 LONG = [
-    *("client", "time", "output", "mean", "sd", "lower", "upper"),
+    *("station", "time", "output", "mean", "sd", "lower", "upper"),
     *("global", "deviation", "local", "known"),
 ]
 
@@ -180,7 +180,7 @@ def check_resumed(_: str) -> None:
 def check_predictions(_: str) -> None:
     table = pl.read_csv("predictions.csv")
     assert table.columns == LONG
-    assert table["client"].to_list() == ["Harbour", "Harbour", "Quarry"]
+    assert table["station"].to_list() == ["Harbour", "Harbour", "Quarry"]
     assert table["known"].to_list() == [True, True, False]
     layers = table.select("global", "deviation", "local").sum_horizontal()
     np.testing.assert_allclose(layers.to_numpy(), table["mean"].to_numpy(), rtol=1e-9)
@@ -240,8 +240,9 @@ def check_town(_: str) -> None:
 
 def check_filled(_: str) -> None:
     table, given = pl.read_csv("filled.csv"), pl.read_csv("pfedhgp-demo/stations.csv")
-    assert table.columns == LONG
-    assert table["client"].to_list() == given["station"].to_list()
+    assert table.columns == [*LONG[:3], "observed", *LONG[3:]]
+    assert table["station"].to_list() == given["station"].to_list()
+    assert table["observed"].to_list() == given["no2"].to_list()
     assert given["no2"].null_count() == 303
     assert table.select(pl.col("mean").is_finite().all()).item()
 

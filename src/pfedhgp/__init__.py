@@ -14,16 +14,22 @@ from pfedhgp.version import __version__
 
 if TYPE_CHECKING:
     from pfedhgp.estimator import FederatedGP
+    from pfedhgp.estimator.diagnosis_training import train_diagnosis
     from pfedhgp.gp.kernels import RBF, Matern12, Matern32, Matern52, Periodic, RationalQuadratic
     from pfedhgp.inference.markov.settings import Markov
     from pfedhgp.inference.meanfield.training import MeanField
+    from pfedhgp.inference.structured.averaging import Averaging
     from pfedhgp.inference.structured.settings import Structured
+    from pfedhgp.zones.result import Zones
 
 __all__ = [  # noqa: RUF022 (in the order of the reference)
     "FederatedGP",
     "Structured",
     "Markov",
     "MeanField",
+    "Averaging",
+    "Zones",
+    "train_diagnosis",
     "RBF",
     "Matern12",
     "Matern32",
@@ -35,6 +41,7 @@ __all__ = [  # noqa: RUF022 (in the order of the reference)
 
 # A public name and the module that defines it; keep in step with the imports above.
 _MODULE_OF = {
+    "Averaging": "pfedhgp.inference.structured.averaging",
     "FederatedGP": "pfedhgp.estimator",
     "Markov": "pfedhgp.inference.markov.settings",
     "Matern12": "pfedhgp.gp.kernels",
@@ -45,6 +52,8 @@ _MODULE_OF = {
     "RBF": "pfedhgp.gp.kernels",
     "RationalQuadratic": "pfedhgp.gp.kernels",
     "Structured": "pfedhgp.inference.structured.settings",
+    "Zones": "pfedhgp.zones.result",
+    "train_diagnosis": "pfedhgp.estimator.diagnosis_training",
 }
 
 

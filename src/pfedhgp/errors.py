@@ -6,6 +6,7 @@ import warnings
 
 __all__ = [
     "BudgetWarning",
+    "ConvergenceWarning",
     "ExtrapolationWarning",
     "InputError",
     "MessageError",
@@ -91,6 +92,10 @@ class NumericsWarning(PFedHGPWarning):
 
 class BudgetWarning(PFedHGPWarning):
     """The inducing budget was changed (fewer rows than points), or is too small for the data."""
+
+
+class ConvergenceWarning(PFedHGPWarning):
+    """Training ended at its limit of rounds before it had settled: allow more rounds."""
 
 
 class ExtrapolationWarning(PFedHGPWarning):

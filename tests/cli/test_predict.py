@@ -26,7 +26,7 @@ RNG = np.random.default_rng(5)
 HOURS = np.arange(14.0)
 START = 1709251200.0  # 2024-03-01T00:00:00Z
 LAYERS = ["global", "deviation", "local"]
-LONG = ["client", "time", "output", "mean", "sd", "lower", "upper", *LAYERS, "known"]
+LONG = ["site", "time", "output", "mean", "sd", "lower", "upper", *LAYERS, "known"]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def model_and_run(tmp_path_factory):
     """A model of datetimes that the library fitted and saved as `fit` does."""
     from dataclasses import replace
 
-    X = START + 3600.0 * HOURS[:, None]
+    X = (START + 3600.0 * HOURS[:, None]).astype("datetime64[s]")
     sites = {
         n: (X, np.sin(HOURS / 2.0) + i + 0.1 * RNG.normal(size=14)) for i, n in enumerate("ab")
     }
@@ -42,8 +42,10 @@ def model_and_run(tmp_path_factory):
     model = FederatedGP(rounds=3, inducing=6, local_inducing=6, averaging=False).fit(
         sites, inputs=["time"], outputs=["y"]
     )
-    columns = Columns("site", (InputColumn("time", "datetime"),), ("y",))
-    kept = {**model.model_.settings, "columns": {**columns.to_json(), "dropped": []}}
+    found = Columns.from_json(model.model_.settings["columns"])
+    assert found == Columns("client", (InputColumn("time", "datetime"),), ("y",))
+    columns = replace(found, client="site").to_json()
+    kept = {**model.model_.settings, "columns": {**columns, "dropped": []}}
     model.model_ = replace(model.model_, settings=kept, metrics={"holdout": None, "seconds": 1.0})
     path = tmp_path_factory.mktemp("predict") / "RUN"
     model.save(path)
@@ -67,14 +69,14 @@ PLACES = [("b", 2.5), ("a/b", 1.0), ("b", 4.0), ("a", 5.0)]
 def _check(table: pl.DataFrame, model: FederatedGP, level: float = 0.95) -> None:
     """Row by row what the library says, in the order of the data."""
     assert table.columns == LONG
-    assert table["client"].to_list() == [name for name, _ in PLACES]
+    assert table["site"].to_list() == [name for name, _ in PLACES]
     for row, (name, hour) in zip(table.iter_rows(named=True), PLACES, strict=True):
         p = model.predict(name, [[START + 3600.0 * hour]])
         lower, upper = p.interval(level)
         expected = {"mean": p.mean, "sd": p.sd, "lower": lower, "upper": upper}
         expected |= {layer: p.layers[layer].mean for layer in ("global", "deviation", "local")}
         for key, value in expected.items():
-            assert row[key] == pytest.approx(value[0, 0], rel=1e-12), key
+            assert row[key] == pytest.approx(value[0], rel=1e-12), key
         assert row["global"] + row["deviation"] + row["local"] == pytest.approx(row["mean"])
         assert row["output"] == "y"
         assert row["known"] is True
@@ -120,12 +122,12 @@ def test_unknown_clients_get_the_populations_prediction_and_are_named(
     )
     assert json.loads(done.out)["unknown_clients"] == ["who", "else"]
     table = pl.read_csv(tmp_path / "p.csv")
-    unknown = table.filter(pl.col("client") == "who")
-    assert dict(zip(table["client"], table["known"], strict=True)) == {
+    unknown = table.filter(pl.col("site") == "who")
+    assert dict(zip(table["site"], table["known"], strict=True)) == {
         **{"b": True, "who": False, "else": False}
     }
     assert unknown["deviation"].to_list() == unknown["local"].to_list() == [0.0]
-    assert unknown["sd"][0] > table.filter(pl.col("client") == "b")["sd"].max()
+    assert unknown["sd"][0] > table.filter(pl.col("site") == "b")["sd"].max()
 
 
 def test_a_client_can_be_named_for_all_rows(model_and_run, run, tmp_path):
@@ -134,9 +136,9 @@ def test_a_client_can_be_named_for_all_rows(model_and_run, run, tmp_path):
     assert "--client NAME" in run("predict", path, tmp_path / "x.csv", "--out", "-").complaint
     done = run("predict", path, tmp_path / "x.csv", "--out", "-", "--client", "b")
     table = pl.read_csv(done.out.encode())
-    expected = model.predict("b", START + 3600.0 * np.array([[2.5], [1.0]])).mean[:, 0]
+    expected = model.predict("b", START + 3600.0 * np.array([[2.5], [1.0]])).mean
     np.testing.assert_allclose(table["mean"].to_numpy(), expected, rtol=1e-12)
-    assert table["client"].to_list() == ["b", "b"]
+    assert table["site"].to_list() == ["b", "b"]
 
 
 @pytest.mark.parametrize(
@@ -165,6 +167,37 @@ def test_bad_tables_and_folders_are_refused(model_and_run, data, run, tmp_path):
     (tmp_path / "fake").mkdir()
     assert "spec.json" in run("predict", tmp_path / "fake", data, *out).complaint
     assert not (tmp_path / "p.csv").exists()
+
+
+def test_observed_is_what_the_data_have(model_and_run, data, run):
+    """Text and an empty cell were not observed: predictions need no outputs."""
+    _, path = model_and_run
+    lines = data.read_text().splitlines()
+    cells = ["y", "1.25", "", "broken", "-3"]
+    data.write_text("".join(f"{a},{b}\n" for a, b in zip(lines, cells, strict=True)))
+    done = run("predict", path, data, "--out", "-")
+    assert done.err == ""
+    table = pl.read_csv(done.out.encode())
+    assert table.columns == [*LONG[:3], "observed", *LONG[3:]]
+    assert table["observed"].to_list() == [1.25, None, None, -3.0]
+    assert table["site"].to_list() == [name for name, _ in PLACES]
+
+
+def test_a_model_that_was_cut_off_and_a_full_disk_are_named(model_and_run, data, run, tmp_path):
+    import errno
+    import shutil
+
+    from pfedhgp.cli.targets import writing_to
+
+    shutil.copytree(model_and_run[1], tmp_path / "CUT")
+    spec = tmp_path / "CUT" / "spec.json"
+    spec.write_text(spec.read_text()[:1500])
+    line = run("predict", tmp_path / "CUT", data, "--out", "-").complaint
+    assert "CUT/spec.json: " in line
+    assert "copy the folder again, or fit again" in line
+    with pytest.raises(OSError, match="No space left") as caught, writing_to(tmp_path / "RUN"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert caught.value.filename == str(tmp_path / "RUN")
 
 
 def test_far_outside_the_data_is_said(model_and_run, run, tmp_path):
@@ -328,14 +361,15 @@ def test_a_report_that_fails_leaves_the_old_one(model_and_run, run, tmp_path, mo
     assert [p.name for p in tmp_path.iterdir()] == ["r.html"]
 
 
-def test_several_outputs_and_inputs_named_like_ours_keep_their_places():
-    """`long_table` against a model whose every number says where it came from."""
+def test_several_outputs_and_inputs_named_like_ours_keep_their_places(monkeypatch):
+    """The long table of a model whose every number says where it came from."""
     from types import SimpleNamespace
 
-    from pfedhgp.cli.predict import long_table
+    from pfedhgp.cli.predict import predictions
     from pfedhgp.data.readers import Observations
+    from pfedhgp.estimator import long_table
 
-    def predict(client, X):
+    def predict(model, client, X, device):
         mean = X[:, [0]] * 10 + np.array([[1.0, 2.0]])
         layers = {n: SimpleNamespace(mean=mean + k) for k, n in enumerate(LAYERS, 1)}
         return SimpleNamespace(
@@ -343,18 +377,23 @@ def test_several_outputs_and_inputs_named_like_ours_keep_their_places():
             interval=lambda level: (mean - 5, mean + level),
         )
 
+    monkeypatch.setattr(long_table.prediction, "predict", predict)
+    monkeypatch.setattr(long_table, "far_words", lambda *_: None)
     columns = Columns("site", (InputColumn("mean"), InputColumn("t", "datetime")), ("u", "v"))
+    X, seen = np.array([[3.0, 0.0], [1.0, 60.0]]), np.array([[7.0, np.nan], [8.0, 9.0]])
     rows = [
-        Observations(
-            "b", np.array([[3.0, 0.0], [1.0, 60.0]]), np.empty((2, 0)), None, np.array([2, 0])
-        ),
-        Observations("a", np.array([[2.0, 1.5]]), np.empty((1, 0)), None, np.array([1])),
+        Observations("b", X, seen, None, np.array([2, 0])),
+        Observations("a", np.array([[2.0, 1.5]]), np.array([[5.0, 6.0]]), None, np.array([1])),
     ]
-    table = long_table(SimpleNamespace(predict=predict), rows, columns, 0.5)
-    assert table.columns == ["client", "input mean", "t", *LONG[2:]]
-    assert table["client"].to_list() == ["b", "b", "a", "a", "b", "b"]
+    model = SimpleNamespace(
+        model_=SimpleNamespace(clients={"a": 1, "b": 2}, outputs=2), device="cpu"
+    )
+    table = predictions(model, rows, columns, 0.5)
+    assert table.columns == ["site", "input mean", "t", "output", "observed", *LONG[3:]]
+    assert table["site"].to_list() == ["b", "b", "a", "a", "b", "b"]
     assert table["input mean"].to_list() == [1.0, 1.0, 2.0, 2.0, 3.0, 3.0]
     assert table["output"].to_list() == ["u", "v"] * 3
+    assert table["observed"].to_list() == [8.0, 9.0, 5.0, 6.0, 7.0, None]
     assert table["mean"].to_list() == [11.0, 12.0, 21.0, 22.0, 31.0, 32.0]
     assert table["t"].dt.epoch("ms").to_list() == [60_000, 60_000, 1500, 1500, 0, 0]
     assert table["known"].to_list() == [True, True, False, False, True, True]

@@ -139,6 +139,15 @@ def test_missing_outputs_are_nan(tmp_path):
     np.testing.assert_array_equal(client.Y[:, 0], [np.nan] * 6 + [1e12])
 
 
+def test_true_and_false_are_outputs(tmp_path):
+    """As text and as a type; an input must be a number."""
+    (tmp_path / "d.csv").write_text("site,x,y\na,1,true\na,2,False\na,3,\n")
+    (found,) = read_clients([tmp_path / "d.csv"], PLAIN)
+    np.testing.assert_array_equal(found.Y[:, 0], [1.0, 0.0, np.nan])
+    with pytest.raises(InputError, match="text instead of a number"):
+        read_clients([tmp_path / "d.csv"], Columns("site", (InputColumn("y"),), ("x",)))
+
+
 def test_a_folder_is_one_file_per_client(tmp_path):
     (tmp_path / "site one.csv").write_text("x,y\n0,1\n1,2\n")
     (tmp_path / "b.csv.gz").write_bytes(gzip.compress(b"y,x\n5,4\n"))

@@ -198,7 +198,7 @@ def test_wrong_outputs_of_a_new_client_are_refused(fitted, value):
 
 def test_no_rows_to_predict_are_no_rows(fitted):
     p = fitted.predict("a", np.zeros((0, 1)))
-    assert p.mean.shape == p.sd.shape == (0, 1)
+    assert p.mean.shape == p.sd.shape == (0,)
 
 
 NO_PATH = [None, "", 3, True, [], b"run", NAN]

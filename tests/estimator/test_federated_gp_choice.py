@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pfedhgp import RBF, FederatedGP, Markov, Matern32, Periodic, Structured
+from pfedhgp.data.columns import Columns, InputColumn
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError
 from pfedhgp.federation.grouping import group_clients
@@ -19,8 +20,10 @@ from pfedhgp.federation.planning import make_plan
 from pfedhgp.federation.server import Server
 from pfedhgp.inference.starts import contest
 from pfedhgp.settings.config import checked
+from pfedhgp.settings.for_columns import with_kernels
 from support.markov_stations import SETTINGS, stations
 
+ONE_INPUT = Columns("client", (InputColumn("x"),), ("y",))
 QUICK = Structured(rounds=4, evaluations=15, first_evaluations=20, averaging=None)
 KNOTS = {
     **SETTINGS,
@@ -88,7 +91,7 @@ def test_bounds_are_those_of_training_alone():
 )
 def test_messages_are_those_of_the_schema_and_a_stopped_contest_goes_on(settings, outputs):
     how = {"inference": QUICK, "inducing": 8, **settings}
-    plan = make_plan(checked(FederatedGP(**how)), 1, outputs)
+    plan = make_plan(with_kernels(checked(FederatedGP(**how)), ONE_INPUT), 1, outputs)
     rows = [
         ClientRows(k, x[:, None], np.stack([y**p for p in range(1, outputs + 1)], axis=1))
         for k, (x, y) in waves().items()
@@ -141,7 +144,8 @@ def test_what_cannot_be_chosen_is_refused_in_one_line(settings, message):
 
 
 def test_a_list_with_periodic_parts():
-    plan = make_plan(checked(FederatedGP(kernel="auto: rbf, matern32 + periodic(2.0)")), 1, 1)
+    asked = checked(FederatedGP(kernel="auto: rbf, matern32 + periodic(2.0)"))
+    plan = make_plan(with_kernels(asked, ONE_INPUT), 1, 1)
     assert [contest.label(spec)["kernel"] for spec in plan.specs] == ["rbf", "matern32 + periodic"]
     assert isinstance(plan.specs[1].kernel.kernel.kernels[1], Periodic)
 

@@ -86,7 +86,7 @@ def test_a_client_that_is_adopted_says_how_far_it_departs(fitted):
     rng, x = np.random.default_rng(5), np.linspace(0.0, 1.0, 40)
     model = FederatedGP()
     model.model_ = fitted.model_
-    level = model.predict("0", x[:, None]).layers["global"].mean[:, 0]
+    level = model.predict("0", x[:, None]).layers["global"].mean
     spread = float(np.std(level))
     model.adopt("alike", x[:, None], level + 0.05 * spread * rng.normal(size=40))
     other = level + 6.0 * spread * np.sin(5.0 * x + 1.0) + 0.05 * spread * rng.normal(size=40)

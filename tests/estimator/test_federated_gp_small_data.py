@@ -84,9 +84,9 @@ def scored(draw) -> tuple[dict[int, list], dict[int, list]]:
         model = FederatedGP(domain=[(0.0, 1.0)], inducing=20).fit(rows)
         for name, (x, y) in new.items():
             p, size = model.predict(name, x), len(rows[name][0])
-            z = (y - p.mean[:, 0]) / p.sd[:, 0]
+            z = (y - p.mean) / p.sd
             inside[size].append(np.mean(np.abs(z) < 1.96))
-            scores[size].append(np.mean(0.5 * z**2 + np.log(p.sd[:, 0] * np.sqrt(2 * np.pi))))
+            scores[size].append(np.mean(0.5 * z**2 + np.log(p.sd * np.sqrt(2 * np.pi))))
     return inside, scores
 
 

@@ -16,6 +16,8 @@ SLACK = 0.1
         ([-9.0, -5.0, -4.99, -4.98], "converged"),  # at the limit, and flat
         ([-9.0, -4.0, -3.0, -3.0], "limit"),  # θ_g rested before the last round: flat by that alone
         ([-9.0, -3.0, -5.0, -5.0], "limit"),  # flat, and lower than it was
+        ([-9.0, -3.0, *[-5.0] * 6], "limit"),  # five rounds that change nothing, and six
+        ([-9.0, -3.0, *[-5.0] * 7], "converged"),
         ([-9.0, -5.0], "limit"),  # one round says nothing
         ([], "limit"),  # nobody knows the bound
     ],
@@ -47,6 +49,11 @@ def history(bounds, ended, attempt=0):
         ([-9.0, -3.0, -5.0], "limit", "stopped at the limit of 2 rounds, 2 nats below round 1"),
         ([-9.0, -5.0, -4.99], "converged", "converged after 2 rounds"),
         (
+            [-9.0, -3.0, *[-5.0] * 7],
+            "converged",
+            "converged after 8 rounds, 2 nats below round 1",
+        ),
+        (
             [-9.0, -5.0, -4.0],
             "stopped",
             "stopped when asked, after 2 rounds, still gaining 2.5 nats a round",
@@ -76,3 +83,21 @@ def test_training_never_ends_early_on_a_worse_round():
     # Two rounds without a gain, but a nat below the best: it goes on until it is back there.
     assert converged_after([-9.0, -4.0, -5.0, -5.0]) is None
     assert converged_after([-9.0, -4.0, -5.0, -5.0, -4.05, -4.04, -4.03]) == 6
+
+
+def test_six_rounds_that_change_nothing_have_settled_wherever_they_are():
+    below = [-9.0, -3.0, *[-5.0 + 0.01 * (i % 2) for i in range(7)]]
+    assert ending.has_converged(below, SLACK)
+    assert not ending.has_converged(below[:-1], SLACK)
+    assert not ending.has_converged([-9.0, -3.0, *[-5.0 + 0.03 * i for i in range(7)]], SLACK)
+
+
+def test_what_is_said_if_it_has_not_settled():
+    said = ending.unsettled(history([-9.0, -5.0, -4.0, -3.5], "limit"))
+    assert said.endswith("fit with a higher limit, such as `rounds`=40")
+    assert ending.unsettled(history([-9.0, -5.0, -4.99], "converged")) is None
+    assert ending.unsettled(history([-9.0, -5.0, -4.0], "stopped")) is None
+    assert ending.unsettled(history([None, None], "limit")) is None
+    assert ending.unsettled([]) is None
+    many = [-100.0 + i for i in range(41)]
+    assert "`rounds`=120" in ending.unsettled(history(many, "limit"))

@@ -52,7 +52,7 @@ def test_faults_are_found_where_they_are(model, fine, fault):
         elif fault == "shift":
             wrong[part] += 0.3
         elif fault == "drift":
-            wrong[part, 0] += np.linspace(0.0, 0.6, 20)
+            wrong[part] += np.linspace(0.0, 0.6, 20)
         else:
             wrong[part] = wrong[40]
         found = model.anomalies("site 0", (x, wrong))
@@ -110,7 +110,7 @@ def test_the_command(model, fine, tmp_path, run, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model.save("RUN")
     x, draws = fine
-    y = np.array(draws[0][:, 0])
+    y = np.array(draws[0])
     y[30] += 2.0
     pl.DataFrame({"client": ["site 0"] * len(x), "x": x[:, 0], "y": y}).write_csv("new.csv")
     done = run("watch", "RUN", "new.csv", "--once", "--json", "--level", "0.0001")

@@ -60,7 +60,7 @@ def test_noise_is_found_again_and_predictions_have_it(odd):
         assert odd.noise_[name] == pytest.approx(NOISE * 1e6, rel=0.3)
         p = odd.predict(name, [[2500.0]])
         function = p.covariance("outputs", noise=False)[0, 0, 0]
-        assert odd.noise_[name] ** 2 == pytest.approx(p.sd[0, 0] ** 2 - function, rel=1e-6)
+        assert odd.noise_[name] ** 2 == pytest.approx(p.sd[0] ** 2 - function, rel=1e-6)
     np.testing.assert_allclose(odd.noise_.sd[:, 0], [float(v) for v in odd.noise_.values()])
 
 

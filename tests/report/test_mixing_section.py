@@ -10,6 +10,7 @@ import pytest
 
 import pfedhgp.report as report
 from pfedhgp import FederatedGP, Markov
+from pfedhgp.model import prediction
 from pfedhgp.report import mixing_section
 from pfedhgp.report.gathered import gather
 from pfedhgp.zones.loadings import Loadings, functions_at
@@ -56,7 +57,7 @@ def test_moments_are_those_of_predictions() -> None:
     name = "station 1"
     c = np.asarray(model.model_.clients[name].block.global_loadings)
     mean, sd = mixing_section.moments(model.model_, X, c.T)
-    layer = model.predict(name, X).layers["global"]
+    layer = prediction.predict(model.model_, name, X).layers["global"]
     scaling = model.model_.scaling
     np.testing.assert_allclose(mean * scaling.spread + scaling.centre, layer.mean, rtol=1e-6)
     np.testing.assert_allclose(sd * scaling.spread, layer.sd, rtol=1e-5)

@@ -88,7 +88,7 @@ def test_the_guess_is_the_best_linear_one_by_dense_matrices(model: FederatedGP, 
     attack = zone_sketches.Attack.on(fitted, "b", grid, (X, y[:, None]))
     x, g = (fitted.scaling.inputs(v)[:, 0] for v in (X, grid))
     spread = float(np.asarray(fitted.scaling.spread).reshape(-1)[0])
-    shared = model.predict("b", X).layers["global"].mean[:, 0]
+    shared = model.predict("b", X).layers["global"].mean
     noise = float(np.asarray(fitted.clients["b"].block.noise.covariance(1))[0, 0])
     mean, left = best_linear_guess(
         own_covariance(fitted, "b", x, x),
@@ -118,7 +118,7 @@ def test_larger_sketches_reproduce_more_and_a_whole_one_more_than_the_fit(
     for name, (X, y) in data.items():
         values = [r2[name] for r2 in found]
         assert values == sorted(values)
-        fit = 1.0 - np.mean((y - model.predict(name, X).mean[:, 0]) ** 2) / y.var()
+        fit = 1.0 - np.mean((y - model.predict(name, X).mean) ** 2) / y.var()
         assert found[0][name] < fit - 0.05
         assert fit < found[-1][name] < 1.0
 
@@ -180,7 +180,7 @@ def test_own_function_is_the_two_layers_of_a_prediction(model: FederatedGP) -> N
     p = model.predict("b", grid)
     spread = np.asarray(model.model_.scaling.spread)
     together = p.layers["deviation"].mean + p.layers["local"].mean
-    np.testing.assert_allclose(own.mean * spread, together, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose((own.mean * spread)[:, 0], together, rtol=1e-8, atol=1e-10)
     assert np.all(own.variance > 0)
     assert np.all(own.variance <= own.prior + 1e-9)
 
@@ -319,6 +319,10 @@ def test_the_command_writes_groups_figures_and_a_map(
     places.write_text("client,latitude,longitude\na,north,116\n")
     assert main([*command, "--overwrite"]) == 2
     assert "line 2" in capsys.readouterr().err
+    places.write_text("name,lat,lon\na,40,116\n")
+    assert main([*command, "--overwrite"]) == 2
+    line = "line 1: no column 'client'; the header must have client, latitude, longitude, it has name, lat"
+    assert line in capsys.readouterr().err
     assert json.loads((written / "zones.json").read_text()) == found
     assert FederatedGP.load(tmp_path / "run").clients_ == tuple(KIND)
     again = ["cluster", str(tmp_path / "run"), "--groups", "2", "--seed", "3"]

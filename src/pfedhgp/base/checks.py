@@ -6,10 +6,12 @@ to give. It shows short plain values only: a table given by mistake must not end
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ContextDecorator
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -168,7 +170,29 @@ def functions(value: Any, name: str) -> tuple[Callable[..., Any], ...]:
     empty = isinstance(value, list | tuple) and not value
     if not (listed or empty) or not all(callable(each) for each in listed):
         raise refusal(name, "a list of functions", value)
+    for each in listed:
+        if isinstance(each, ContextDecorator):
+            raise InputError(
+                f"`{name}` has a context manager that was not entered: `with progress(...) as show:`, and "
+                f"then {name}=[show]"
+            )
+        if not _takes_one(each):
+            called = getattr(each, "__name__", type(each).__name__)
+            raise InputError(
+                f"`{name}`: {short(called)} must take one argument, the record of a round"
+            )
     return listed
+
+
+def _takes_one(function: Callable[..., Any]) -> bool:
+    """Whether it can be called with one argument; functions that do not say are believed."""
+    try:
+        inspect.signature(function).bind({})
+    except TypeError:
+        return False
+    except ValueError:  # of a builtin: no signature is known
+        return True
+    return True
 
 
 def path(value: Any, name: str) -> Path:

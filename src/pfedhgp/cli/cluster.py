@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pfedhgp.base import atomic_files
+from pfedhgp.base.checks import listed
 from pfedhgp.base.compilation_cache import use_compilation_cache
 from pfedhgp.base.option_names import naming
 from pfedhgp.cli.options import AsJson, Quiet, RunFolder
@@ -287,13 +288,23 @@ def fitted_rows(
     return {each.name: (each.X, each.Y) for each in parts.rows}
 
 
+PLACES = ("client", "latitude", "longitude")
+
+
 def read_places(path: Path, clients: Collection[str]) -> dict[str, tuple[float, float]]:
     """{client: (latitude, longitude)} from a CSV file with these three columns and a row for every client."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            table = list(csv.DictReader(file))
+            reader = csv.DictReader(file)
+            table, header = list(reader), reader.fieldnames or []
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read ({error})") from None
+    absent = [name for name in PLACES if name not in header]
+    if absent:
+        raise InputError(
+            f"{path}, line 1: no column {absent[0]!r}; the header must have {', '.join(PLACES)}, it has "
+            f"{listed([str(name) for name in header], 5) or 'nothing'}"
+        )
     found = {}
     for number, row in enumerate(table, 2):
         try:

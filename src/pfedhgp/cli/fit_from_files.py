@@ -111,7 +111,8 @@ def _fitted_and_written(
 ) -> tuple[FederatedGP, Path | None]:
     """The model, which is then in RUN with its scores, and the report's path."""
     config, data = job.config, job.data
-    with _progress(config, scores=bool(data.test), quiet=job.quiet) as show:
+    shown = config if train is not train_here else _until_settled(config)
+    with _progress(shown, scores=bool(data.test), quiet=job.quiet) as show:
         with naming_options():
             model = train(job, show)
         _tell(show, scoring(data) if data.test else None)
@@ -227,7 +228,7 @@ def train_here(job: FitJob, show: Progress) -> FederatedGP:
         rows = client_rows(data.training, columns, whole_cycles=config.cycles != "white")
         fitted = fit_checked(
             settings_of(job, callbacks=[show, SignalCallback()]),
-            GivenData(rows, columns.input_names, columns.outputs),
+            GivenData(rows, columns),
             checkpoint=job.checkpoint,
             resume=job.resume,
         )
@@ -240,6 +241,12 @@ def words_of(job: FitJob) -> dict[str, Any]:
     """Kernels as the user wrote them, and the columns: for the model file."""
     columns, dropped = job.data.columns.to_json(), list(job.data.dropped)
     return {**kernel_words(job.config), "columns": {**columns, "dropped": dropped}}
+
+
+def _until_settled(config: Config) -> Config:
+    from pfedhgp.federation.planning import until_settled
+
+    return replace(config, rounds=until_settled(config).rounds)
 
 
 def _progress(config: Config, *, scores: bool, quiet: bool) -> AbstractContextManager[Progress]:

@@ -128,7 +128,7 @@ def _table(
     for name in names:
         found = model.forecast(name, horizon, step=step)
         lower, upper = found.interval(level)
-        n, Q = found.mean.shape
+        n, Q = len(found.times), len(columns.outputs)
         time = found.times.astype("datetime64[us]").astype(np.float64) / 1e6
         time = time if columns.inputs[0].kind == "datetime" else found.times
         column = columns.inputs[0]

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pfedhgp.base.checks import listed
 from pfedhgp.base.compilation_cache import use_compilation_cache
 from pfedhgp.cli.options import AsJson, Delimiter, Overwrite, Quiet, RunFolder, TableFile
 from pfedhgp.cli.targets import check_table, write_table
 from pfedhgp.cli.terminal import counted, result, say, warnings_as_lines
-from pfedhgp.errors import ExtrapolationWarning, InputError, PFedHGPWarning, warn
+from pfedhgp.errors import InputError, warn
 
 if TYPE_CHECKING:
     import polars as pl
 
     from pfedhgp.data.columns import Columns
     from pfedhgp.data.readers import Observations
+    from pfedhgp.data.table import Table
     from pfedhgp.estimator import FederatedGP
-
-OURS = ("client", "output", "mean", "sd", "lower", "upper", "global", "deviation", "local")
-FLAG = "known"
-"""The last column: true if the model knows the client, false if it predicts from the population."""
 
 
 def predict(
@@ -54,7 +49,8 @@ def predict(
 ) -> None:
     """Predict for the rows of tables, with uncertainty and layer by layer.
 
-    The output has the columns client, inputs, output, mean, sd, lower, upper, layers, known.
+    The output has the columns client, inputs, output, observed, mean, sd, lower, upper, layers,
+    known. Client and inputs are called as in the fit; observed is what the data have, if they have it.
 
     sd, lower and upper are for an observation, with noise.
 
@@ -80,13 +76,10 @@ def predict(
             dropped=dropped_of(spec),
         )
         unknown = [each.name for each in rows if each.name not in clients_of(spec)]
-        if unknown:
-            count = "client" if len(unknown) == 1 else f"{len(unknown)} clients"
-            warn(f"unknown {count} {listed(unknown, 3)}: this is the population's prediction")
         use_compilation_cache()
         from pfedhgp.estimator import FederatedGP
 
-        table = long_table(FederatedGP.load(run), rows, columns, level)
+        table = predictions(FederatedGP.load(run), rows, columns, level)
         write_table(table, out)
     summary: dict[str, Any] = {
         "out": out,
@@ -110,7 +103,10 @@ def read_inputs(
     delimiter: str | None,
     dropped: Sequence[str] = (),
 ) -> list[Observations]:
-    """The rows to predict at, by client; outputs and the inputs `dropped` are not read."""
+    """The rows to predict at, by client; the inputs `dropped` are not read.
+
+    Outputs are read if the data have any of them: Y has those of the model then, and no column otherwise.
+    """
     import numpy as np
 
     from pfedhgp.data.readers import observations_of, read_tables, wanted_names
@@ -119,6 +115,9 @@ def read_inputs(
     if client is not None:
         needed = replace(needed, client=None)
     tables = read_tables(files, wanted=wanted_names(needed), delimiter=delimiter)
+    if any(name in table.names for name in columns.outputs for table in tables):
+        tables = [_with_outputs(table, columns.outputs) for table in tables]
+        needed = replace(needed, outputs=columns.outputs)
     for name in dropped:
         if any(name in table.names for table in tables):
             warn(
@@ -145,45 +144,50 @@ def read_inputs(
     return [replace(found[0], **joined)]
 
 
-def long_table(
+def _with_outputs(table: Table, outputs: Sequence[str]) -> Table:
+    """The table with all outputs as numbers; what is missing, or no number, was not observed."""
+    import polars as pl
+
+    frame = table.frame
+    for name in outputs:
+        if name not in frame.columns:
+            frame = frame.with_columns(pl.lit(None, pl.Float64).alias(name))
+            continue
+        text = frame[name]
+        values = text.str.strip_chars() if text.dtype == pl.String else text
+        numbers = values.cast(pl.Float64, strict=False)
+        numbers = pl.select(pl.when(numbers.is_finite()).then(numbers)).to_series()
+        frame = frame.with_columns(numbers.alias(name))
+    return replace(table, frame=frame)
+
+
+def predictions(
     model: FederatedGP, rows: Sequence[Observations], columns: Columns, level: float
 ) -> pl.DataFrame:
-    """client, the inputs, output, mean, sd, lower, upper, layers, known; in the data's order."""
+    """The long table of `pfedhgp.estimator.long_table`, in the data's order."""
+    import narwhals as nw
     import numpy as np
     import polars as pl
 
-    parts = [_of_client(model, each, level) for each in rows]
+    from pfedhgp.data.tables import CLIENT
+    from pfedhgp.estimator.long_table import Asked, long_table, predicted
+
     order = np.concatenate([each.order for each in rows if each.order is not None])
-    outputs = len(columns.outputs)
-    # Row n of the data is the `outputs` rows of the table from n · outputs on.
-    place = np.argsort(order, kind="stable")
-    take = (place[:, None] * outputs + np.arange(outputs)).reshape(-1)
-    row, output = np.divmod(take, outputs)
+    place = np.argsort(np.argsort(order, kind="stable"), kind="stable")  # a row's place in the data
+    ends = np.cumsum([len(each.X) for each in rows])
+    places = np.split(place, ends[:-1])
+    asked = [Asked(each.name, each.X, own) for each, own in zip(rows, places, strict=True)]
+    found = predicted(model.model_, asked, level=level, device=model.device)
+    back = np.argsort(place)
     names = [each.name for each in rows for _ in range(len(each.X))]
-    X = np.concatenate([each.X for each in rows])
-    series = [pl.Series("client", [names[n] for n in row], dtype=pl.String)]
-    for j, column in enumerate(columns.inputs):
-        # An input with the name of one of our columns is called "input NAME".
-        name = f"input {column.name}" if column.name in (*OURS, FLAG) else column.name
-        series.append(column.series(X[row, j], name))
-    series.append(pl.Series("output", [columns.outputs[q] for q in output], dtype=pl.String))
-    for name in (*OURS[2:], FLAG):
-        series.append(pl.Series(name, np.concatenate([part[name] for part in parts])[take]))
-    return pl.DataFrame(series)
-
-
-def _of_client(model: FederatedGP, rows: Observations, level: float) -> Mapping[str, Any]:
-    """Each of OURS after `output`, and FLAG, as one array, with the outputs of a row side by side."""
-    import numpy as np
-
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", PFedHGPWarning)
-        p = model.predict(rows.name, rows.X)
-    for each in caught:  # unknown clients were already named, all in one warning
-        if issubclass(each.category, ExtrapolationWarning):
-            warn(f"client {rows.name!r}: {each.message}", each.category, stacklevel=3)
-    lower, upper = p.interval(level)
-    arrays = {"mean": p.mean, "sd": p.sd, "lower": lower, "upper": upper}
-    arrays |= {layer: p.layers[layer].mean for layer in ("global", "deviation", "local")}
-    arrays[FLAG] = np.full(p.mean.shape, p.known)
-    return {name: array.reshape(-1) for name, array in arrays.items()}
+    X, Y = (np.concatenate([getattr(each, part) for each in rows])[back] for part in "XY")
+    series = [pl.Series(columns.client or CLIENT, [names[n] for n in back], dtype=pl.String)]
+    series += [column.series(X[:, j], column.name) for j, column in enumerate(columns.inputs)]
+    table = long_table(
+        nw.from_native(pl.DataFrame(series), eager_only=True),
+        columns,
+        found,
+        observed=Y if Y.shape[1] else None,
+    )
+    found_table: pl.DataFrame = table.to_native()
+    return found_table

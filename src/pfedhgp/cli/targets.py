@@ -58,6 +58,8 @@ def writing_to(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno not in NO_SUCH_PLACE:
+            if error.filename is None and error.errno is not None:  # a full disk names no path
+                raise OSError(error.errno, error.strerror, str(path)) from error
             raise
         raise InputError(
             f"{path}: nothing can be written there ({error.strerror}): choose another place"

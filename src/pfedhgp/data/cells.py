@@ -7,6 +7,7 @@ stays NaN; a missing input is refused.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 import polars as pl
@@ -75,6 +76,8 @@ def numbers(table: Table, column: str, *, missing: bool) -> np.ndarray:
 
 def _parsed(table: Table, column: str, text: pl.Series, *, is_output: bool) -> np.ndarray:
     absent = text.str.to_lowercase().is_in(list(MISSING)) | text.is_null()
+    if is_output:  # true and false are 1 and 0, as in files that have a type for them
+        text = text.str.replace("(?i)^true$", "1").str.replace("(?i)^false$", "0")
     values = text.cast(pl.Float64, strict=False)
     wrong = (values.is_null() & ~absent).to_numpy()
     if wrong.any():
@@ -135,8 +138,13 @@ def has_zone(table: Table, column: InputColumn) -> bool | None:
     return bool(series.str.strip_chars().str.contains(ZONE).any())
 
 
-def seconds(table: Table, column: InputColumn) -> np.ndarray:
-    """A datetime column as seconds since 1970-01-01 UTC; without a time zone it is taken as UTC."""
+def seconds(
+    table: Table, column: InputColumn, tell: Callable[[], object] | None = None
+) -> np.ndarray:
+    """A datetime column as seconds since 1970-01-01 UTC; without a time zone it is taken as UTC.
+
+    `tell` says so in other words.
+    """
     series = table.column(column.name)
     if series.dtype == pl.String:
         text = series.str.strip_chars()
@@ -153,7 +161,10 @@ def seconds(table: Table, column: InputColumn) -> np.ndarray:
             f"{table.path}: column {column.name!r} must be datetimes, it holds {series.dtype}"
         )
     if has_zone(table, column) is False and stamps.dtype != pl.Date:
-        warn(f"column {short(column.name)!r} has no time zone: taken as UTC")
+        if tell is None:
+            warn(f"column {short(column.name)!r} has no time zone: taken as UTC")
+        else:
+            tell()
     if stamps.dtype == pl.Datetime and getattr(stamps.dtype, "time_zone", None) is not None:
         stamps = stamps.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
     micro = stamps.cast(pl.Datetime("us")).cast(pl.Int64).to_numpy()

@@ -13,6 +13,7 @@ from pfedhgp.base.checks import short
 from pfedhgp.data.columns import Columns
 from pfedhgp.data.domain import check_domain, pairs_of
 from pfedhgp.data.holdout import Holdout, ledger, split
+from pfedhgp.data.missing_codes import warn_of_codes
 from pfedhgp.data.readers import (
     Observations,
     find_columns,
@@ -166,6 +167,7 @@ def _tell(clients: list[Observations], columns: Columns) -> None:
             "are mostly what the others share",
             stacklevel=3,
         )
+    warn_of_codes(clients, columns.outputs, stacklevel=4)
     Y = np.concatenate([client.Y for client in clients])
     for q, name in enumerate(columns.outputs):
         seen = Y[np.isfinite(Y[:, q]), q]

@@ -10,25 +10,36 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pfedhgp.base.checks import column, columns, optional, refusal
+from pfedhgp.data import moments
+from pfedhgp.data.arrays import dimensions, inputs_from, numeric, refuse_missing
+from pfedhgp.data.columns import Columns, InputColumn
+from pfedhgp.data.moments import Column
 from pfedhgp.data.rows import ClientRows, by_appearance, merge_replicates
 from pfedhgp.errors import InputError
 
 if TYPE_CHECKING:  # narwhals is needed for tables alone
     import narwhals as nw
 
-AS_HOURS = "turn it into numbers, for instance hours: (t - t.min()).dt.total_seconds() / 3600"
-AS_HOURS_OF_ARRAY = (
-    "turn them into numbers, for instance hours: (t - t.min()) / np.timedelta64(1, 'h')"
-)
+CLIENT = "client"
+"""The client column of a model that was fitted to arrays by client, when it is used with a table."""
 
 
 @dataclass(frozen=True, eq=False)
 class GivenData:
-    """Each client's rows, and the names of inputs and outputs."""
+    """Each client's rows, and the columns that they came from."""
 
     clients: list[ClientRows]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    columns: Columns
+    flat: bool = False
+    """Whether there is one output that came without an axis of its own: y was (n,), or `outputs` one name"""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return self.columns.input_names
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return self.columns.outputs
 
 
 def clients_from(
@@ -39,10 +50,12 @@ def clients_from(
     outputs: str | Sequence[str] | None = None,
     cycle: str | None = None,
     whole_cycles: bool = False,
+    kinds: Sequence[str] | None = None,
 ) -> GivenData:
     """What a table holds, or a mapping from client to (X, y).
 
-    With `whole_cycles` (for a cycle layer) clients keep each cycle, not only means over them.
+    With `whole_cycles` (for a cycle layer) clients keep each cycle, not only means over them. `kinds` are
+    those of a fitted model's inputs; without them the data decide.
     """
     client, cycle = optional(column)(client, "client"), optional(column)(cycle, "cycle")
     names: Any = optional(columns)
@@ -52,7 +65,7 @@ def clients_from(
             raise InputError(
                 "`client` names a column of a table; a mapping has clients as its keys: leave it out"
             )
-        return _from_mapping(data, of_inputs, of_outputs, cycle, whole_cycles)
+        return _from_mapping(data, of_inputs, of_outputs, cycle, whole_cycles, kinds)
     import narwhals as nw
 
     try:
@@ -67,46 +80,22 @@ def clients_from(
         raise InputError(
             "a cycle layer needs `cycle=`: the column that says which cycle a row is of"
         )
-    return _from_table(frame, client, of_inputs, of_outputs, cycle, whole_cycles)
+    found, X = _inputs_of_table(frame, client, of_inputs, of_outputs, cycle, kinds)
+    clients = _from_table(frame, found, X, whole_cycles)
+    return GivenData(clients, found, flat=isinstance(outputs, str))
 
 
-def numeric(values: Any, what: str, *, missing: bool) -> np.ndarray:
-    """A 2-d float64 array; refuses text, infinities, and NaN unless `missing` cells are allowed."""
+def is_table(data: Any) -> bool:
+    """Whether it is a pandas or polars table."""
+    if isinstance(data, Mapping | np.ndarray | list | tuple | str):
+        return False
+    import narwhals as nw
+
     try:
-        array = np.asarray(values)
-    except ValueError:
-        raise InputError(f"{what} must be a table of numbers: its rows differ in length") from None
-    if array.dtype.kind in "US":
-        raise InputError(f"{what} must be numbers, got text")
-    if array.dtype.kind in "mMc":
-        how = "" if array.dtype.kind == "c" else f": {AS_HOURS_OF_ARRAY}"
-        raise InputError(f"{what} must be real numbers, got values of type {array.dtype}{how}")
-    if array.dtype.kind not in "fiub":
-        try:
-            array = array.astype(np.float64)
-        except (TypeError, ValueError):
-            raise InputError(f"{what} must be numbers, got values of type {array.dtype}") from None
-    array = array.astype(np.float64)
-    if array.ndim == 1:
-        array = array[:, None]
-    if array.ndim != 2:
-        raise InputError(f"{what} must have one or two dimensions, got {array.ndim}")
-    bad = np.isinf(array) if missing else ~np.isfinite(array)
-    if bad.any():
-        row, column = (int(v) for v in np.argwhere(bad)[0])
-        word = "infinite" if np.isinf(array[row, column]) else "NaN"
-        raise InputError(
-            f"{what}: {word} value in row {row}, column {column}; remove or mend that row"
-        )
-    return array
-
-
-def dimensions(values: Any) -> int:
-    """The number of axes; 0 if rows differ in length, which `numeric` refuses."""
-    try:
-        return np.ndim(values)
-    except ValueError:
-        return 0
+        nw.from_native(data, eager_only=True)
+    except TypeError:
+        return False
+    return True
 
 
 def _from_mapping(
@@ -115,6 +104,7 @@ def _from_mapping(
     outputs: tuple[str, ...] | None,
     cycle: str | None,
     whole_cycles: bool,
+    known: Sequence[str] | None,
 ) -> GivenData:
     if cycle is not None:
         raise InputError(
@@ -123,11 +113,13 @@ def _from_mapping(
     if not data:
         raise InputError("`data` has no clients")
     clients = []
+    first: list[tuple[str, ...]] = []
     for key, pair in data.items():
         name = _spoken(key)
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise InputError(f"client {name!r}: expected a pair (X, y)")
-        X = numeric(pair[0], f"client {name!r}: inputs", missing=False)
+        X, of = _inputs_of_client(pair[0], name, inputs, known)
+        first.append(of)
         if dimensions(pair[1]) == 3:
             clients.append(cycles_of(name, X, pair[1], whole=whole_cycles))
             continue
@@ -149,9 +141,33 @@ def _from_mapping(
                 f"client {rows.name!r} has {rows.X.shape[1]} inputs and {rows.Y.shape[1]} outputs, "
                 f"the first client {d} and {Q}"
             )
-    return GivenData(
-        clients, _labels(inputs, d, "x", "inputs"), _labels(outputs, Q, "y", "outputs")
-    )
+    kinds = _same_kinds([rows.name for rows in clients], first) if known is None else known
+    columns = tuple(map(InputColumn, _labels(inputs, d, "x", "inputs"), kinds))
+    flat = all(dimensions(pair[1]) == 1 for pair in data.values())
+    labels = _labels(outputs, Q, "y", "outputs")
+    return GivenData(clients, Columns(CLIENT, columns, labels), flat=flat)
+
+
+def _inputs_of_client(
+    X: Any, name: str, inputs: Sequence[str] | None, known: Sequence[str] | None
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """A client's inputs (n, d), and what each of them is."""
+    found = inputs_from(X, f"client {name!r}: inputs", tell=known is None)
+    if not found:
+        return np.zeros((len(X), 0)), ()
+    if known is not None and len(known) == len(found):
+        return moments.agreed(found, known, inputs or [f"x{j}" for j in range(len(found))]), ()
+    return np.stack([values for values, _ in found], axis=1), tuple(kind for _, kind in found)
+
+
+def _same_kinds(names: Sequence[str], kinds: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    for name, own in zip(names, kinds, strict=True):
+        if own != kinds[0]:
+            raise InputError(
+                f"inputs of client {name!r} are {' and '.join(own)}, those of the first client "
+                f"{' and '.join(kinds[0])}: give all of them the same"
+            )
+    return kinds[0]
 
 
 def _spoken(key: Any) -> str:
@@ -176,25 +192,53 @@ def _labels(names: tuple[str, ...] | None, count: int, letter: str, what: str) -
     return names
 
 
-def _from_table(
+def _inputs_of_table(
     frame: nw.DataFrame[Any],
     client: str,
     inputs: tuple[str, ...],
     outputs: tuple[str, ...],
     cycle: str | None,
-    whole_cycles: bool,
-) -> GivenData:
+    kinds: Sequence[str] | None,
+) -> tuple[Columns, np.ndarray]:
+    """The columns with each input's kind, and X (n, d)."""
     wanted = (client, *inputs, *outputs, *((cycle,) if cycle else ()))
-    for name in wanted:
-        if name not in frame.columns:
-            there = ", ".join(str(each) for each in frame.columns)
-            raise InputError(f"no column {name!r}; the table has {there}")
+    refuse_missing(frame, wanted)
     if len(set(wanted)) != len(wanted):
         raise InputError(f"a column is used twice: {', '.join(wanted)}")
     if len(frame) == 0:
         raise InputError("the table has no rows")
-    X = _columns(frame, inputs, missing=False)
-    Y = _columns(frame, outputs, missing=True)
+    found = inputs_from(frame.to_native(), "the table", names=inputs, tell=kinds is None)
+    own = tuple(kind for _, kind in found) if kinds is None else tuple(kinds)
+    columns = Columns(client, tuple(map(InputColumn, inputs, own)), outputs, cycle)
+    return columns, table_inputs(found, columns)
+
+
+def table_inputs(found: Sequence[Column], columns: Columns) -> np.ndarray:
+    """X (n, d) of a table's columns, which must be of the model's kinds: a table of numbers is no clock."""
+    for (_, kind), wanted in zip(found, columns.inputs, strict=True):
+        if kind != wanted.kind == moments.DATETIME:
+            raise InputError(
+                f"column {wanted.name!r} was datetimes in the fit, and here it holds numbers: give datetimes"
+            )
+    return moments.agreed(found, [each.kind for each in columns.inputs], columns.input_names)
+
+
+def _from_table(
+    frame: nw.DataFrame[Any], columns: Columns, X: np.ndarray, whole_cycles: bool
+) -> list[ClientRows]:
+    client, cycle = str(columns.client), columns.cycle
+    Y = outputs_of(frame, columns.outputs)
+    owner = np.array(client_names(frame, client))
+    clients = []
+    for name in dict.fromkeys(owner.tolist()):
+        mine = owner == name
+        which = None if cycle is None else frame[cycle].to_numpy()[mine]
+        clients.append(rows_of(name, X[mine], Y[mine], which, whole=whole_cycles))
+    return clients
+
+
+def client_names(frame: nw.DataFrame[Any], client: str) -> list[str]:
+    """Each row's client, as text."""
     given = frame[client].to_list()
     for row, name in enumerate(given):
         if name is None or name != name:  # NaN
@@ -205,14 +249,7 @@ def _from_table(
             raise InputError(
                 f"column {client!r}: row {row} holds bytes; names must be text: decode it"
             )
-    owner = np.array([str(name) for name in given])
-    names = list(dict.fromkeys(owner.tolist()))
-    clients = []
-    for name in names:
-        mine = owner == name
-        which = None if cycle is None else frame[cycle].to_numpy()[mine]
-        clients.append(rows_of(name, X[mine], Y[mine], which, whole=whole_cycles))
-    return GivenData(clients, inputs, outputs)
+    return [str(name) for name in given]
 
 
 def rows_of(
@@ -227,17 +264,17 @@ def rows_of(
     return whole_cycles_of(name, grid, gathered(name, grid, X, Y, cycle))
 
 
-def _columns(frame: nw.DataFrame[Any], names: tuple[str, ...], *, missing: bool) -> np.ndarray:
+def outputs_of(frame: nw.DataFrame[Any], names: Sequence[str]) -> np.ndarray:
+    """Y (n, Q) of a table; a missing cell is NaN."""
     import narwhals as nw
 
     columns = []
     for name in names:
         series = frame[name]
         if not series.dtype.is_numeric() and series.dtype != nw.Boolean:
-            how = f": {AS_HOURS}" if series.dtype in (nw.Datetime, nw.Date) else ""
-            raise InputError(f"column {name!r} must be numbers, it holds {series.dtype}{how}")
+            raise InputError(f"column {name!r} must be numbers, it holds {series.dtype}")
         values = series.cast(nw.Float64).to_numpy()
-        columns.append(numeric(values, f"column {name!r}", missing=missing)[:, 0])
+        columns.append(numeric(values, f"column {name!r}", missing=True)[:, 0])
     return np.stack(columns, axis=1)
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pfedhgp.data.arrays import numeric
 from pfedhgp.data.rows import by_appearance
-from pfedhgp.data.tables import gathered, numeric
+from pfedhgp.data.tables import gathered
 from pfedhgp.errors import InputError
 
 FloatArray = npt.NDArray[np.float64]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,28 +11,32 @@ from textwrap import indent
 from typing import TYPE_CHECKING, Any, Unpack
 
 from pfedhgp.base import checks
-from pfedhgp.base.choices import DEVICES, LOCAL_PRIVACY
+from pfedhgp.base.choices import LOCAL_PRIVACY
 from pfedhgp.base.kept_memory import kept_memory
 from pfedhgp.base.numerics import has_device, on_device, with_numerics
 from pfedhgp.data.domain import check_domain
+from pfedhgp.data.missing_codes import warn_of_codes
 from pfedhgp.data.rows import with_observations
 from pfedhgp.data.tables import GivenData, clients_from
-from pfedhgp.errors import InputError, NotFittedError, warn
+from pfedhgp.errors import ConvergenceWarning, InputError, NotFittedError, warn
 from pfedhgp.estimator.adopted_clients import adopted, with_adopted
 from pfedhgp.estimator.cycle_methods import CycleMethods
-from pfedhgp.estimator.inputs import inputs_of, rows_by_client, rows_of, warn_of_far
+from pfedhgp.estimator.inputs import rows_by_client, rows_of, warn_of_far
 from pfedhgp.estimator.living_methods import LivingMethods
 from pfedhgp.estimator.parameter_methods import ParameterMethods
+from pfedhgp.estimator.prediction_methods import PredictionMethods
 from pfedhgp.federation import inprocess, kept_settings, planning
 from pfedhgp.federation.clients import ClientGroup
 from pfedhgp.federation.grouping import group_clients
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
-from pfedhgp.model import departures, prediction
+from pfedhgp.inference.ending import unsettled
+from pfedhgp.model import departures
 from pfedhgp.model.departures import Departure
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.settings.config import checked
+from pfedhgp.settings.for_columns import kernel_texts, with_kernels
 from pfedhgp.settings.setting import arguments_text
 from pfedhgp.settings.table import MODEL_SETTINGS, ModelSettings
 
@@ -40,7 +45,7 @@ if TYPE_CHECKING:
     from pfedhgp.zones.result import Zones
 
 
-class FederatedGP(CycleMethods, LivingMethods, ParameterMethods, ModelSettings):
+class FederatedGP(PredictionMethods, CycleMethods, LivingMethods, ParameterMethods, ModelSettings):
     """y_i(x) = f_global(x) + f_deviation,i(x) + f_local,i(x) + noise, learned without pooling rows.
 
     {arguments}
@@ -53,8 +58,8 @@ class FederatedGP(CycleMethods, LivingMethods, ParameterMethods, ModelSettings):
         >>> x = np.linspace(0, 1, 20)
         >>> sites = {name: (x, np.sin(6 * x) + shift) for name, shift in [("a", 0.0), ("b", 0.3)]}
         >>> model = FederatedGP(rounds=4).fit(sites)
-        >>> model.predict("a", [[0.5]]).mean.shape
-        (1, 1)
+        >>> model.predict("a", [0.5]).mean.shape
+        (1,)
     """
 
     # scikit-learn's manners -------------------------------------------------------------------
@@ -77,6 +82,31 @@ class FederatedGP(CycleMethods, LivingMethods, ParameterMethods, ModelSettings):
         values = ((each, getattr(self, each.name)) for each in MODEL_SETTINGS)
         changed = [f"{s.name}={v!r}" for s, v in values if v is not s.default and v != s.default]
         return f"FederatedGP({', '.join(changed)})"
+
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn's cross-validation asks: outputs come with the table, and there is no y."""
+        from sklearn.utils import Tags, TargetTags
+
+        return Tags(estimator_type=None, target_tags=TargetTags(required=False))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if hasattr(self, "model_"):
+            raise InputError(
+                "a fitted FederatedGP is not pickled: use `save(folder)` and `FederatedGP.load(folder)`"
+            )
+        return super().__reduce_ex__(protocol)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FederatedGP:
+        """Settings are copied; a fitted model does not change, and is shared."""
+        again = type(self)(**copy.deepcopy(self.get_params(), memo))
+        own = {name: value for name, value in vars(self).items() if name not in vars(again)}
+        vars(again).update(own)
+        return again
+
+    def __copy__(self) -> FederatedGP:
+        again = type(self)(**self.get_params())
+        vars(again).update(vars(self))
+        return again
 
     # fit --------------------------------------------------------------------------------------
 
@@ -129,18 +159,42 @@ class FederatedGP(CycleMethods, LivingMethods, ParameterMethods, ModelSettings):
         )
         if layered and any(client.cycles is None for client in given.clients):
             raise InputError("a cycle layer needs cycles: say which column numbers them (`cycle`)")
-        given = replace(given, clients=with_observations(given.clients, stacklevel=3))
-        if settings.domain is not None:
-            check_domain(settings.domain, given.clients, given.inputs)
-        self._fit_checked(settings, given, folder, resume=resume)
+        self._fit_given(settings, given, folder, resume=resume)
         if block is not None:
             from pfedhgp.estimator.diagnosis_training import diagnosed
 
             self.model_ = diagnosed(self._fitted(), classes, settings.seed)
+        if (more := unsettled(self._fitted().history)) is not None:
+            warn(more, ConvergenceWarning)
         return self
+
+    def _fit_given(
+        self,
+        settings: ModelSettings,
+        given: GivenData,
+        folder: Path | None = None,
+        *,
+        resume: bool = False,
+    ) -> None:
+        """Fits to rows that were read, with settings that were checked."""
+        data = replace(given, clients=with_observations(given.clients, stacklevel=4))
+        warn_of_codes(data.clients, data.outputs, stacklevel=4)
+        if settings.domain is not None:
+            check_domain(settings.domain, data.clients, data.inputs)
+        self._fit_checked(with_kernels(settings, data.columns), data, folder, resume=resume)
+        kept = {**self.model_.settings, **kernel_texts(settings)}
+        self.model_ = replace(self.model_, settings=kept)
 
     @with_numerics
     def _fit_checked(
+        self, settings: ModelSettings, data: GivenData, folder: Path | None, *, resume: bool
+    ) -> FederatedGP:
+        self._fit_kernels(settings, data, folder, resume=resume)
+        told = {"columns": data.columns.to_json(), "flat": data.flat}
+        self.model_ = replace(self.model_, settings={**self.model_.settings, **told})
+        return self
+
+    def _fit_kernels(
         self, settings: ModelSettings, data: GivenData, folder: Path | None, *, resume: bool
     ) -> FederatedGP:
         if settings.privacy == LOCAL_PRIVACY:
@@ -173,7 +227,7 @@ class FederatedGP(CycleMethods, LivingMethods, ParameterMethods, ModelSettings):
 
     def make_plan(self, settings: ModelSettings, inputs: int, outputs: int) -> Plan:
         """What server and clients compute by; a subclass may change it."""
-        return planning.make_plan(settings, inputs, outputs)
+        return planning.make_plan(planning.until_settled(settings), inputs, outputs)
 
     def _train(
         self, server: Server, groups: Sequence[ClientGroup], folder: Path | None, *, resume: bool
@@ -222,19 +276,6 @@ class FederatedGP(CycleMethods, LivingMethods, ParameterMethods, ModelSettings):
         """
         return departures.departures(self._fitted())
 
-    def predict(self, client: str, X: Any) -> prediction.Prediction:
-        """The client's predictive distribution at X, an array (n, d) or a table with the input columns.
-
-        A client that was not in the data gets the population's prediction, and a warning.
-        """
-        model, device = self._fitted(), checks.one_of(*DEVICES)(self.device, "device")
-        name = checks.client_name(client, model.clients)
-        array = inputs_of(model, X)
-        warn_of_far(model, array, "predictions there rest on the prior")
-        if name not in model.clients:
-            warn(f"no client {name!r} in the data: this is the population's prediction")
-        return prediction.predict(model, name, array, device=device)
-
     @with_numerics
     def adopt(self, client: str, X: Any, y: Any) -> FederatedGP:
         """Adds a new client on the frozen global block: only its own block is fitted, nothing is sent.
@@ -247,7 +288,8 @@ class FederatedGP(CycleMethods, LivingMethods, ParameterMethods, ModelSettings):
         name = checks.client_name(client, {})
         if name in model.clients:
             raise InputError(
-                f"there is a client {name!r} already: choose another name, or fit again"
+                f"there is a client {name!r} already: give its new rows to `update`, or call "
+                "`forget` first to replace it"
             )
         rows = rows_of(model, name, X, y)
         warn_of_far(model, rows.X, "no global inducing input is near them", stacklevel=4)

@@ -2,52 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from pfedhgp.data import moments
+from pfedhgp.data.arrays import dimensions, inputs_from, numeric
+from pfedhgp.data.columns import Columns, InputColumn
 from pfedhgp.data.cycle_files import as_cycles, on_outputs
 from pfedhgp.data.rows import LARGEST, ClientRows
-from pfedhgp.data.tables import clients_from, cycles_of, dimensions, numeric, whole_cycles_of
+from pfedhgp.data.tables import (
+    CLIENT,
+    clients_from,
+    cycles_of,
+    is_table,
+    table_inputs,
+    whole_cycles_of,
+)
 from pfedhgp.errors import ExtrapolationWarning, InputError, warn
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.prediction import far_outside
+
+
+def columns_of(model: FittedModel) -> Columns:
+    """The columns of the fit; an older model from Python has plain numbers and a `client` column."""
+    stored = model.settings.get("columns")
+    if stored is not None:
+        return Columns.from_json(stored)
+    return Columns(CLIENT, tuple(map(InputColumn, model.input_names)), model.output_names)
+
+
+def kinds_of(model: FittedModel) -> tuple[str, ...]:
+    """Each input's kind: number or datetime."""
+    return tuple(column.kind for column in columns_of(model).inputs)
+
+
+def client_column(model: FittedModel, data: Any, client: str | None) -> str | None:
+    """The client column of a table: the one that is named, or that of the fit if the table has it."""
+    if client is not None or not is_table(data):
+        return client
+    import narwhals as nw
+
+    frame = nw.from_native(data, eager_only=True)
+    known = columns_of(model).client or CLIENT
+    return known if known in frame.columns else None
+
+
+def clients_of(model: FittedModel, data: Any, client: str | None) -> list[ClientRows]:
+    """Rows as `fit` takes them, of the model's columns."""
+    column = client_column(model, data, client)
+    table = column is not None
+    found = clients_from(
+        data,
+        client=column,
+        inputs=list(model.input_names) if table else None,
+        outputs=list(model.output_names) if table else None,
+        kinds=kinds_of(model),
+    ).clients
+    for each in found:
+        d, Q = each.X.shape[1], each.Y.shape[1]
+        if (d, Q) != (model.inputs, model.outputs):
+            raise InputError(
+                f"client {each.name!r} has {d} inputs and {Q} outputs, the model {model.inputs} and "
+                f"{model.outputs}"
+            )
+    return found
 
 
 def rows_by_client(
     model: FittedModel, data: Any, client: str | None
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """{client: (X, Y)}, from data as `fit` takes them."""
-    found = clients_from(
-        data,
-        client=client,
-        inputs=None if client is None else list(model.input_names),
-        outputs=None if client is None else list(model.output_names),
-    )
-    return {each.name: (each.X, each.Y) for each in found.clients}
+    return {each.name: (each.X, each.Y) for each in clients_of(model, data, client)}
 
 
 def inputs_of(model: FittedModel, X: Any) -> np.ndarray:
-    """X as an array (n, d): an array, or a table with the model's input columns."""
-    if not isinstance(X, Mapping | np.ndarray | list | tuple):
-        import narwhals as nw
-
-        try:
-            frame = nw.from_native(X, eager_only=True)
-        except TypeError:
-            pass
-        else:
-            missing = [name for name in model.input_names if name not in frame.columns]
-            if missing:
-                there = ", ".join(str(each) for each in frame.columns)
-                raise InputError(f"no column {missing[0]!r}; the table has {there}")
-            X = np.stack([frame[name].to_numpy() for name in model.input_names], axis=1)
-    array = numeric(X, "`X`", missing=False)
+    """X as an array (n, d): an array, or a table with the model's input columns; datetimes as seconds."""
+    columns = columns_of(model)
+    if is_table(X):
+        array = table_inputs(inputs_from(X, "`X`", names=columns.input_names), columns)
+    else:
+        found = inputs_from(X, "`X`")
+        if len(found) != model.inputs:
+            raise InputError(f"`X` has {len(found)} columns, the model has {model.inputs} inputs")
+        array = moments.agreed(found, kinds_of(model), columns.input_names)
     if array.size and np.abs(array).max() > LARGEST:
         raise InputError(f"`X` has inputs beyond {LARGEST:g}, which cannot be squared")
-    if array.shape[1] != model.inputs:
-        raise InputError(f"`X` has {array.shape[1]} columns, the model has {model.inputs} inputs")
     return array
 
 
@@ -105,9 +146,15 @@ def _read(name: str, X: np.ndarray, y: Any, *, layered: bool) -> ClientRows:
     return ClientRows(name, X, Y)
 
 
-def warn_of_far(model: FittedModel, X: np.ndarray, then: str, *, stacklevel: int = 3) -> None:
-    """Says how many rows are far outside the data, and what follows."""
+def far_words(model: FittedModel, X: np.ndarray, then: str) -> str | None:
+    """How many rows are far outside the data, and what follows; None if none is."""
     far = far_outside(model.scaling.inputs(X))
-    if far.any():
-        text = f"{int(far.sum())} of {len(far)} rows are far outside the data: {then}"
+    if not far.any():
+        return None
+    return f"{int(far.sum())} of {len(far)} rows are far outside the data: {then}"
+
+
+def warn_of_far(model: FittedModel, X: np.ndarray, then: str, *, stacklevel: int = 3) -> None:
+    """Says it in a warning."""
+    if (text := far_words(model, X, then)) is not None:
         warn(text, ExtrapolationWarning, stacklevel=stacklevel)

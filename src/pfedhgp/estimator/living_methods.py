@@ -11,13 +11,22 @@ from pfedhgp.base import checks
 from pfedhgp.base.choices import DEVICES
 from pfedhgp.base.kept_memory import kept_memory
 from pfedhgp.base.numerics import on_device, with_numerics
+from pfedhgp.data.arrays import refuse_missing
+from pfedhgp.data.moments import position
 from pfedhgp.data.rows import ClientRows
-from pfedhgp.data.tables import clients_from
+from pfedhgp.data.tables import GivenData, is_table, outputs_of
 from pfedhgp.errors import InputError, StaleWarning, warn
 from pfedhgp.estimator.adopted_clients import one_adopted
-from pfedhgp.estimator.inputs import warn_of_far
+from pfedhgp.estimator.inputs import (
+    client_column,
+    clients_of,
+    columns_of,
+    inputs_of,
+    warn_of_far,
+)
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.settings.config import checked
+from pfedhgp.settings.table import ModelSettings
 
 if TYPE_CHECKING:
     from pfedhgp.living.anomalies import Anomalies
@@ -37,7 +46,7 @@ class LivingMethods:
     def _fitted(self) -> FittedModel:
         raise NotImplementedError
 
-    def fit(self, data: Any) -> Any:
+    def _fit_given(self, settings: ModelSettings, given: GivenData) -> None:
         raise NotImplementedError
 
     @with_numerics
@@ -88,7 +97,7 @@ class LivingMethods:
         client: str,
         rows: Any = None,
         *,
-        between: tuple[float, float] | None = None,
+        between: tuple[Any, Any] | None = None,
     ) -> Self:
         """Takes a client out of the model, or some of its rows: exact, as if they had never been summed up.
 
@@ -98,7 +107,8 @@ class LivingMethods:
             client: The client.
             rows: Its rows to take out, as they were fitted or added: (X, y), or a table with the model's
                 columns. None: all of them, and the client.
-            between: Only those of `rows` whose first input lies from here to there, both included.
+            between: Only those of `rows` whose first input lies from here to there, both included: numbers,
+                or datetimes (also as text) if the input is one.
         """
         from pfedhgp.living import update
 
@@ -108,10 +118,12 @@ class LivingMethods:
         if rows is not None:
             given = self._rows_of(name, rows)
             if between is not None:
-                low, high = (float(each) for each in between)
+                low, high = (_moment(each, "between") for each in between)
                 inside = (low <= given.X[:, 0]) & (high >= given.X[:, 0])
                 if not inside.any():
-                    raise InputError(f"no row of {name!r} lies between {low:g} and {high:g}")
+                    raise InputError(
+                        f"no row of {name!r} lies between {between[0]} and {between[1]}"
+                    )
                 given = ClientRows(name, given.X[inside], given.Y[inside])
         elif between is not None:
             raise InputError("`between` needs `rows`: the model holds none, so give them again")
@@ -124,7 +136,7 @@ class LivingMethods:
         horizon: float | str,
         *,
         step: float | str | None = None,
-        start: float | None = None,
+        start: Any = None,
     ) -> Forecast:
         """What a client is predicted to observe after its last row, in the steps of its data.
 
@@ -142,7 +154,8 @@ class LivingMethods:
             horizon: How far: a number in units of the input, or, if the input is a datetime, text such as
                 "3 days", "36h" or "90 min".
             step: The step of the grid. Default: the usual step of the client's rows.
-            start: The input after which the forecast begins. Default: the client's last row.
+            start: The input after which the forecast begins, a number or a datetime. Default: the client's
+                last row.
         """
         from pfedhgp.living import forecast, horizons
         from pfedhgp.model import prediction
@@ -163,7 +176,7 @@ class LivingMethods:
                 f"the model does not know the last row of {name!r}: give `start` and `step`, or fit "
                 "again with this version"
             )
-        last = float(start) if start is not None else float(span[0])  # type: ignore[index]
+        last = _moment(start, "start") if start is not None else float(span[0])  # type: ignore[index]
         each = float(span[1]) if step is None else horizons.length(model, step, "step")  # type: ignore[index]
         if each <= 0:
             raise InputError(f"client {name!r} has one row, and so no step: give `step`")
@@ -171,7 +184,8 @@ class LivingMethods:
         device = checks.one_of(*DEVICES)(vars(self).get("device", "cpu"), "device")
         found = prediction.predict(model, name, x[:, None], device=device)
         times = np.round(x * 1e6).astype("datetime64[us]") if horizons.has_dates(model) else x
-        return forecast.Forecast(name, times, x - last, found)
+        shown = found.flat() if model.settings.get("flat") else found
+        return forecast.Forecast(name, times, x - last, shown)
 
     @with_numerics
     def anomalies(self, client: str, rows: Any, *, fine: Any = None) -> Anomalies:
@@ -220,6 +234,7 @@ class LivingMethods:
             bins: Ranges of lead times that are scored.
         """
         from pfedhgp.living import forecast, horizons
+        from pfedhgp.model import prediction
 
         model = self._fitted()
         if model.inputs != 1:
@@ -230,7 +245,9 @@ class LivingMethods:
         settings = {**vars(checked(self)), "domain": [(low, high)], "callbacks": ()}
 
         def fit(known: Any) -> Any:
-            return type(self)(**settings).fit({each.name: (each.X, each.Y) for each in known})
+            again = type(self)(**settings)
+            again._fit_given(checked(again), GivenData(list(known), columns_of(model)))
+            return again
 
         def update(now: Any, new: Any) -> None:
             with warnings.catch_warnings():
@@ -238,7 +255,7 @@ class LivingMethods:
                 now.update({each.name: (each.X, each.Y) for each in new})
 
         def predict(now: Any, name: str, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            found = now.predict(name, X)
+            found = prediction.predict(now.model_, name, X)
             return found.mean, found.sd
 
         return forecast.backtest(
@@ -260,51 +277,45 @@ class LivingMethods:
         before, settings = self._fitted(), vars(checked(self))
         warm = {"rounds": checks.whole(1)(rounds, "rounds"), **retraining.warm_kernels(before)}
         again = type(self)(**{**settings, **warm})
-        again.fit(retraining.together(old, new))
+        rows = retraining.together(old, new)
+        clients = [ClientRows(name, X, Y) for name, (X, Y) in rows.items()]
+        again._fit_given(checked(again), GivenData(clients, columns_of(before)))
         self.model_, self.last_update_ = retrained(before, again.model_, new)
         self.exchanges_, self.bound_ = again.exchanges_, again.bound_
         return self
 
     def _rows(self, data: Any, client: str | None) -> list[ClientRows]:
         """Rows as `fit` takes them, of the model's columns; clients without an observation are left out."""
-        model = self._fitted()
-        table = client is not None
-        found = clients_from(
-            data,
-            client=client,
-            inputs=list(model.input_names) if table else None,
-            outputs=list(model.output_names) if table else None,
-        ).clients
-        for each in found:
-            d, Q = each.X.shape[1], each.Y.shape[1]
-            if (d, Q) != (model.inputs, model.outputs):
-                raise InputError(
-                    f"client {each.name!r} has {d} inputs and {Q} outputs, the model {model.inputs} and "
-                    f"{model.outputs}"
-                )
+        found = clients_of(self._fitted(), data, client)
         kept = [each for each in found if np.isfinite(each.Y).any()]
         if not kept:
             raise InputError("no new row has an observed output")
         return kept
 
     def _rows_of(self, name: str, rows: Any) -> ClientRows:
-        if isinstance(rows, tuple | list):
+        """One client's rows: (X, y), or a table, of whose client column only its own rows count."""
+        model = self._fitted()
+        if not is_table(rows):
             return self._rows({name: rows}, None)[0]
+        if client_column(model, rows, None) is not None:
+            mine = [each for each in self._rows(rows, None) if each.name == name]
+            if not mine:
+                raise InputError(f"the table has no row of client {name!r}")
+            return mine[0]
         import narwhals as nw
 
+        X = inputs_of(model, rows)
         frame = nw.from_native(rows, eager_only=True)
-        model = self._fitted()
-        wanted = [*model.input_names, *model.output_names]
-        missing = [each for each in wanted if each not in frame.columns]
-        if missing:
-            raise InputError(
-                f"no column {missing[0]!r}; the table has {', '.join(map(str, frame.columns))}"
-            )
-        X, y = (
-            np.stack([frame[n].to_numpy().astype(np.float64) for n in names], axis=1)
-            for names in (model.input_names, model.output_names)
-        )
-        return self._rows({name: (X, y)}, None)[0]
+        refuse_missing(frame, model.output_names)
+        return self._rows({name: (X, outputs_of(frame, model.output_names))}, None)[0]
+
+
+def _moment(value: Any, name: str) -> float:
+    """A place along the first input, in its units."""
+    try:
+        return position(value)
+    except (TypeError, ValueError):
+        raise checks.refusal(name, "a number or a datetime", value) from None
 
 
 def stale_words(done: Updated) -> str:

@@ -7,14 +7,35 @@ from typing import TYPE_CHECKING
 from pfedhgp.model.fitted import FittedModel
 
 if TYPE_CHECKING:
+    from pfedhgp.estimator.summary import Summary
     from pfedhgp.model.parameters import AllLoadings, Kernels, Noises, Phis
 
 
 class ParameterMethods:
     """Fitted parameters: each is what all clients share, and `[client]` is the client's own."""
 
+    exchanges_: int
+    bound_: float | None
+
     def _fitted(self) -> FittedModel:
         raise NotImplementedError
+
+    def summary(self) -> Summary:
+        """The fitted model on one screen: clients, layers, kernel, noise, φ, training, and what was sent.
+
+        It prints as text; in a notebook it is a table, and `rich.print` shows it in colour.
+
+        Example:
+            >>> import numpy as np
+            >>> from pfedhgp import FederatedGP
+            >>> x = np.linspace(0, 1, 20)
+            >>> sites = {name: (x, np.sin(6 * x) + shift) for name, shift in [("a", 0), ("b", 1)]}
+            >>> print(FederatedGP().fit(sites).summary()["clients"])
+            2, 40 rows (20 each)
+        """
+        from pfedhgp.estimator.summary import summary_of
+
+        return summary_of(self._fitted(), exchanges=self.exchanges_, bound=self.bound_)
 
     @property
     def kernel_(self) -> Kernels:

@@ -34,6 +34,8 @@ from pfedhgp.model.spec import (
 )
 from pfedhgp.settings.table import ModelSettings
 
+SETTLED_BY = 40
+"""The most rounds of a fit that trains until it has settled: of our made-up federations all had by 20."""
 LEAST_OUTPUTS = 3
 """From so many outputs on, "auto" chooses how many latents there are."""
 
@@ -120,6 +122,16 @@ def make_plan(settings: ModelSettings, inputs: int, outputs: int) -> Plan:
         ranks=pairs,
     )
     return telling.closed_plan(plan, usual=settings.latents is None)
+
+
+def until_settled(settings: ModelSettings) -> ModelSettings:
+    """For a fit in one process: if nothing is said about rounds, it trains until it has settled.
+
+    Between machines a round costs time and tells more, and the usual limit of the inference holds.
+    """
+    if settings.rounds is not None or settings.inference != Structured.name:
+        return settings
+    return replace(settings, rounds=SETTLED_BY)
 
 
 def robust_of(settings: ModelSettings, inference: Inference) -> str:

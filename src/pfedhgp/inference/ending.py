@@ -1,5 +1,9 @@
 """How training ended: converged, at its limit of rounds, or because a callback asked; and in what words.
 
+Training has settled when two rounds in a row gained nearly nothing and none before was better. It has also
+settled if six rounds in a row changed nearly nothing below a round that was better: some trainings stay there
+for good, and more rounds cost time alone.
+
 Training does not go back to an earlier round. A step of θ_g that lowers the bound is taken back in the
 round after it, θ_g rests before the last round, and training never ends early below a bound that it had: so
 the last round is mostly the best one. Not always: clients move at once, and of a training that ends at a low
@@ -15,6 +19,9 @@ CONVERGED, LIMIT, STOPPED = "converged", "limit", "stopped"
 NOISE = 0.05
 """Nats a client by which a bound may fall because clients move at the same time; the server allows for it."""
 
+STILL = 6
+"""Rounds in a row that change nearly nothing: training has settled, even if an earlier round was better."""
+
 
 def gain_a_round(bounds: Sequence[float]) -> float | None:
     """(bound − bound two rounds ago)/2; the last round alone says little, because θ_g rests before it."""
@@ -27,11 +34,20 @@ def may_end(bounds: Sequence[float], slack: float) -> bool:
 
 
 def has_converged(bounds: Sequence[float], slack: float) -> bool:
-    """Whether the last two rounds gained less than `slack` nats each, and no round before was better."""
+    """Whether the last two rounds gained less than `slack` nats each, and no round before was better.
+
+    Or six rounds stayed within `slack`, wherever they are.
+    """
     if len(bounds) < 3:
         return False
     most = max(bounds[-1] - bounds[-2], bounds[-2] - bounds[-3])
-    return most < slack and may_end(bounds, slack)
+    return most < slack and (may_end(bounds, slack) or stands_still(bounds, slack))
+
+
+def stands_still(bounds: Sequence[float], slack: float) -> bool:
+    """Whether six rounds in a row stayed within `slack` nats."""
+    last = bounds[-STILL - 1 :]
+    return len(last) > STILL and max(last) - min(last) < slack
 
 
 def outcome(bounds: Sequence[float], *, converged: bool, stopped: bool, slack: float) -> str:
@@ -49,8 +65,9 @@ def outcome(bounds: Sequence[float], *, converged: bool, stopped: bool, slack: f
     if stopped:
         return STOPPED
     gain = gain_a_round(bounds)
-    still = gain is None or abs(gain) >= slack or not may_end(bounds, slack)
-    return LIMIT if still else CONVERGED
+    if gain is None or abs(gain) >= slack:
+        return LIMIT
+    return CONVERGED if may_end(bounds, slack) or stands_still(bounds, slack) else LIMIT
 
 
 def in_words(history: Sequence[Mapping[str, Any]]) -> str | None:
@@ -69,22 +86,53 @@ def in_words(history: Sequence[Mapping[str, Any]]) -> str | None:
     mine = [h for h in history if h.get("attempt") == last["attempt"]]
     rounds = sum(h.get("kind", "round") == "round" and h["round"] > 0 for h in mine)
     count = f"{rounds} round{'' if rounds == 1 else 's'}"
-    if last["ended"] == CONVERGED:
-        return f"converged after {count}"
     bounds = [h["bound"] for h in mine]
+    below = _below(bounds, int(last.get("clients") or 1))
+    if last["ended"] == CONVERGED:
+        return f"converged after {count}{below}"
     if None in bounds:  # of `mean-field`, whose start is a round too
         return (
             "stopped when asked" if last["ended"] == STOPPED else "stopped at the limit of rounds"
         )
     limit = "stopped when asked, after" if last["ended"] == STOPPED else "stopped at the limit of"
     gain = gain_a_round(bounds)
-    best = max(range(len(bounds)), key=lambda i: bounds[i])
-    if bounds[best] - bounds[-1] > NOISE * int(last.get("clients") or 1):
-        worse = f"{bounds[best] - bounds[-1]:.2g}"
-        return f"{limit} {count}, {_nats(worse)} below round {best}"
+    if below:
+        return f"{limit} {count}{below}"
     if gain is None or gain <= 0:
         return f"{limit} {count}"
     return f"{limit} {count}, still gaining {_nats(f'{gain:.2g}')} a round"
+
+
+def settled(history: Sequence[Mapping[str, Any]]) -> bool | None:
+    """Whether the training that was kept ended because it had settled; None if that is not known."""
+    words = in_words(history)
+    if words is None or any(h["bound"] is None for h in history):
+        return None
+    return words.startswith(CONVERGED)
+
+
+def unsettled(history: Sequence[Mapping[str, Any]]) -> str | None:
+    """What is said of a training that reached its limit before it had settled, and what to do.
+
+    None if it had settled, if a callback stopped it, or if that is not known.
+    """
+    words = in_words(history)
+    if settled(history) is not False or words is None or words.startswith("stopped when asked"):
+        return None
+    done = sum(h.get("kind", "round") == "round" and h["round"] > 0 for h in history)
+    return (
+        f"training {words}: it has not settled, and uncertainty may be wrong; fit with a higher limit, such "
+        f"as `rounds`={max(40, 3 * done)}"
+    )
+
+
+def _below(bounds: Sequence[float | None], clients: int) -> str:
+    """By how much the last bound is below the best one, in words; nothing if that may be chance."""
+    known = [float("-inf") if b is None else b for b in bounds]
+    if None in bounds or max(known) - known[-1] <= NOISE * clients:
+        return ""
+    best = known.index(max(known))
+    return f", {_nats(f'{known[best] - known[-1]:.2g}')} below round {best}"
 
 
 def _nats(number: str) -> str:

@@ -37,12 +37,12 @@ class Forecast:
 
     @property
     def mean(self) -> np.ndarray:
-        """(n, Q)"""
+        """(n, Q), or (n,) if y was (n,) in the fit"""
         return self.prediction.mean
 
     @property
     def sd(self) -> np.ndarray:
-        """(n, Q), noise included"""
+        """as the mean, noise included"""
         return self.prediction.sd
 
     def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:

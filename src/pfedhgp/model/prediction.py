@@ -11,7 +11,7 @@ Rows go through in chunks, so that memory is O(chunk), not O(n M), but for "join
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -33,7 +33,7 @@ FAR = 0.1
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Layer:
-    """One layer of a prediction, without noise: `mean` and `sd` are (n, Q).
+    """One layer of a prediction, without noise: `mean` and `sd` are (n, Q), or (n,) if y was (n,) in the fit.
 
     The layers' means add up to the prediction's (the outputs' centre, on which all clients agreed,
     is in the global one). Their variances do not: layers are anti-correlated, because what one
@@ -57,6 +57,9 @@ class Layer:
 class Prediction:
     """What one client is predicted to observe at n inputs: `mean` and `sd` (n, Q), sd WITH noise.
 
+    If y was (n,) for all clients of the fit, or `outputs` one name, `mean`, `sd`, `interval`, `sample` and
+    layers have no last axis: (n,) instead of (n, 1). Covariances keep theirs.
+
     With a cycle layer, noise is what a NEW cycle adds to the client's function: sd, covariances, intervals
     and samples are those of one more cycle, its cells correlated over the inputs and between outputs.
 
@@ -78,9 +81,24 @@ class Prediction:
     sd: FloatArray
     layers: Mapping[str, Layer]
     _view: AtInputs
+    _flat: bool = False
+
+    def flat(self) -> Prediction:
+        """The same without the axis of outputs, of which there is one."""
+        layers = {
+            name: replace(layer, mean=layer.mean[:, 0], sd=layer.sd[:, 0])
+            for name, layer in self.layers.items()
+        }
+        return replace(
+            self,
+            mean=self.mean[:, 0],
+            sd=self.sd[:, 0],
+            layers=MappingProxyType(layers),
+            _flat=True,
+        )
 
     def __repr__(self) -> str:
-        rows, outputs = self.mean.shape
+        rows, outputs = len(self.mean), self.mean.size // max(len(self.mean), 1)
         return f"Prediction({self.client!r}, rows={rows}, outputs={outputs}, known={self.known})"
 
     def covariance(self, kind: Kind = "outputs", *, noise: bool = True) -> FloatArray:
@@ -99,7 +117,7 @@ class Prediction:
         return self._view.covariance(first, second, kind)
 
     def interval(self, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
-        """(lower, upper), each (n, Q): they hold an observation between them with this chance."""
+        """(lower, upper), each as the mean: they hold an observation between them with this chance."""
         if not number(above=0.0)(level, "level") < 1.0:
             raise refusal("level", "between 0 and 1", level)
         reach = ndtri(0.5 * (1.0 + level)) * self.sd
@@ -110,11 +128,12 @@ class Prediction:
     ) -> FloatArray:
         """(count, n, Q): joint draws of observations; of the function with `noise=False`.
 
-        With a cycle layer each draw is one new cycle.
+        (count, n) if the mean is (n,). With a cycle layer each draw is one new cycle.
         """
         if not isinstance(seed, np.random.Generator):
             seed = np.random.default_rng(whole(0)(seed, "seed"))
-        return self._view.draw(whole(0)(count, "count"), seed, flag(noise, "noise"))
+        found = self._view.draw(whole(0)(count, "count"), seed, flag(noise, "noise"))
+        return found[..., 0] if self._flat else found
 
 
 @with_numerics

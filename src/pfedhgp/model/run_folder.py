@@ -246,9 +246,8 @@ def _spec_in(content: bytes) -> dict[str, Any]:
     try:
         spec = parse_json(content)
     except ValueError as error:
-        if not was_one:
-            raise
-        raise ValueError(f"corrupted: {error}") from None
+        what = "corrupted" if was_one else "cut off, or not the spec of a model"
+        raise ValueError(f"{what}: {error}: copy the folder again, or fit again") from None
     keys = {"format", "format_version", "sha256", "files"}
     if isinstance(spec, dict) and spec.get("format") == FORMAT and keys <= set(spec):
         return spec

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pfedhgp.base.choices import AUTO
@@ -73,3 +73,35 @@ def model_settings(
 def kernel_words(config: Config) -> dict[str, Any]:
     """Kernels as the user wrote them, for the model file."""
     return {name: getattr(config, name) for name in KERNELS}
+
+
+def kernel_texts(settings: ModelSettings) -> dict[str, str]:
+    """Those of the kernels that were given as text in Python."""
+    found = {name: getattr(settings, name) for name in KERNELS}
+    return {name: text for name, text in found.items() if isinstance(text, str)}
+
+
+def with_kernels(settings: ModelSettings, columns: Columns) -> ModelSettings:
+    """The settings with kernels for these columns in the place of texts: "rbf(3 days) + periodic(1 day)"."""
+    found: dict[str, Any] = {}
+    for name, text in kernel_texts(settings).items():
+        several = kernel_text.listed(text)
+        trees = [_tree(each, name, columns) for each in ([text] if several is None else several)]
+        own = tuple(kernel_text.kernel_of(tree, columns.inputs, f"`{name}`") for tree in trees)
+        found[name] = own[0] if several is None else own or AUTO
+    for name in KERNELS:
+        if isinstance(given := getattr(settings, name), tuple):
+            found[name] = tuple(
+                kernel_text.kernel_of(_tree(each, name, columns), columns.inputs, f"`{name}`")
+                if isinstance(each, str)
+                else each
+                for each in given
+            )
+    return replace(settings, **found)
+
+
+def _tree(text: str, name: str, columns: Columns) -> kernel_text.Leaf | kernel_text.Combined:
+    """A text that was read and belongs to these columns."""
+    tree = kernel_text.parse(text, f"`{name}`")
+    kernel_text.check_inputs(tree, columns.inputs, f"`{name}`")
+    return tree

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -76,18 +78,37 @@ def _texts(value: Any, name: str) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _pairs(value: Any, name: str) -> tuple[tuple[float, float], ...]:
+    """Pairs of numbers, or of datetimes: these become seconds, as the model has them."""
+    import numpy as np
+
+    from pfedhgp.data.moments import position
+
+    given = value
+    if isinstance(value, np.ndarray) and value.dtype.kind == "M":
+        given = value.astype("datetime64[us]")
+    cells = np.asarray(given, object)
+    if any(isinstance(each, date | np.datetime64) for each in cells.ravel()):
+        with suppress(TypeError, ValueError):  # refused below, as it was given
+            value = np.vectorize(position, otypes=[np.float64])(cells)
+    return checks.pairs(value, name)
+
+
 FLAG = Kind(checks.flag, bool)
 FLAG_OR_AUTO = Kind(checks.auto_or(checks.flag), bool)
 TEXT = Kind(_text)
 TEXTS = Kind(_texts, list[str])
 PATH = Kind(_text, Path, read=str)
 PATHS = Kind(_texts, list[Path], read=lambda paths: [str(path.resolve()) for path in paths])
-PAIRS = Kind(checks.pairs, list[str], written=_texts)
+PAIRS = Kind(_pairs, list[str], written=_texts)
 FUNCTIONS = Kind(checks.functions)
 
 
 def _kernel(value: Any, name: str) -> Any:
-    """A kernel of ours or the name of one; "auto", or a list of kernels to choose from."""
+    """A kernel of ours or text of one; "auto", or a list of kernels to choose from.
+
+    Text stays text: the columns of the data decide what "1 day" and input=time are.
+    """
     if isinstance(value, str) and value in (choices.AUTO, *choices.KERNELS):
         return value
     from pfedhgp.gp import kernel_text
@@ -96,20 +117,19 @@ def _kernel(value: Any, name: str) -> Any:
     if isinstance(value, Kernel):
         refuse_unknown(value, name)
         return value
-    listed = kernel_text.listed(value) if isinstance(value, str) else value
-    if isinstance(listed, list | tuple) and listed:
-        return tuple(
-            kernel_text.kernel_of(kernel_text.parse(each, f"`{name}`"), (), f"`{name}`")
-            if isinstance(each, str)
-            else _one_kernel(each, name)
-            for each in listed
-        )
+    if isinstance(value, str):
+        several = kernel_text.listed(value)
+        for each in [value] if several is None else several:
+            kernel_text.parse(each, f"`{name}`")
+        return value
+    if isinstance(value, list | tuple) and value:
+        return tuple(_one_kernel(each, name) for each in value)
     known = ", ".join(choices.KERNELS)
     raise checks.refusal(name, f"a kernel, 'auto', a list of kernels, or one of {known}", value)
 
 
 def _one_kernel(value: Any, name: str) -> Any:
-    if isinstance(value, list | tuple | str):
+    if isinstance(value, list | tuple) or value == choices.AUTO:
         raise checks.refusal(name, "a list of kernels", value)
     return _kernel(value, name)
 

@@ -42,7 +42,8 @@ class ModelSection:
         default="rbf",
         kind=kinds.KERNEL,
         help="Kernel of the global and deviation layers.",
-        python='A kernel, or a name such as "rbf" or "matern52". A lengthscale that you give is a '
+        python='A kernel, a name such as "rbf" or "matern52", or text such as "rbf(3 days) + periodic(1 '
+        'day)". A lengthscale that you give is a '
         "starting value, in the units of the data. A variance is not: variances start from the data, "
         'and in a sum only their ratios count. "auto": training chooses among RBF, Matérn 3/2 and 5/2 and '
         "rational quadratic, each with and without a periodic part. A list: among these kernels.",
@@ -165,7 +166,7 @@ class ModelSection:
         kind=kinds.PAIRS,
         metavar="LOW..HIGH",
         help="Known range of each input, in order. Saves one exchange.",
-        python="A pair (lower, upper) for each input.",
+        python="A pair (lower, upper) for each input: numbers, or datetimes.",
         unset="the range of the data",
         example=("0..10",),
     )
@@ -186,7 +187,7 @@ class InferenceSection:
         default=None,
         kind=kinds.whole(1),
         help="The most rounds of training.",
-        unset="10 for structured, 20 for mean-field",
+        unset="until it has settled, 40 at most (10 between machines); 20 for mean-field",
         example=10,
     )
     tolerance: float = setting(

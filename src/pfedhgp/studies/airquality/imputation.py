@@ -97,7 +97,7 @@ def score(y: np.ndarray, mean: np.ndarray, sd: np.ndarray) -> dict[str, float]:
 def predicted(model: FederatedGP, station: str, days: np.ndarray) -> Predicted:
     """What a fitted model predicts for a station on these days."""
     p = model.predict(station, days[:, None])
-    return p.mean[:, 0], p.sd[:, 0]
+    return p.mean.reshape(-1), p.sd.reshape(-1)
 
 
 def scores(held: Mapping[str, Series], found: Mapping[str, Predicted]) -> dict[str, float]:

@@ -12,6 +12,7 @@ from pfedhgp.errors import InputError
 from pfedhgp.estimator import FederatedGP
 from pfedhgp.gp import metrics
 from pfedhgp.gp.kernels import RBF, Periodic
+from pfedhgp.inference.structured.settings import Structured
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.prediction import predict
 from pfedhgp.studies.common import provenance
@@ -125,6 +126,8 @@ def clients_of(truth: Simulation) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 def _federation(settings: Mapping[str, Any], rounds: int | None) -> FederatedGP:
     """Our solver on the study's domain, which all know; noise is σ²I, as in the paper's model."""
+    if rounds is None and "inference" not in settings:
+        rounds = Structured().rounds
     return FederatedGP(**{"domain": [DOMAIN], "noise": "scalar", "rounds": rounds, **settings})
 
 
