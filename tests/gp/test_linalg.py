@@ -359,3 +359,37 @@ def test_small_and_large_matrices_on_the_host(size):
     expected, moments = linalg.integrate(K, r)
     np.testing.assert_allclose(value, expected, rtol=1e-12)
     np.testing.assert_allclose(mean, moments.mean, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [1, 7, linalg.SMALL, linalg.SMALL + 1])
+@pytest.mark.parametrize("noise", [1.0, 1e-6])
+def test_many_small_matrices_are_those_of_one_at_a_time(size, noise):
+    """NumPy's loop over matrices, and ours, which takes what that refuses."""
+    rng = np.random.default_rng(size)
+    A, r = rng.normal(size=(linalg.MANY, size, size)), rng.normal(size=(linalg.MANY, size))
+    K = A @ np.swapaxes(A, 1, 2) + noise * np.eye(size)
+    each = [linalg.log_normal(K[i], r[i]) for i in range(linalg.MANY)]
+    for inverse in (True, False):
+        found = linalg.log_normal(K, r, inverse=inverse)
+        assert (found.inverse is not None) == inverse
+        for i, one in enumerate(each):
+            assert found.value[i] == pytest.approx(one.value, rel=1e-9)
+            largest = np.abs(one.inverse).max()
+            np.testing.assert_allclose(found.solved[i], one.solved, atol=1e-9 * largest)
+            if inverse:
+                np.testing.assert_allclose(found.inverse[i], one.inverse, atol=1e-9 * largest)
+                np.testing.assert_array_equal(found.inverse[i], found.inverse[i].T)
+    log, moments = linalg.integrate(K, r)
+    for i in range(linalg.MANY):
+        one, own = linalg.integrate(K[i], r[i])
+        assert log[i] == pytest.approx(one, rel=1e-10)
+        np.testing.assert_allclose(moments.mean[i], own.mean, atol=1e-10)
+        np.testing.assert_allclose(moments.covariance[i], own.covariance, atol=1e-10)
+    for broken in (-K[3], np.full_like(K[3], np.nan)):
+        bad = np.concatenate([K[:3], broken[None], K[4:]])
+        found = linalg.log_normal(bad, r)
+        fine = np.isfinite(found.value)
+        assert fine.sum() == linalg.MANY - 1
+        assert not fine[3]
+        assert np.isnan(np.diagonal(linalg.factorise(bad)[3])).all()
+        assert np.isfinite(linalg.factorise(bad)[fine]).all()

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from pfedhgp import FederatedGP
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.living.change import changed
-from pfedhgp.model import files
+from pfedhgp.living.update import updated
+from pfedhgp.model import files, local_states
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.prediction import predict
+from support.compiled import times_compiled
 from support.held_parameters import refit
 
 TOLERANCE = 1e-8
@@ -136,6 +138,19 @@ def test_state_space_local_layers_in_any_order():
     one = changed(part, taken(rows, late))
     alike(changed(one, taken(rows, late), sign=-1.0), part)
     alike(changed(one, taken(rows, rest)), whole)
+    compiles_nothing(part, rows)
+
+
+def compiles_nothing(model: FittedModel, rows: list[ClientRows]) -> None:
+    """Nor do twice as many rows as before: with compiling, a first update takes seconds."""
+    compiled = [local_states.compiled_latents, local_states.compiled_covariance]
+    before = [times_compiled(each) for each in compiled]
+    later = [replace(each, X=each.X + 100.0) for each in rows]
+    found, done = updated(model, later, lambda *_: pytest.fail("no client is new"))
+    assert done.rows == {each.name: len(each.X) for each in rows}
+    for each in rows:
+        assert len(found.clients[each.name].states.times) > len(each.X)
+    assert [times_compiled(each) for each in compiled] == before
 
 
 def alike(found: FittedModel, expected: FittedModel) -> None:

@@ -50,7 +50,7 @@ class Message:
     def check_finite(self) -> None:
         """Refuses NaN and infinities, naming the sender and the array."""
         for name, array in self.arrays.items():
-            if not np.all(np.isfinite(array)):
+            if not np.isfinite(array).all():
                 raise NonFiniteMessageError(
                     f"the {self.kind} message of round {self.round} is not finite",
                     client=self.sender,

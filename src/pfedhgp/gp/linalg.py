@@ -25,6 +25,8 @@ from pfedhgp.gp import lapack as unlocked
 LOG_2PI = float(np.log(2.0 * np.pi))
 LARGE = 128
 """From so many rows on, matrices are computed without Python's lock; below, taking it back costs more."""
+SMALL, MANY = 24, 8
+"""Up to so many rows, and from so many matrices on, NumPy's own loop over matrices is faster than ours."""
 LEAF = 64
 """JAX inverts triangles larger than this by halves; NumPy mirrors them in strips of so many rows."""
 
@@ -44,6 +46,9 @@ def factorise(K: Float[Array, "*b m m"]) -> Float[Array, "*b m m"]:
     """L with L Lᵀ = K, which must be symmetric; NaN if it is not positive definite."""
     if namespace(K) is not np:
         return lax.linalg.cholesky(jnp.swapaxes(K, -1, -2), symmetrize_input=False)
+    small = _small_factors(K)
+    if small is not None:
+        return small
     factors = _copied(K)
     if not factors.size:
         return factors
@@ -201,6 +206,11 @@ def integrate(
 def _integrate_on_host(precision: Any, linear: Any, *, covariance: bool) -> tuple[Any, Moments]:
     """The same by dpotrf and dpotri, in place in one copy; `covariance`: whether it is wanted."""
     work = _plus_on_diagonal(precision, 1.0)
+    small = _small_factors(work)
+    if small is not None:
+        found = _solved_by(small, work, linear, inverse=covariance)
+        left = work if found.inverse is None else found.inverse
+        return 0.5 * found.quadratic - found.logs, Moments(found.solved, left)
     mean, value = _copied(linear), np.zeros(linear.shape[:-1])
     if not linear.shape[-1]:
         return value[()], Moments(mean, work)
@@ -225,6 +235,38 @@ def _solve_in_place(S: np.ndarray, x: np.ndarray, *, inverse: bool = True) -> tu
     if inverse:
         _invert_in_place(S)
     return found
+
+
+def _small_factors(K: np.ndarray) -> np.ndarray | None:
+    """L of many small matrices together; None if they are few or large, or one is not positive definite."""
+    if not 0 < K.shape[-1] <= SMALL or K.ndim < 3 or K[..., 0, 0].size < MANY:
+        return None
+    try:
+        found = np.linalg.cholesky(K)
+    except np.linalg.LinAlgError:
+        return None
+    return found if np.isfinite(found).all() else None
+
+
+class _Solved(NamedTuple):
+    """xᵀS⁻¹x, ½ log|S|, S⁻¹x and, if it is wanted, S⁻¹."""
+
+    quadratic: np.ndarray
+    logs: np.ndarray
+    solved: np.ndarray
+    inverse: np.ndarray | None
+
+
+def _solved_by(L: np.ndarray, S: np.ndarray, x: np.ndarray, *, inverse: bool) -> _Solved:
+    """For small matrices S = L Lᵀ; S⁻¹ is L⁻ᵀL⁻¹."""
+    logs = np.log(np.diagonal(L, axis1=-2, axis2=-1)).sum(-1)
+    if not inverse:
+        solved = np.linalg.solve(S, x[..., None])[..., 0]
+        return _Solved((x * solved).sum(-1), logs, solved, None)
+    half = np.linalg.inv(L)
+    turned = np.swapaxes(half, -1, -2)
+    white = half @ x[..., None]
+    return _Solved((white**2).sum((-1, -2)), logs, (turned @ white)[..., 0], turned @ half)
 
 
 def _factorise_in_place(K: np.ndarray) -> bool:
@@ -264,6 +306,11 @@ def log_normal(
     C: Float[np.ndarray, "*b k k"], r: Float[np.ndarray, "*b k"], *, inverse: bool = True
 ) -> LogNormal:
     """log N(r; 0, C) with what its gradient needs, in NumPy; NaN where C is not positive definite."""
+    small = _small_factors(C)
+    if small is not None:
+        found = _solved_by(small, C, r, inverse=inverse)
+        log = -0.5 * (r.shape[-1] * LOG_2PI + found.quadratic) - found.logs
+        return LogNormal(log, found.solved, found.inverse)
     work, solved = _copied(C), _copied(r)
     value = np.full(r.shape[:-1], -0.5 * r.shape[-1] * LOG_2PI)
     for at in np.ndindex(value.shape):

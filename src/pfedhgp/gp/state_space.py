@@ -5,6 +5,9 @@ x = (f, f'/λ, …), a step of dt is x' = F(λ dt) x + w, w ~ N(0, P − F P F�
 F(a) = exp(−a) Σ_j aʲ Nʲ/j! with N nilpotent. Sums of such kernels stack their states. The Kalman filter then
 gives rows of L⁻¹, L Lᵀ = b²K + diag(noise): `whiten` is L⁻¹A for any columns A, `smooth` is what the data
 say of the state at any time.
+
+`StateModel` and `interpolate` run in NumPy or JAX, as their arrays are. The filter is JAX's. For few columns
+`pfedhgp.gp.banded_states` smooths in NumPy, and nothing is compiled.
 """
 
 from __future__ import annotations
@@ -17,9 +20,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
-from jax.scipy.linalg import block_diag
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
+from pfedhgp.base.arrays_of import Array, namespace
 from pfedhgp.errors import InputError
 from pfedhgp.gp.kernels import Kernel, Matern12, Matern32, Matern52, Sum, leaves_of
 
@@ -53,41 +56,53 @@ class StateModel(eqx.Module):
             raise InputError(
                 f"a state-space layer takes Matérn kernels and sums of them, not {type(kernel).__name__}"
             )
-        parts = leaves_of(kernel)
-        weights = jnp.asarray(kernel.weights) if isinstance(kernel, Sum) else jnp.ones(1)
+        parts, xp = leaves_of(kernel), namespace(*jax.tree.leaves(kernel))
+        weights = xp.asarray(kernel.weights) if isinstance(kernel, Sum) else xp.ones(1)
         orders = tuple(ORDERS[type(part)] for part in parts)
         rates = tuple(
-            math.sqrt(2 * order - 1) / jnp.asarray(part.lengthscale).reshape(())
+            math.sqrt(2 * order - 1) / xp.asarray(part.lengthscale).reshape(())
             for part, order in zip(parts, orders, strict=True)
         )
-        first = np.cumsum([0, *orders[:-1]])
-        observe = jnp.zeros(sum(orders)).at[first].set(jnp.sqrt(weights))
+        places = np.eye(sum(orders))[np.cumsum([0, *orders[:-1]])]
         return StateModel(
-            observe=observe,
-            stationary=jnp.asarray(scipy.linalg.block_diag(*(_STATIONARY[n] for n in orders))),
+            observe=xp.sum(xp.sqrt(weights)[:, None] * places, axis=0),
+            stationary=xp.asarray(scipy.linalg.block_diag(*(_STATIONARY[n] for n in orders))),
             rates=rates,
             orders=orders,
         )
 
-    def transition(self, dt: Array) -> Float[Array, "s s"]:
+    def transition(self, dt: Float[Array, " *b"]) -> Float[Array, "*b s s"]:
         """F for a step of dt."""
         parts = [
             _transition(rate * dt, order)
             for rate, order in zip(self.rates, self.orders, strict=True)
         ]
-        return parts[0] if len(parts) == 1 else block_diag(*parts)
+        return parts[0] if len(parts) == 1 else _block_diagonal(parts)
 
 
-def _transition(a: Array, order: int) -> Array:
+def _transition(a: Float[Array, " *b"], order: int) -> Float[Array, "*b o o"]:
     """exp(−a) Σ_j aʲ Nʲ/j!, N = companion + I of (1 + z)^order."""
+    a = a[..., None, None]
     companion = np.diag(np.ones(order - 1), 1)
     companion[-1] = [-math.comb(order, j) for j in range(order)]
     nilpotent = companion + np.eye(order)
-    total = jnp.zeros((order, order))
-    for j in range(order):
+    lead = (1,) * (a.ndim - 2)
+    total = np.eye(order).reshape(*lead, order, order)
+    for j in range(1, order):
         power = np.linalg.matrix_power(nilpotent, j) / math.factorial(j)
-        total = total + a**j * jnp.asarray(power)
-    return jnp.exp(-a) * total
+        total = total + a**j * power.reshape(*lead, order, order)
+    return namespace(a).exp(-a) * total
+
+
+def _block_diagonal(blocks: list[Array]) -> Array:
+    """The blocks along the diagonal of one matrix; leading axes are kept."""
+    xp, size = namespace(*blocks), sum(block.shape[-1] for block in blocks)
+    rows, start = [], 0
+    for block in blocks:
+        around = [(0, 0)] * (block.ndim - 1) + [(start, size - start - block.shape[-1])]
+        rows.append(xp.pad(block, around))
+        start += block.shape[-1]
+    return xp.concatenate(rows, axis=-2)
 
 
 class Series(eqx.Module):
@@ -218,23 +233,24 @@ def interpolate(
     at: Float[Array, " m"],
 ) -> Float[Array, "m s"]:
     """E[x(t) | x at `times`], `times` all different and in order: exact, since x is Markov."""
-    P = model.stationary
-    after = jnp.clip(jnp.searchsorted(times, at, side="right"), 1, times.shape[0] - 1)
+    P, xp = model.stationary[None], namespace(times, states, at)
+    last = times.shape[0] - 1
 
-    def between(t: Array, k: Array) -> Array:
-        left, right = t - times[k - 1], times[k] - t
-        F1, F2 = model.transition(left), model.transition(right)
-        Q1, Q2 = P - F1 @ P @ F1.T, P - F2 @ P @ F2.T
-        ahead = F1 @ states[k - 1]
-        both = F2 @ Q1 @ F2.T + Q2 + 1e-14 * jnp.eye(P.shape[0])
-        return ahead + Q1 @ F2.T @ jnp.linalg.solve(both, states[k] - F2 @ ahead)
+    def outside() -> Array:
+        F = xp.swapaxes(model.transition(xp.maximum(times[0] - at, 0.0)), -1, -2)
+        before = P @ F @ xp.linalg.solve(P, states[:1][..., None])
+        beyond = model.transition(xp.maximum(at - times[-1], 0.0)) @ states[-1:][..., None]
+        return xp.where((at < times[0])[:, None], before[..., 0], beyond[..., 0])
 
-    def outside(t: Array) -> Array:
-        before = P @ model.transition(times[0] - t).T @ jnp.linalg.solve(P, states[0])
-        return jnp.where(t < times[0], before, model.transition(t - times[-1]) @ states[-1])
-
-    if times.shape[0] == 1:
-        return jax.vmap(outside)(at)
-    inside = jax.vmap(between)(jnp.clip(at, times[0], times[-1]), after)
+    if last == 0:
+        return outside()
+    k = xp.clip(xp.searchsorted(times, at, side="right"), 1, last)
+    t = xp.clip(at, times[0], times[-1])
+    F1, F2 = model.transition(t - times[k - 1]), model.transition(times[k] - t)
+    back = xp.swapaxes(F2, -1, -2)
+    Q1, Q2 = P - F1 @ P @ xp.swapaxes(F1, -1, -2), P - F2 @ P @ back
+    ahead = F1 @ states[k - 1][..., None]
+    both = F2 @ Q1 @ back + Q2 + 1e-14 * np.eye(P.shape[1])[None]
+    inside = ahead + Q1 @ back @ xp.linalg.solve(both, states[k][..., None] - F2 @ ahead)
     out = (at < times[0]) | (at > times[-1])
-    return jnp.where(out[:, None], jax.vmap(outside)(at), inside)
+    return xp.where(out[:, None], outside(), inside[..., 0])

@@ -54,6 +54,7 @@ def changed(
     J, h = np.array(before.J), np.array(before.h)
     k, sums, posteriors = len(h), dict(model.sums), dict(model.clients)
     own_rows: dict[str, Rows] = {}
+    series: dict[str, tuple[of_states.Innovations, np.ndarray]] = {}
     for name in {*given, *leaving, *joining}:
         old = sums.get(name)
         if old is not None and old.counted:
@@ -65,7 +66,9 @@ def changed(
         assert old is not None
         if name in given:
             own_rows[name] = _scaled(model, given[name])
-            found = _of_rows(model, name, own_rows[name], sign)
+            if posteriors[name].states is not None:
+                series[name] = _innovations(model, name, own_rows[name], sign)
+            found = _of_rows(model, name, own_rows[name], series.get(name))
             sums[name] = replace(
                 old.plus(*(sign * each for each in found)), counted=old.counted or sign > 0
             )
@@ -77,8 +80,9 @@ def changed(
     shared = GlobalPosterior(model.shared.block, *linalg.posterior_moments(J, h))
     total = GlobalEvidence(J, h)
     for name, own in posteriors.items():
+        error = series[name][1] if name in series else None
         posteriors[name] = _renewed(
-            model, name, own, sums.get(name), shared, total, own_rows.get(name), sign
+            model, name, own, sums.get(name), shared, total, own_rows.get(name), error, sign
         )
     return replace(
         model,
@@ -98,6 +102,7 @@ def _renewed(
     shared: GlobalPosterior,
     total: GlobalEvidence,
     rows: Rows | None,
+    error: np.ndarray | None,
     sign: float,
 ) -> ClientPosterior:
     """A client's posterior beside the new q(v_g), and with its new rows if it has any."""
@@ -114,7 +119,7 @@ def _renewed(
     if own.tangents is not None:
         own = _averaged(own, points, _others(kept, points, total))
     if own.states is not None:
-        own = _with_states(model, name, old, own, shared, rows, sign)
+        own = _with_states(model, old, own, shared, rows, error, sign)
     return own
 
 
@@ -150,19 +155,23 @@ def _averaged(own: ClientPosterior, points: PointSums, others: GlobalEvidence) -
 # ------------------------------------------------------------------------------------- sums of rows
 
 
-def _of_rows(model: FittedModel, name: str, rows: Rows, sign: float) -> PointSums:
+def _of_rows(
+    model: FittedModel,
+    name: str,
+    rows: Rows,
+    series: tuple[of_states.Innovations, np.ndarray] | None,
+) -> PointSums:
     """What the rows add to the client's sums, at each of its points."""
     own, kept = on_numpy(model.clients[name]), model.sums[name]
-    block = on_numpy(model.shared.block)
-    basis = on_numpy(block.basis(np.float64(model.jitter)))
-    if own.states is None:
+    if series is None:
+        block = on_numpy(model.shared.block)
+        basis = on_numpy(block.basis(np.float64(model.jitter)))
         points = points_of(model.structure, block, own, kept.best)
         assert points is not None
         return sums_at(model.structure, block, basis, points, model.jitter_of(name), rows)
-    layers = _layers(model, own.block)
+    found, error = series
     weights = _joint_mean(model.shared, own)
-    found, error = _innovations(layers, own, weights, rows, sign)
-    return of_states.sums_of(layers, found, error, weights, rows)
+    return of_states.sums_of(_layers(model, own.block), found, error, weights, rows)
 
 
 def _layers(model: FittedModel, client: ClientBlock) -> of_states.Layers:
@@ -172,17 +181,13 @@ def _layers(model: FittedModel, client: ClientBlock) -> of_states.Layers:
 
 
 def _innovations(
-    layers: of_states.Layers,
-    own: ClientPosterior,
-    weights: np.ndarray,
-    rows: Rows,
-    sign: float,
+    model: FittedModel, name: str, rows: Rows, sign: float
 ) -> tuple[of_states.Innovations, np.ndarray]:
     """E, V and e of rows that come, or of rows that are in the states and leave."""
-    assert own.states is not None
-    states, X = on_numpy(own.states), np.asarray(rows.X)[:, 0]
-    fitted = np.einsum("qnk,k->nq", layers.design(X), weights)
-    left = np.asarray(rows.Y) - fitted
+    own = on_numpy(model.clients[name])
+    states, X, layers = own.states, np.asarray(rows.X)[:, 0], _layers(model, own.block)
+    assert states is not None
+    left = np.asarray(rows.Y) - layers.fitted(X, _joint_mean(model.shared, own)).T
     if sign > 0:
         found = of_states.innovations(layers, own.block, states, rows)
         return found, left - found.expected
@@ -194,11 +199,11 @@ def _innovations(
 
 def _with_states(
     model: FittedModel,
-    name: str,
     old: ClientPosterior,
     own: ClientPosterior,
     shared: GlobalPosterior,
     rows: Rows | None,
+    error: np.ndarray | None,
     sign: float,
 ) -> ClientPosterior:
     """The states at the new weights' mean, with the new rows in the series."""
@@ -207,7 +212,7 @@ def _with_states(
     block, states = on_numpy(own.block), on_numpy(old.states)
     assert states is not None
     if rows is not None:
-        _, error = _innovations(layers, on_numpy(old), before, rows, sign)
+        assert error is not None
         change = of_states.joined if sign > 0 else of_states.parted
         states = change(block, states, rows, error)
     return replace(own, states=of_states.moved(layers, block, states, now - before))

@@ -13,19 +13,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from pfedhgp.base.arrays_of import Array
-from pfedhgp.base.batching import batchable, on_numpy
-from pfedhgp.gp import state_space
+from pfedhgp.gp import linalg
 from pfedhgp.gp.features import Basis
-from pfedhgp.gp.kernels import Kernel
 from pfedhgp.gp.linalg import LOG_2PI
 from pfedhgp.inference.structured.kept import PointSums
-from pfedhgp.model import local_states
 from pfedhgp.model.blocks import (
     ClientBlock,
     GlobalBlock,
@@ -34,8 +28,8 @@ from pfedhgp.model.blocks import (
     deviation_loadings,
     global_loadings,
 )
-from pfedhgp.model.local_states import longer, padded, round_up
 from pfedhgp.model.posterior import LocalStates
+from pfedhgp.model.states_at_rows import StatesAtRows, interpolated, means, smoothed
 
 
 class Layers(NamedTuple):
@@ -51,12 +45,27 @@ class Layers(NamedTuple):
         return Layers(basis, np.asarray(B_g), np.asarray(B_dev))
 
     def design(self, times: Float[np.ndarray, " n"]) -> Float[np.ndarray, "Q n K"]:
-        A = np.asarray(self.basis.features(times[:, None]))
+        return self.of_features(np.asarray(self.basis.features(times[:, None]))[None])
+
+    def of_features(self, A: Float[np.ndarray, "Q R M n"]) -> Float[np.ndarray, "Q n K"]:
+        """H_q made of features, everybody's or each output's own."""
+        Q, n, d = len(self.B_g), A.shape[3], self.B_dev.shape[1]
+        both = [(A, self.B_g), (A[:, :d], self.B_dev)]
+        parts = [(B[:, :, None, None] * each).reshape(Q, -1, n) for each, B in both]
+        return np.swapaxes(np.concatenate(parts, axis=1), 1, 2)
+
+    def fitted(
+        self, times: Float[np.ndarray, " n"], weights: Float[np.ndarray, " K"]
+    ) -> Float[np.ndarray, "Q n"]:
+        """H v = k(x, Z) L⁻ᵀ v: for one vector of weights no feature is formed."""
+        R, M = self.basis.factor.shape[:2]
         d = self.B_dev.shape[1]
-        both = [(A, self.B_g), (A[:d], self.B_dev)]
-        parts = [np.einsum("qr,rmn->qnrm", B, each) for each, B in both]
-        Q, n = len(self.B_g), len(times)
-        return np.concatenate([part.reshape(Q, n, -1) for part in parts], axis=2)
+        v_g, v_d = weights[: R * M].reshape(R, M), weights[R * M :].reshape(d, M)
+        both = np.einsum("qr,rm->rmq", self.B_g, v_g)
+        both[:d] += np.einsum("qr,rm->rmq", self.B_dev, v_d)
+        u = linalg.solve_lower(np.asarray(self.basis.factor), both, transpose=True)
+        k = np.asarray(self.basis.cross(times[:, None]))
+        return np.tensordot(u, k, axes=([0, 1], [0, 1]))
 
 
 class Innovations(NamedTuple):
@@ -75,36 +84,17 @@ class Innovations(NamedTuple):
 def innovations(layers: Layers, block: ClientBlock, states: LocalStates, rows: Rows) -> Innovations:
     """E, V and D of `rows`, given the series of `states`."""
     n, Q = np.shape(rows.Y)
-    noise = np.asarray(block.noise.covariance(Q))
-    scales = np.diagonal(np.asarray(block.loadings))
-    seen = np.asarray(rows.mask) > 0
-    H = layers.design(np.asarray(rows.X)[:, 0])
-    K = H.shape[2]
-    d = layers.B_dev.shape[1] * layers.basis.factor.shape[1]
-    eye = np.eye(K)
-    series = padded(states)
-    X = longer(np.asarray(rows.X), round_up(n))
-    at = on_numpy(
-        local_states.latents(
-            series,
-            block,
-            noise,
-            layers.basis,
-            layers.B_g,
-            layers.B_dev,
-            eye,
-            np.zeros((d, 0)),
-            X,
-        )
-    )
-    covariance = np.asarray(local_states.covariance(series, block, noise, X, X))[:, :n, :n]
-    E = H + scales[:, None, None] * np.moveaxis(np.asarray(at.T)[:n], 1, 0)
-    D = np.diagonal(noise)[:, None] / np.where(seen, rows.mask, 1.0).T
+    variances, scales = noise_variances(block, Q), np.diagonal(np.asarray(block.loadings))
+    seen, X = np.asarray(rows.mask) > 0, np.asarray(rows.X)[:, 0]
+    here = StatesAtRows.of(states, block, variances, X)
+    leaning = layers.of_features(here.on_features(layers.basis, np.asarray(states.times)))
+    E = layers.design(X) - scales[:, None, None] * leaning
+    D = variances[:, None] / np.where(seen, rows.mask, 1.0).T
     both = seen.T[:, :, None] & seen.T[:, None, :]
-    V = np.where(both, scales[:, None, None] ** 2 * covariance, 0.0)
+    V = np.where(both, scales[:, None, None] ** 2 * here.covariance, 0.0)
     V += np.where(seen.T, D, 1.0)[:, :, None] * np.eye(n)[None]
     E = np.where(seen.T[:, :, None], E, 0.0)
-    return Innovations(E, V, D, np.asarray(at.mean)[:n] * scales[None, :])
+    return Innovations(E, V, D, expected_at(block, states, X))
 
 
 def sums_of(
@@ -148,7 +138,7 @@ def moved(
     layers: Layers, block: ClientBlock, states: LocalStates, change: Float[np.ndarray, " K"]
 ) -> LocalStates:
     """The states after the weights' mean has changed: s(y − H v) is linear in v."""
-    column = layers.design(np.asarray(states.times)) @ change
+    column = layers.fitted(np.asarray(states.times), change)
     return replace(states, means=states.means - _smoothed(block, states, column.T))
 
 
@@ -158,7 +148,8 @@ def joined(
     """The states with `rows` in the series, whose innovations are `error`."""
     times = np.concatenate([states.times, rows.X[:, 0]])
     counts = np.concatenate([states.counts, rows.mask])
-    before = np.concatenate([states.means, _at(block, states, np.asarray(rows.X)[:, 0])], axis=1)
+    new = interpolated(block, states, np.asarray(rows.X)[:, 0])
+    before = np.concatenate([states.means, new], axis=1)
     all_rows = _merged(times, counts, before)
     column = np.zeros((len(all_rows.times), counts.shape[1]))
     where = np.searchsorted(all_rows.times, rows.X[:, 0])
@@ -195,9 +186,7 @@ def expected_at(
     block: ClientBlock, states: LocalStates, times: Float[np.ndarray, " n"]
 ) -> Float[np.ndarray, "n Q"]:
     """b E[h(t)] of each output."""
-    scales = np.diagonal(np.asarray(block.loadings))
-    observe = np.asarray(jax.vmap(lambda k: state_space.StateModel.of(k).observe)(block.kernels))
-    return np.einsum("qns,qs,q->nq", _at(block, states, times), observe, scales)
+    return means(block, states, times) * np.diagonal(np.asarray(block.loadings))[None]
 
 
 def _merged(times: np.ndarray, counts: np.ndarray, means: np.ndarray) -> LocalStates:
@@ -208,42 +197,12 @@ def _merged(times: np.ndarray, counts: np.ndarray, means: np.ndarray) -> LocalSt
     return LocalStates(distinct, total, means[:, first])
 
 
-def _at(block: ClientBlock, states: LocalStates, times: np.ndarray) -> np.ndarray:
-    n = len(times)
-    return np.asarray(_interpolated(block, padded(states), longer(times, round_up(n))))[:, :n]
-
-
-@batchable()
-def _interpolated(block: ClientBlock, states: LocalStates, times: Array) -> Array:
-    """E[x_q(t)] at any times, from the states."""
-
-    def one(kernel: Kernel, means: Array) -> Array:
-        model = state_space.StateModel.of(kernel)
-        return state_space.interpolate(model, states.times, means, times)
-
-    return jax.vmap(one)(block.kernels, states.means)
+def noise_variances(block: ClientBlock, outputs: int) -> Float[np.ndarray, " Q"]:
+    return np.diagonal(np.asarray(block.noise.covariance(outputs)))
 
 
 def _smoothed(
     block: ClientBlock, states: LocalStates, columns: Float[np.ndarray, "n Q"]
 ) -> Float[np.ndarray, "Q n s"]:
-    n, Q = columns.shape
-    series = padded(states)
-    variances = np.diagonal(np.asarray(block.noise.covariance(Q)))
-    wide = np.pad(columns, ((0, len(series.times) - n), (0, 0)))
-    return np.asarray(_smooth(block, series.times, series.counts, variances, wide))[:, :n]
-
-
-@batchable()
-def _smooth(
-    block: ClientBlock, times: Array, counts: Array, variances: Array, columns: Array
-) -> Array:
-    """What the smoother makes of one column for each output."""
-
-    def one(kernel: Kernel, scale: Array, variance: Array, count: Array, column: Array) -> Array:
-        series = state_space.Series.of_means(times, count, variance)
-        model = state_space.StateModel.of(kernel)
-        return state_space.smooth(model, scale, series, column[:, None])[0][:, :, 0]
-
-    scales = jnp.diagonal(jnp.asarray(block.loadings))
-    return jax.vmap(one)(block.kernels, scales, variances, counts.T, columns.T)
+    variances = noise_variances(block, columns.shape[1])
+    return smoothed(block, states, variances, columns.T[:, :, None])[..., 0]

@@ -166,7 +166,8 @@ class AtInputs:
             yield K, power
 
     def _joint(self, a: slice, A: FloatArray, b: slice, B: FloatArray) -> FloatArray:
-        halves = [self._halves(a, A), self._halves(b, B)]
+        first = self._halves(a, A)
+        halves = [first, first if a == b else self._halves(b, B)]
         cov = sum(left @ right.T for left, right in zip(*halves, strict=True))
         rows, outputs = len(self.X), len(self.centre)
         cells = np.asarray(cov).reshape(rows, outputs, rows, outputs)

@@ -77,6 +77,7 @@ from pfedhgp.model.run_folder import (
 )
 
 GLOBAL, METRICS, MESSAGES = "global.safetensors", "metrics.json", "messages.jsonl"
+ENCODE = json.JSONEncoder(allow_nan=False).encode
 OPTIONAL = ("loadings_covariance", "noise_levels")
 PathLike = str | os.PathLike[str]
 
@@ -188,7 +189,7 @@ def _files_of(model: FittedModel) -> Iterator[tuple[str, bytes]]:
 def _line(message: Mapping[str, Any]) -> str:
     """One message. Nearly all are JSON as they are, and large models have many thousands."""
     try:
-        return json.dumps(message, allow_nan=False) + "\n"
+        return ENCODE(message) + "\n"
     except (TypeError, ValueError):
         return json.dumps(plain_json(message, "messages", strict=False), allow_nan=False) + "\n"
 

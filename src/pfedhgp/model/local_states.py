@@ -3,6 +3,8 @@
 Given v, E[h_q(x)] = s_q(y) − Σ s_q(a_rm) (B_g[q,r] v_g,rm + B̃[q,r] v_δ,rm), where s_q(·) is what the smoother
 makes of a column as data. So a local function depends on the other layers through s_q of their features, and
 the rest of its variance, given v, is the smoother's own.
+
+On a CPU and for a moderate number of rows `pfedhgp.model.states_at_rows` does it, and nothing is compiled.
 """
 
 from __future__ import annotations
@@ -12,22 +14,24 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
-from pfedhgp.base.arrays_of import namespace
-from pfedhgp.base.batching import batchable
+from pfedhgp.base.arrays_of import Array, namespace
+from pfedhgp.base.batching import batchable, on_host, on_numpy
 from pfedhgp.gp import state_space
 from pfedhgp.gp.features import Basis
 from pfedhgp.gp.kernels import Kernel
 from pfedhgp.gp.linalg import diagonal_matrix
 from pfedhgp.model.blocks import ClientBlock
 from pfedhgp.model.posterior import Latents, LocalStates
+from pfedhgp.model.states_at_rows import StatesAtRows, means
 
 COLUMNS = 128
 """Columns that are smoothed at a time: each takes memory for every time of the series."""
+BANDED = 2**23
+"""Up to so many numbers (times and new rows multiplied) banded solves take less time than compiling."""
 
 
-@batchable(effort="low")
 def latents(
     states: LocalStates,
     block: ClientBlock,
@@ -40,6 +44,47 @@ def latents(
     X: Float[Array, "n d"],
 ) -> Latents:
     """The local functions, one for each output; their spread is the variance given v."""
+    if not _by_bands(states, X):
+        found: Latents = compiled_latents(
+            states, block, noise, basis, B_g, B_dev, half_shared, half_own, X
+        )
+        return found
+    states, block, basis = on_numpy((states, block, basis))
+    here = StatesAtRows.of(states, block, np.diagonal(noise), X[:, 0])
+    features = here.on_features(basis, np.asarray(states.times))
+    d, Q, n = B_dev.shape[1], len(B_g), len(X)
+    shared = (B_g[:, :, None, None] * features).reshape(Q, -1, n)
+    own = (B_dev[:, :, None, None] * features[:, :d]).reshape(Q, -1, n)
+    T = np.swapaxes(np.concatenate([shared, own], axis=1), 1, 2) @ half_shared
+    T_own = np.swapaxes(own, 1, 2) @ half_own
+    spread = np.diagonal(here.covariance, axis1=1, axis2=2).T
+    return Latents(
+        means(block, states, X[:, 0]),
+        -np.swapaxes(T, 0, 1),
+        -np.swapaxes(T_own, 0, 1),
+        np.maximum(spread, 0.0),
+    )
+
+
+def _by_bands(states: LocalStates, X: Float[Array, "n d"]) -> bool:
+    """Whether the banded solves do it: NumPy arrays on a CPU, and not too many of them."""
+    few = (states.times.shape[0] + X.shape[0]) * X.shape[0] <= BANDED
+    return few and namespace(states.times, X) is np and on_host()
+
+
+@batchable(effort="low")
+def compiled_latents(
+    states: LocalStates,
+    block: ClientBlock,
+    noise: Float[Array, "Q Q"],
+    basis: Basis,
+    B_g: Float[Array, "Q R"],
+    B_dev: Float[Array, "Q Rd"],
+    half_shared: Float[Array, "K Kg"],
+    half_own: Float[Array, "Kc Kc"],
+    X: Float[Array, "n d"],
+) -> Latents:
+    """The same by the smoother, compiled: all columns together, for any number of rows."""
     R, M = basis.factor.shape[:2]
     d = B_dev.shape[1]
     F_g = half_shared[: R * M].reshape(R, M, half_shared.shape[1])
@@ -127,7 +172,6 @@ def _smoothed_at(
     return jnp.moveaxis(found, 0, 1).reshape(where.shape[0], blocks * width)[:, :k]
 
 
-@batchable()
 def covariance(
     states: LocalStates,
     block: ClientBlock,
@@ -135,7 +179,24 @@ def covariance(
     X: Float[Array, "n d"],
     Z: Float[Array, "m d"],
 ) -> Float[Array, "Q n m"]:
-    """Cov(h_q(x), h_q(z)) given v: k(x, z) − s_q(b_q k(·, z))(x)."""
+    """Cov(h_q(x), h_q(z)) given v."""
+    both = np.concatenate([X, Z]) if namespace(X, Z) is np else X
+    if not _by_bands(states, both):
+        return compiled_covariance(states, block, noise, X, Z)
+    states, block = on_numpy((states, block))
+    found = StatesAtRows.of(states, block, np.diagonal(noise), both[:, 0])
+    return found.covariance[:, : len(X), len(X) :]
+
+
+@batchable()
+def compiled_covariance(
+    states: LocalStates,
+    block: ClientBlock,
+    noise: Float[Array, "Q Q"],
+    X: Float[Array, "n d"],
+    Z: Float[Array, "m d"],
+) -> Float[Array, "Q n m"]:
+    """The same by the smoother, compiled: k(x, z) − s_q(b_q k(·, z))(x)."""
     merged = _Merged.of(states.times, X[:, 0])
 
     def output(kernel: Kernel, scale: Array, variance: Array, counts: Array) -> Array:

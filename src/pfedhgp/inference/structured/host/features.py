@@ -89,6 +89,25 @@ def features_of(kernels: Kernel, inputs: LayerInputs) -> Features:
     return Features(factor, A, residual_by(A), among, across)
 
 
+class SharedFeatures(NamedTuple):
+    """The same of a layer whose kernels and inputs all clients share: there is one factor."""
+
+    factor: Float[Array, "R M M"]
+    A: Float[Array, "c R M n"]
+    residual: Float[Array, "c R n"]
+
+    @staticmethod
+    def of(kernels: Kernel, Z: Array, X: Float[Array, "c n d"], jitter: float) -> SharedFeatures:
+        """All clients' rows as if they were one client's; kernels have the axis of latents."""
+        c, n, d = X.shape
+        one = jax.tree.map(lambda leaf: np.asarray(leaf)[None], kernels)
+        inputs = LayerInputs.of(Z[None], X.reshape(1, c * n, d), None, np.array([jitter]))
+        found = features_of(one, inputs)
+        R, M = found.A.shape[1:3]
+        A = np.ascontiguousarray(np.moveaxis(found.A[0].reshape(R, M, c, n), 2, 0))
+        return SharedFeatures(found.factor[0], A, residual_by(A))
+
+
 def residual_by(A: Float[Array, "c R M n"]) -> Float[Array, "c R n"]:
     """k(x, x) − |a(x)|², never below zero"""
     return np.maximum(1.0 - np.einsum("crmn,crmn->crn", A, A), 0.0)

@@ -74,14 +74,20 @@ class OwnFactor(NamedTuple):
 
 
 class GlobalLayer(NamedTuple):
-    """The global block, where a batch of clients evaluates it, and its L."""
+    """The global block, the rows where a batch of clients evaluates it, and its L."""
 
     block: GlobalBlock
-    inputs: LayerInputs
+    X: Float[Array, "c n d"]
+    jitter: float
     factor: Float[Array, "R M M"]
 
     def of_some(self, which: Array | slice) -> GlobalLayer:
-        return self._replace(inputs=self.inputs.of_some(which))
+        return self._replace(X=self.X[which])
+
+    def inputs(self) -> LayerInputs:
+        """For derivatives in θ_g, of which each client has its own."""
+        Z = np.broadcast_to(self.block.inputs, (len(self.X), *self.block.inputs.shape))
+        return LayerInputs.of(Z, self.X, None, np.full(len(Z), self.jitter))
 
 
 def statistics(
@@ -121,7 +127,7 @@ def statistics(
             "cgr,cgqp->crqp", local.residuals[..., : layout.latents], precision.matrix
         ),
         **(
-            theta_derivatives(_Around(objective, at, local, shared, q))
+            theta_derivatives(_Around(objective, at, local, shared, shared.inputs(), q))
             if derivatives and count and layout.latents
             else no_derivatives(len(y), count if derivatives else 0, k)
         )._asdict(),
@@ -228,6 +234,7 @@ class _Around(NamedTuple):
     at: Parameters
     local: LocalSums
     shared: GlobalLayer
+    inputs: LayerInputs
     q: Moments
 
 
@@ -274,7 +281,7 @@ def _at_scale(around: _Around, block: GlobalBlock) -> _AtTheta:
     The global function is held, so Λ and η change by B_δ = √φ τ, and the global layer's residual by τ². No
     row is seen again.
     """
-    objective, at, local, shared, q = around
+    objective, at, local, shared, _, q = around
     layout, cells = objective.layout, objective.cells
     k, R, Rd = layout.shared_weights, layout.latents, layout.deviations
     moved = replace(objective, tied_deviation=np.sqrt(block.phi) * block.loadings)
@@ -296,11 +303,11 @@ def _at_scale(around: _Around, block: GlobalBlock) -> _AtTheta:
 
 def _at_theta(around: _Around, block: GlobalBlock) -> _AtTheta:
     """(c, h, J) and the slope of F_i at `block`, for the weights v₀ of θ_g: A' = L₀ᵀK⁻¹k."""
-    objective, at, local, shared, q = around
+    objective, at, local, shared, inputs, q = around
     layout, cells = objective.layout, objective.cells
     c, k, d, n = len(cells.Y), layout.shared_weights, layout.deviation_weights, cells.Y.shape[1]
     kernels = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (c, *leaf.shape)), block.kernels)
-    own = features_of(kernels, shared.inputs)
+    own = features_of(kernels, inputs)
     solved = linalg.solve_lower(own.factor, own.A, transpose=True)
     turned = np.swapaxes(shared.factor, 1, 2)
     held = turned @ solved
@@ -384,7 +391,7 @@ def _of_kernels(
     # Deviations depend on a by products of features alone: see `features_pullback`.
     raw = linalg.solve_lower(own.factor, raw_bar, transpose=True)
     K_bar = -(0.5 * raw + lifted) @ np.swapaxes(solved, -1, -2)
-    pulled = kernels_pullback(own, shared.inputs, raw + lifted, K_bar)
+    pulled = kernels_pullback(own, around.inputs, raw + lifted, K_bar)
     return np.concatenate([leaf.reshape(c, -1) for leaf in jax.tree.leaves(pulled)], axis=1)
 
 

@@ -21,7 +21,7 @@ from pfedhgp.inference.structured.bound import GlobalEvidence, Statistics
 from pfedhgp.inference.structured.client_step import LOUDER, Broadcast, Info, StepOptions
 from pfedhgp.inference.structured.host import averaging
 from pfedhgp.inference.structured.host.cells import Cells, cells_of
-from pfedhgp.inference.structured.host.features import LayerInputs, features_of
+from pfedhgp.inference.structured.host.features import LayerInputs, SharedFeatures
 from pfedhgp.inference.structured.host.few_cells import FewCells
 from pfedhgp.inference.structured.host.objective import Objective
 from pfedhgp.inference.structured.host.opening_sums import CellSums, opening_sums
@@ -106,9 +106,7 @@ def batch_of(
     X, structure = np.asarray(given.rows.X), given.options.structure
     cells, blocks = given.cells, given.blocks
     c, n = X.shape[:2]
-    Z = np.broadcast_to(shared.inputs, (c, *shared.inputs.shape))
-    inputs = LayerInputs.of(Z, X, None, np.full(c, float(shared_jitter)))
-    found = features_of(repeated(shared.kernels, c), inputs)
+    found = SharedFeatures.of(shared.kernels, np.asarray(shared.inputs), X, float(shared_jitter))
     latents, size = found.A.shape[1:3]
     F = found.A.reshape(c, latents * size, n)
     own = LayerInputs.of(np.asarray(blocks.inputs), X, np.asarray(blocks.active), given.jitter)
@@ -137,13 +135,8 @@ def batch_of(
         prior=Prior(structure, given.expected, shared, given.floor),
         form=start,
     )
-    layer = GlobalLayer(shared, inputs, found.factor[0])
+    layer = GlobalLayer(shared, X, float(shared_jitter), found.factor)
     return HostBatch(given.options, layer, blocks, objective, start, given.pairs, given.curvature)
-
-
-def repeated(kernels: Kernel, count: int) -> Kernel:
-    """The same kernels for each client."""
-    return jax.tree.map(lambda leaf: np.broadcast_to(leaf, (count, *np.shape(leaf))), kernels)
 
 
 def step(batch: HostBatch, broadcast: Broadcast) -> tuple[ClientBlock, Statistics, Info]:
