@@ -35,7 +35,7 @@ def test_the_evidence_is_that_of_the_same_rows_with_the_usual_deviation():
 
 
 def test_a_large_deviation_of_its_own_hides_no_liar():
-    """Each of four liars says −2 f. With φ_i = 9 of their own their sums fit; with the usual one they do not."""
+    """Four liars say −2 f. With φ_i = 9 of their own their sums fit; with the usual one they do not."""
     hidden = caught = excluded = 0
     for seed in range(10):
         v = np.random.default_rng([3, seed]).normal(size=K)

@@ -33,8 +33,7 @@ def with_usual_deviations(sites: Sequence[Evidence], phis: np.ndarray) -> list[E
     """The sites' evidence, that of unusual φ_i with the largest usual one instead."""
     most = most_usual(phis)
     return [
-        own if phi <= most else _with(own, phi, most)
-        for own, phi in zip(sites, phis, strict=True)
+        own if phi <= most else _with(own, phi, most) for own, phi in zip(sites, phis, strict=True)
     ]
 
 
