@@ -18,7 +18,7 @@ from typing import Any
 
 from support.browser import CHROMIUM
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 class Browser:

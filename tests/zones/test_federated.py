@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -132,6 +133,7 @@ def test_labels_are_those_of_one_process(trained):
 def test_a_site_sends_no_more_than_it_allows(trained, caplog):
     """Another seed reveals more: what was sent before counts."""
     site = trained.engine.link.sites["a"]
+    trained.server(groups=2).find()  # whichever tests ran before
     first = json.loads((trained.home / "a" / "zones.json").read_text())["sketches"]
     site.answer_zones = ZonesAtSite(trained.home / "a", 0.5)
     found = trained.server(groups=2, seed=1).find()
@@ -139,6 +141,8 @@ def test_a_site_sends_no_more_than_it_allows(trained, caplog):
     asked = [entry for entry in trained.engine.roster.log if entry["kind"] == "zones"]
     assert asked[-1]["missing"] == {"a": "reveal"}
     assert "its ceiling (--reveal) is 0.5" in caplog.text
+    (r2,) = re.findall(r"with R² (\S+), and its ceiling", caplog.text)
+    assert float(r2) > 0.6  # no rounding decides
     assert json.loads((trained.home / "a" / "zones.json").read_text())["sketches"] == first
     site.answer_zones = ZonesAtSite(trained.home / "a", 0.0)
     assert _asked(trained, "zones", grid=800, size=2, seed=0).code == "reveal"

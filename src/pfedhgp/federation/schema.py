@@ -39,7 +39,7 @@ SYMBOLS: Mapping[str, str] = {
     "t": "traits: logarithms of a client's local kernel parameters, noise and, with one output, sizes",
     **diagnosis.SYMBOLS,
 }
-DELIVER, HELLO, RELEASE = "deliver", "hello", "release"
+DELIVER, HELLO, RELEASE, ALARM = "deliver", "hello", "release", "alarm"
 OTHER = "other {}."
 """Before the arrays of the other starts that are compared, and of the other models in a contest."""
 OTHER_STARTS, OTHERS_IN_CONTEST = 2, 11
@@ -81,9 +81,7 @@ BY_LEVEL = When('`noise="level"`', lambda case: case.plan.spec.noise == "level")
 OWN_LOADINGS = When("`client_loadings`", lambda case: case.plan.spec.client_loadings)
 MOVES = When("the request asks for derivatives", lambda case: bool(case.request["derivatives"]))
 MACHINES = When("sites are on other machines", lambda case: True)
-LEARNS = When(
-    "shared inducing inputs are learned, after the opening", lambda case: case.learns_inputs
-)
+LEARNS = When("inducing inputs are learned, after the opening", lambda case: case.learns_inputs)
 
 
 @dataclass(frozen=True)
@@ -323,6 +321,7 @@ _ALL = (
             Part(_POPULATION, prefix="population."),
             Part(diagnosis.CLASSIFIER, DIAGNOSED, "diagnosis."),
         ),
+        reply=(Field(ALARM, "1", "1: alone, the site predicts its held-out rows better", FLAG),),
         missed=("cycles", "start"),
     ),
     Exchange(

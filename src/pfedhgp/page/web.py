@@ -40,7 +40,8 @@ HEADERS = {
 }
 TICK = 1.0
 """Seconds between two looks at whether a section has changed."""
-STARTS_WITHIN, ENDS_WITHIN = 10.0, 3.0
+STARTS_WITHIN, ENDS_WITHIN = 10.0, 10.0
+"""Seconds. It ends sooner if no viewer is there, and when viewers have the last state."""
 MOST_VIEWERS = 50
 
 

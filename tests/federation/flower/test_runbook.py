@@ -6,7 +6,9 @@ import json
 import os
 import re
 import shutil
+import signal
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import polars as pl
@@ -30,7 +32,7 @@ NAMES = ("B", "south <b>bold</b>", "east & 'co'")
 
 def test_pages_follow_a_run_without_a_reload(deployment, run, monkeypatch):
     require_part("chromium", found=CHROMIUM is not None)
-    here = deployment(rows_of(NAMES))
+    here = deployment(rows_of(NAMES), inference={"rounds": 8})
     ports = free_port(), free_port()
     there = {
         "127.0.0.1:8080": f"127.0.0.1:{ports[0]}",
@@ -43,11 +45,12 @@ def test_pages_follow_a_run_without_a_reload(deployment, run, monkeypatch):
     }
     program = [sys.executable, "-m", "pfedhgp.cli.main"]
     command = runbook("server", "--page", there)
-    server = here.start("server", [*program, *command, "--listen", f"127.0.0.1:{here.port}"])
+    more = ["--listen", f"127.0.0.1:{here.port}", "--timeout", "600"]
+    server = here.start("server", [*program, *command, *more])
     here.wait_for(lambda: "?token=" in here.out("server"), "the page")
     (address,) = re.findall(r"^page +(http://\S+)$", here.out("server"), flags=re.M)
     bare, _, token = address.partition("?token=")
-    assert httpx.get(bare).status_code == 403
+    assert httpx.get(bare, timeout=60.0).status_code == 403
     with browser(here.folder) as tab:
         tab.look(width=DESKTOP, dark=False)
         tab.open(address)
@@ -62,15 +65,16 @@ def test_pages_follow_a_run_without_a_reload(deployment, run, monkeypatch):
         ]
         title = "document.title"
         tab.wait_for(lambda: str(tab.run(title)).startswith("Round "), "rounds", patience=300.0)
-        _check_looks(tab, here.folder)
-        _check_site(here, ports[1])
-        seen = httpx.get(f"{bare}status.json", params={"token": token}).json()
-        assert set(seen["sites"]) == set(NAMES)
-        bearer = {"Authorization": f"Bearer {token}"}
-        assert (
-            'pfedhgp_site_connected{site="B"} 1.0'
-            in httpx.get(f"{bare}metrics", headers=bearer).text
-        )
+        with stopped(clients[2]):  # the run waits for it, however long a picture takes
+            _check_looks(tab, here.folder)
+            _check_site(here, ports[1])
+            seen = httpx.get(f"{bare}status.json", params={"token": token}, timeout=60.0).json()
+            assert set(seen["sites"]) == set(NAMES)
+            bearer = {"Authorization": f"Bearer {token}"}
+            assert (
+                'pfedhgp_site_connected{site="B"} 1.0'
+                in httpx.get(f"{bare}metrics", headers=bearer, timeout=60.0).text
+            )
         tab.wait_for(lambda: str(tab.run(title)).startswith("Done"), "the end", patience=300.0)
         text = tab.text()
         assert "3 of 3 sites have the model" in text
@@ -89,6 +93,16 @@ def test_pages_follow_a_run_without_a_reload(deployment, run, monkeypatch):
     assert pl.read_csv("predictions.csv")["client"].unique().to_list() == ["B"]
     for more in ("home", "--against"):
         assert run(*runbook("audit", more, there)).code == 0
+
+
+@contextmanager
+def stopped(process):
+    """A process that stands still, and goes on afterwards."""
+    process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
 
 
 def runbook(name, word, there):
@@ -170,7 +184,7 @@ def _check_site(here, port):
     token = (here.folder / "page.token").read_text().strip()
     assert token not in here.out("client-0")
     bearer = {"Authorization": f"Bearer {token}"}
-    found = httpx.get(f"http://127.0.0.1:{port}/status.json", headers=bearer).json()
+    found = httpx.get(f"http://127.0.0.1:{port}/status.json", headers=bearer, timeout=60.0).json()
     sent = [line for line in here.audit(0) if line["direction"] == "sent"]
     assert found["sent"]["census"]["bytes"] == next(
         line["bytes"] for line in sent if line["kind"] == "census"

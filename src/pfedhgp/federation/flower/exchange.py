@@ -39,13 +39,14 @@ from pfedhgp.federation.flower.waiting import (
 )
 from pfedhgp.federation.message_checks import Expected
 from pfedhgp.federation.messages import Message, hash_arrays
-from pfedhgp.federation.schema import DELIVER, RELEASE
+from pfedhgp.federation.schema import ALARM, DELIVER, RELEASE
 from pfedhgp.federation.server import Server, known
 from pfedhgp.federation.watch import events, reports
 from pfedhgp.inference.arrays import below
 
 log = logging.getLogger("pfedhgp.server")
 TRAINED = ("round", "finish", DELIVER)
+ALARMED = "alarm of %s: alone, it predicts its held-out rows better than with the shared model"
 """Requests that a client can answer only after the start request."""
 
 
@@ -334,7 +335,10 @@ class Engine:
         self.tell(reports.answered(name, envelopes[name], reply))
         if reply.kind == DELIVER:
             self.roster.delivered.append(name)
-            self.tell(events.Delivered(name))
+            alarm = bool(np.any(reply.arrays.get(ALARM, False)))
+            self.tell(events.Delivered(name, alarm))
+            if alarm:
+                log.warning(ALARMED, short(name))
             self.on_delivery(name)
 
     def log_missing(self, entry: dict[str, Any]) -> None:
@@ -353,7 +357,8 @@ class Engine:
         arrays |= below("population", known(server.best.population))
         arrays |= delivered_arrays(server.run.diagnosis, server.plan.spec.outputs)
         request = Message("finish", server.run.round, "server", arrays)
-        self.link.expect(message_checks.largest_reply({}))
+        expected = message_checks.of_reply(server.plan, DELIVER, {})
+        self.link.expect(message_checks.largest_reply(expected))
         left = sum(name not in self.roster.delivered for name in self.roster.sites)
         if left:
             self.say(
@@ -378,7 +383,8 @@ class Engine:
             if name not in self.roster.delivered:
                 made = self._envelope(request, number, name)
                 envelopes[name] = replace(made, kind=DELIVER, summary=summary)
-        return self.gather(envelopes, {}, last=True).missing(envelopes)
+        expected = message_checks.of_reply(self.server.plan, DELIVER, {})
+        return self.gather(envelopes, expected, last=True).missing(envelopes)
 
     def _forget(self, names: Sequence[str]) -> None:
         """Sites that have lost their state are told everything again."""

@@ -30,6 +30,7 @@ from pfedhgp.federation.clients import ClientGroup
 from pfedhgp.federation.envelope import CODES, Envelope, Refused
 from pfedhgp.federation.flower.audit import AuditLog
 from pfedhgp.federation.flower.masked_site import MaskedRun, MaskKeys, check_trip
+from pfedhgp.federation.flower.own_check import OwnCheck, check_delivery
 from pfedhgp.federation.flower.private_site import PrivateSite
 from pfedhgp.federation.flower.refusal_codes import code_of, reason
 from pfedhgp.federation.flower.site_model import site_model
@@ -39,7 +40,7 @@ from pfedhgp.federation.policy.book import Book
 from pfedhgp.federation.policy.consent import Approve, Consent
 from pfedhgp.federation.policy.guard import Guard
 from pfedhgp.federation.policy.settings import Policy
-from pfedhgp.federation.schema import DELIVER, HELLO
+from pfedhgp.federation.schema import ALARM, DELIVER, HELLO
 from pfedhgp.model import files
 
 log = logging.getLogger("pfedhgp.site")
@@ -91,13 +92,14 @@ class Site:
     home: Path
     name: str
     read: Callable[[str], AgreedRows]
-    save_model: Callable[[AgreedRows, ClientGroup, Envelope], None]
+    save_model: Callable[[AgreedRows, ClientGroup, Envelope], OwnCheck | None]
     masks: MaskKeys | None = None
     guard: Guard | None = None
     """The site's policy; None: every request of the right form is answered."""
     answer_zones: Callable[[AgreedRows, Envelope], Mapping[str, np.ndarray]] | None = None
     """Answers the requests of zones, after the delivery; None: they are refused."""
     awaits_zones: bool = False  # the delivery said that zones come next
+    checked: OwnCheck | None = None  # what the site's own rows say about the delivered model
 
     def __post_init__(self) -> None:
         self._check_owner()
@@ -175,8 +177,7 @@ class Site:
         past = (last.exchange, last.round) if begun else None  # type: ignore[union-attr]
         message_checks.check_request(request, here.agreed.plan, past)
         if request.kind == DELIVER:
-            self._deliver(here, request)
-            return {}
+            return self._deliver(here, request)
         if last is not None and request.exchange <= last.exchange:
             same = (request.exchange, request.kind, request.round, request.block)
             if same != (last.exchange, last.kind, last.round, last.block):
@@ -197,15 +198,22 @@ class Site:
         here.store.save(here.last)
         return arrays
 
-    def _deliver(self, here: OpenRun, request: Envelope) -> None:
-        """Takes the final global block, which this site predicts with from now on."""
+    def _deliver(self, here: OpenRun, request: Envelope) -> Mapping[str, np.ndarray]:
+        """Takes the final global block, which this site predicts with from now on.
+
+        The answer says whether the site's own rows speak against it.
+        """
         if request.exchange < (here.last.exchange if here.last else 0):
             raise Refused("stale")
         self._match_history(here, request)
-        self.save_model(here.agreed, self._group_for(here, request), request)
+        checked = self.save_model(here.agreed, self._group_for(here, request), request)
         write_bytes(self.home / DELIVERED, request.run.encode("ascii"))
         self.awaits_zones = bool(json.loads(request.summary).get(ZONES))
         self.open_runs.pop(request.run)
+        if checked is not None:
+            log.log(logging.WARNING if checked.alarm else logging.INFO, checked.line)
+        self.checked = checked
+        return {ALARM: np.array([float(checked is not None and checked.alarm)])}
 
     def _group_for(self, here: OpenRun, request: Envelope) -> ClientGroup:
         here.group.catch_up(request.missed())
@@ -323,8 +331,10 @@ def site_from_files(
         rows, cycles = agreement.read(data, name, delimiter=delimiter, least_rows=least_rows)
         return AgreedRows(agreement, rows, cycles, answers_all)
 
-    def save_model(agreed: AgreedRows, group: ClientGroup, request: Envelope) -> None:
-        files.save(site_model(agreed, group, request), home / MODEL, overwrite=True)
+    def save_model(agreed: AgreedRows, group: ClientGroup, request: Envelope) -> OwnCheck | None:
+        model = site_model(agreed, group, request)
+        files.save(model, home / MODEL, overwrite=True)
+        return check_delivery(agreed.plan, agreed.rows, group, request, model)
 
     guard = Guard(allowed, Book(home), consent)
     return Site(home, name, read, save_model, masks, guard=guard)

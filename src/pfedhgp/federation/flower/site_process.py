@@ -211,6 +211,9 @@ class SiteProcess:
                 kinds.append(str(about["kind"]))
                 spent = f"{time.monotonic() - began:.1f} s"
                 self.say(f"exchange {about['exchange']}, {about['kind']}: answered in {spent}")
+                checked = self.site.checked if about["kind"] == DELIVER else None
+                if checked is not None and not checked.alarm:  # an alarm was logged
+                    self.say(checked.line)
             return reply
 
         before = child.tail(1 << 20).count(SENT_LINE)

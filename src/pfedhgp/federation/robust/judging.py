@@ -21,6 +21,7 @@ from pfedhgp.federation.phases import Phase, RunState
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.robust import census_test, clipping, magnitudes, model_test
 from pfedhgp.federation.robust.model_test import Evidence
+from pfedhgp.federation.robust.usual_deviation import with_usual_deviations
 from pfedhgp.federation.training import Rounds, Starts
 from pfedhgp.inference.arrays import State
 from pfedhgp.inference.messages import STATISTICS, unpack
@@ -106,7 +107,7 @@ def _against_the_model(
         return {}
     alpha = OWN_LOADINGS_ALPHA if own_loadings else model_test.ALPHA
     tested = [
-        model_test.verdicts([evidence_of(opening, k, a) for a in arrays], alpha, suspects)
+        model_test.verdicts(_all_evidence(opening, k, arrays), alpha, suspects)
         for k, opening in openings
         if opening.prepared.spec.latents and len(opening.party.block.inputs)
     ]
@@ -115,6 +116,21 @@ def _against_the_model(
     fails = np.mean([~each.passes for each in tested], axis=0) > 0.5
     p = np.median([each.p_values for each in tested], axis=0)
     return {int(i): {"why": MISFIT.format(p[i]), "p": float(p[i])} for i in np.flatnonzero(fails)}
+
+
+def _all_evidence(
+    opening: Opening, k: int, arrays: Sequence[Mapping[str, np.ndarray]]
+) -> list[Evidence]:
+    """J_i and h_i of all sites; with one output, where φ_i can be taken out, at usual φ_i."""
+    found = [evidence_of(opening, k, a) for a in arrays]
+    spec = opening.prepared.spec
+    one = spec.latents * spec.outputs == 1 and not spec.client_loadings
+    if not one or not spec.deviation or not spec.structure.tied:
+        return found
+    name = f"other {k}.deviation_power" if k else "deviation_power"
+    powers = np.array([float(a[name].reshape(-1)[0]) for a in arrays])
+    loading = float(np.asarray(opening.party.block.loadings).reshape(-1)[0])
+    return with_usual_deviations(found, powers / loading**2) if loading else found
 
 
 def evidence_of(opening: Opening, k: int, arrays: Mapping[str, np.ndarray]) -> Evidence:

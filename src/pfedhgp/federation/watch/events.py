@@ -127,6 +127,12 @@ class Delivered(Event):
 
     name: ClassVar[str] = "delivered"
     site: str
+    alarm: bool = False
+    """Whether its own rows speak against the model."""
+
+    @property
+    def level(self) -> str:
+        return "warning" if self.alarm else "info"
 
 
 # -------------------------------------------------------------------------------------- at a site

@@ -19,6 +19,7 @@ STATUSES = (
 )
 """What a site can be, worst first."""
 TROUBLE = STATUSES[:5]
+ALARMED = "alarm: alone, it predicts its held-out rows better"
 
 
 class Told(NamedTuple):
@@ -57,6 +58,8 @@ class SiteView:
     refused: str = ""
     excluded: str = ""
     has_model: bool = False
+    alarm: bool = False
+    """Its own rows speak against the model."""
     bytes_up: int = 0
     bytes_down: int = 0
 
@@ -107,7 +110,8 @@ def after(state: ServerState, event: e.Event, now: float) -> ServerState:
         case e.Trained():
             return _trained(state, event, now)
         case e.Delivered():
-            return _site(state, event.site, has_model=True, missing="", refused="")
+            found = {"has_model": True, "alarm": event.alarm}
+            return _site(state, event.site, **found, missing="", refused="")
         case e.Line():
             told = Told(now, event.level, event.text)
             return replace(state, lines=(*state.lines, told)[-LAST_LINES:])
@@ -216,7 +220,7 @@ def is_slow(state: ServerState, site: SiteView, now: float) -> bool:
 def status_of(state: ServerState, site: SiteView, now: float) -> tuple[str, str]:
     """One of `STATUSES`, and why."""
     if site.has_model:
-        return "has the model", ""
+        return "has the model", ALARMED if site.alarm else ""
     if site.excluded:
         return "excluded", site.excluded
     if site.refused:

@@ -45,6 +45,13 @@ def final_posteriors(
     return without_unseen(found, np.asarray(clients.rows.mask))
 
 
+def final_others(
+    clients: StructuredClients, shared: GlobalPosterior, jitter: float
+) -> GlobalEvidence:
+    """What all others know of v_g after the last step, for each client."""
+    return clients.others(_final(clients, shared, jitter))
+
+
 def _on_host(
     clients: StructuredClients,
     shared: GlobalPosterior,
