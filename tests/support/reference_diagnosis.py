@@ -76,7 +76,8 @@ def stationary(M, channels):
     waves = np.array([[np.cos(2 * np.pi * f * lag) for f in frequencies] for lag in range(r)])
     root = np.sqrt(r - np.arange(r))
     fit = lsq_linear(waves * root[:, None], lags * root, (0.0, np.inf), tol=1e-14, max_iter=500)
-    k = waves @ fit.x / (waves @ fit.x)[0]
+    k = (1.0 - 1e-5) * waves @ fit.x / (waves @ fit.x)[0]
+    k[0] = 1.0
     return np.array([[sd[q] * sd[p] * C[q, p] * k[abs(a - b)] for p, b in place] for q, a in place])
 
 

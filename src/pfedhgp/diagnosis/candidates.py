@@ -44,6 +44,8 @@ TEMPERATURES = np.append(np.geomspace(1.0, 1e8, 81), 1e300)
 """The last one makes all classes equally likely."""
 SHARP = 2.0
 """How many independent losses a held-out run counts for: its cycles are alike, and more than one."""
+ROUNDED = 10
+"""Digits of losses. Those that differ by rounding alone are equal, whatever the order of cycles or sites."""
 LEAST_WEIGHT, KEPT = 1e-3, 36
 """Candidates that weigh less are left out, and so are those after the first few."""
 
@@ -193,7 +195,7 @@ def judged(sums: Mapping[Candidate, FloatArray], runs: float) -> tuple[Judged, .
 
     `runs` is the sum of all weights, that is the number of runs.
     """
-    mean = {candidate: each / runs for candidate, each in sums.items()}
+    mean = {candidate: np.round(each, ROUNDED) / runs for candidate, each in sums.items()}
     least = min(float(each[:-1].min()) for each in mean.values())
     raw = {c: float(np.exp(-SHARP * runs * (each[:-1].min() - least))) for c, each in mean.items()}
     total = sum(raw.values())

@@ -19,6 +19,8 @@ from scipy.optimize import nnls
 FloatArray = npt.NDArray[np.float64]
 LEAST_EIGENVALUE = 1e-3
 """of C"""
+WHITE = 1e-5
+"""Share of K that is white. Few frequencies make a singular K, and then rounding would decide."""
 STEPS = 30
 """most steps of the fit of α, a frequency"""
 
@@ -33,7 +35,8 @@ def stationary_covariance(covariance: FloatArray, channels: int) -> FloatArray:
     sd = np.repeat(np.sqrt(np.maximum(variance, 1e-300)), r)
     P = (covariance / np.outer(sd, sd)).reshape(channels, r, channels, r)
     k = lag_function(np.einsum("qaqb->ab", P) / channels)
-    K = k[np.abs(np.subtract.outer(np.arange(r), np.arange(r)))]
+    K = (1.0 - WHITE) * k[np.abs(np.subtract.outer(np.arange(r), np.arange(r)))]
+    K[np.diag_indices(r)] += WHITE
     values, vectors = np.linalg.eigh(np.einsum("qapa->qp", P) / r)
     C = (vectors * np.maximum(values, LEAST_EIGENVALUE)) @ vectors.T
     scale = np.sqrt(np.diagonal(C))
