@@ -137,9 +137,14 @@ def test_every_covariance_is_positive_definite_and_keeps_variances(target):
         sigma = found.covariance(target, delta)
         assert np.linalg.eigvalsh(sigma)[0] > 0.0
         np.testing.assert_allclose(sigma, sigma.T, atol=1e-12)
+        expected = np.diagonal(found.S) + found.share * np.diagonal(found.W) + found.floor
         if target in ("cell", "smooth"):
-            expected = np.diagonal(found.S) + found.share * np.diagonal(found.W) + found.floor
             np.testing.assert_allclose(np.diagonal(sigma), expected, rtol=1e-9)
+        if target in ("channel", "stationary"):
+            by_channel = [
+                each.reshape(Q, R).mean(axis=1) for each in (np.diagonal(sigma), expected)
+            ]
+            np.testing.assert_allclose(*by_channel, rtol=1e-9)
 
 
 def test_distances_set_the_wildest_channel_aside():

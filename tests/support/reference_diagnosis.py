@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy.optimize import lsq_linear
 
 from pfedhgp.diagnosis.class_gaussian import ClassGaussian
 
@@ -55,6 +56,29 @@ def run_layers(F, labels, runs):
         scatter_b = scatter_b + sum(np.outer(m - f[-1], m - f[-1]) for m in means)
         nu_b, B = nu_b + len(means) - 1, B + len(means)
     return np.stack(f), scatter_b / nu_b, scatter_w / max(nu_w, 1), 1.0 - inverse / B
+
+
+def stationary(M, channels):
+    """s (C ⊗ K) s by loops; amplitudes of the lag function by a bounded least-squares solver."""
+    r = len(M) // channels
+    place = [(q, a) for q in range(channels) for a in range(r)]
+    sd = [np.sqrt(np.mean([M[q * r + a, q * r + a] for a in range(r)])) for q in range(channels)]
+    lags = np.zeros(r)
+    C = np.zeros((channels, channels))
+    for i, (q, a) in enumerate(place):
+        for j, (p, b) in enumerate(place):
+            value = M[i, j] / (sd[q] * sd[p])
+            if q == p and b >= a:
+                lags[b - a] += value / (channels * (r - (b - a)))
+            if a == b:
+                C[q, p] += value / r
+    frequencies = np.arange(2 * r) / (4.0 * r)
+    waves = np.array([[np.cos(2 * np.pi * f * lag) for f in frequencies] for lag in range(r)])
+    root = np.sqrt(r - np.arange(r))
+    fit = lsq_linear(waves * root[:, None], lags * root, (0.0, np.inf), tol=1e-14, max_iter=500)
+    k = (1.0 - 1e-5) * waves @ fit.x / (waves @ fit.x)[0]
+    k[0] = 1.0
+    return np.array([[sd[q] * sd[p] * C[q, p] * k[abs(a - b)] for p, b in place] for q, a in place])
 
 
 def restricted_likelihood(F, labels, runs, Psi_b, Psi_e) -> float:

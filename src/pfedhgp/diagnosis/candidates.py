@@ -33,14 +33,19 @@ SHRINKAGES: Mapping[str, tuple[float, ...]] = {
     "smooth": (1e-4, 1e-3, 1e-2, 0.1, 0.3, 1.0),
     "within": (1e-3, 0.1, 1.0),
     "cycles": (1e-3, 1e-2, 0.1, 0.3),
+    "stationary": (1e-2, 0.1, 0.3),
 }
 """δ of each target"""
+OF_RUNS = ("within", "cycles")
+"""Targets that differ from others only if runs have several cycles."""
 OWN_RUNS, OWN_SIZE = 3, 340
 """A class's own covariance is tried if every class has this many runs and there are few coordinates."""
 TEMPERATURES = np.append(np.geomspace(1.0, 1e8, 81), 1e300)
 """The last one makes all classes equally likely."""
 SHARP = 2.0
 """How many independent losses a held-out run counts for: its cycles are alike, and more than one."""
+ROUNDED = 10
+"""Digits of losses. Those that differ by rounding alone are equal, whatever the order of cycles or sites."""
 LEAST_WEIGHT, KEPT = 1e-3, 36
 """Candidates that weigh less are left out, and so are those after the first few."""
 
@@ -100,7 +105,7 @@ def candidates_for(sums: RunSums, size: int) -> tuple[Candidate, ...]:
     """Every target and shrinkage with either tail; a class's own where the runs can tell."""
     own = sums.own and bool(np.all(sums.runs >= OWN_RUNS)) and size <= OWN_SIZE
     runs_matter = bool(np.sum(sums.cycles) > np.sum(sums.runs))
-    targets = TARGETS if runs_matter else TARGETS[:3]
+    targets = [target for target in TARGETS if runs_matter or target not in OF_RUNS]
     return tuple(
         Candidate(target, delta, each, heavy)
         for each in ((False, True) if own else (False,))
@@ -190,7 +195,7 @@ def judged(sums: Mapping[Candidate, FloatArray], runs: float) -> tuple[Judged, .
 
     `runs` is the sum of all weights, that is the number of runs.
     """
-    mean = {candidate: each / runs for candidate, each in sums.items()}
+    mean = {candidate: np.round(each, ROUNDED) / runs for candidate, each in sums.items()}
     least = min(float(each[:-1].min()) for each in mean.values())
     raw = {c: float(np.exp(-SHARP * runs * (each[:-1].min() - least))) for c, each in mean.items()}
     total = sum(raw.values())

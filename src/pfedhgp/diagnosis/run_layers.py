@@ -12,6 +12,7 @@ dozen runs S has rank a dozen, so it is shrunk towards a target:
 | smooth  | a C ⊗ Matérn 3/2 + (1−a) I, by moments of the correlations; one standard deviation a coordinate |
 | within  | runs differ as the cycles of a run do, only more: S is shrunk towards a scaled W |
 | cycles  | runs do not matter: all cycles together, shrunk towards one standard deviation a coordinate |
+| stationary | correlations by lag alone, one spectrum (`stationary`); of S and of W, and τ = ½ |
 """
 
 from __future__ import annotations
@@ -23,17 +24,20 @@ import numpy as np
 import numpy.typing as npt
 
 from pfedhgp.diagnosis.run_sums import RunSums
+from pfedhgp.diagnosis.stationary import stationary_covariance
 
 FloatArray = npt.NDArray[np.float64]
 WITHIN_SHRINKAGE = 0.1
 """τ. Within runs there are many cycles, so a little is enough."""
+STATIONARY_SHRINKAGE = 0.5
+"""τ of the stationary target."""
 STILL = 1e-8
 """Variance of a coordinate that never moves, relative to the mean of its channel's."""
 STILL_CHANNEL = 1e-10
 """The same relative to all channels."""
 ADDED_RUNS = 3
 """A class that was added later has a covariance of its own if it has this many runs."""
-TARGETS = ("channel", "cell", "smooth", "within", "cycles")
+TARGETS = ("channel", "cell", "smooth", "within", "cycles", "stationary")
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +100,12 @@ class Layers:
             )
             _add_diagonal(out, self.floor)
             return out
+        if target == "stationary":
+            run, cycle = self._stationary
+            out = (1.0 - delta) * self.S + delta * run
+            out += share * (STATIONARY_SHRINKAGE * (cycle - self.W) + self.W)
+            _add_diagonal(out, self.floor)
+            return out
         out = (1.0 - delta) * self.S + share * (1.0 - tau) * self.W
         s_b, s_e = (self._deviations(M, by_channel=target == "channel") for M in (self.S, self.W))
         if target == "smooth":
@@ -131,6 +141,13 @@ class Layers:
         total = self.S + self.share * self.W
         _add_diagonal(total, self.floor)
         return smooth_correlation(total, self.channels)
+
+    @cached_property
+    def _stationary(self) -> tuple[FloatArray, FloatArray]:
+        """Of S and of W."""
+        run = stationary_covariance(self.S, self.channels)
+        cycle = stationary_covariance(self.W, self.channels) if self.share else self.W
+        return run, cycle
 
     def _deviations(self, matrix: FloatArray, *, by_channel: bool) -> FloatArray:
         variance = np.maximum(np.diagonal(matrix), 0.0)

@@ -60,8 +60,6 @@ FloatArray = npt.NDArray[np.float64]
 Arrays = Mapping[str, np.ndarray]
 LARGEST_MESSAGE = 16 * 1024 * 1024
 """Bytes of matrices up to which several folds share a message."""
-ROUNDED = 10
-"""Decimals of a loss that count."""
 NEVER = 1e300
 """A limit for what has none."""
 
@@ -278,9 +276,7 @@ class DiagnosisServer:
 
     def _found(self) -> tuple[Judged, ...]:
         """The candidates that are averaged."""
-        # Losses that differ by rounding alone are equal, however runs are spread over sites.
-        losses = np.round(self.kept["losses"], ROUNDED)
-        rows = dict(zip(self._candidates(), losses, strict=True))
+        rows = dict(zip(self._candidates(), self.kept["losses"], strict=True))
         return kept(judged(rows, float(self.kept["lda"][2])))
 
     # ------------------------------------------------------------------------------- thresholds
