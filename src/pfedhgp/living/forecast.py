@@ -18,11 +18,13 @@ from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError
 from pfedhgp.model.kept_sums import usual_step
 from pfedhgp.model.prediction import Prediction
+from pfedhgp.model.words import InputAxis
 
 Predict = Callable[[str, np.ndarray], tuple[np.ndarray, np.ndarray]]
 """Mean and sd (n, Q) of a client at inputs, noise included."""
 REACH = 1.959963984540054
 METHODS = ("model", "seasonal_naive", "climatology")
+UNNAMED = InputAxis("input")
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +36,10 @@ class Forecast:
     lead: np.ndarray
     """How far each is beyond the client's last row, in units of the input"""
     prediction: Prediction
+    axis: InputAxis = UNNAMED
+    """The input, for labels"""
+    outputs: tuple[str, ...] = ()
+    """Their names"""
 
     @property
     def mean(self) -> np.ndarray:
