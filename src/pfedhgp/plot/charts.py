@@ -157,11 +157,11 @@ def heatmap(
     tints: Tints,
     largest: float | None = None,
     slanted: bool = False,
+    counts: bool = False,
 ) -> None:
     """A matrix with its numbers: positive in the global layer's colour, negative in the deviation's."""
     matrix = np.asarray(matrix, np.float64)
     scale = largest or float(np.max(np.abs(matrix), initial=0.0)) or 1.0
-    whole = bool(np.all(matrix == np.round(matrix))) and scale > 1
     wordy = matrix.size <= 200
     for (i, j), value in np.ndenumerate(matrix):
         role, alpha = ("global" if value >= 0 else "deviation"), min(abs(value) / scale, 1.0)
@@ -170,7 +170,7 @@ def heatmap(
         axes.add_patch(patch)
         if wordy:
             text = f"{value:.2f}".replace("-", "−") if scale <= 1 else number(value)
-            text = f"{value:.0f}" if whole else text
+            text = f"{value:.0f}" if counts else text
             look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9.5}
             axes.text(j + 0.48, i + 0.49, text, color=tints["ink"], **look)
     axes.set_xlim(0, matrix.shape[1])

@@ -187,7 +187,7 @@ def _confusion(found: Diagnosis, truth: Sequence[str], ax: Axes | None) -> Axes:
         matrix[rows.index(one), columns.index(taken)] += 1
     ax, tints = styled.axes_of(ax, (1.8 + 0.95 * len(columns), 1.2 + 0.42 * len(rows)))
     names, heads = ([shown(v, 16) for v in part] for part in (rows, columns))
-    charts.heatmap(ax, matrix, rows=names, columns=heads, tints=tints)
+    charts.heatmap(ax, matrix, rows=names, columns=heads, tints=tints, counts=True)
     ax.set_xlabel("taken for")
     ax.set_ylabel("true class")
     right = sum(one == taken for one, taken in zip(truth, found.labels, strict=True))
