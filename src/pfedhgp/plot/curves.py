@@ -131,13 +131,16 @@ def keep_readable(
 def overview(axes: Axes, slices: Mapping[str, Slice], output: int, *, tints: Tints) -> None:
     """Every client's mean as a thin line, and the global layer with its 95% band in front."""
     first = next(iter(slices.values()))
-    x = first.axis.values(first.x)
     for i, view in enumerate(slices.values()):
         label = "each client's prediction" if i == 0 else None
         mean = view.prediction.mean[:, output]
-        axes.plot(x, mean, color=tints["muted"], lw=0.8, alpha=0.6, label=label, gid=f"client-{i}")
+        axes.plot(
+            *(view.axis.values(view.x), mean),
+            **{"color": tints["muted"], "lw": 0.8, "alpha": 0.6, "label": label},
+            gid=f"client-{i}",
+        )
     shared = first.prediction.layers["global"]
-    mean, sd = shared.mean[:, output], shared.sd[:, output]
+    x, mean, sd = first.axis.values(first.x), shared.mean[:, output], shared.sd[:, output]
     band(axes, x, mean, sd, "global", tints=tints, levels=(0.95,))
     axes.plot(x, mean, color=tints["global"], lw=2.0, label="global layer", gid="global-mean")
     axes.set_ylim(*wide_enough(*axes.get_ylim()))
