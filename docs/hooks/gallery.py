@@ -26,6 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "examples" / "gallery"
 KEPT = ROOT / "build" / "gallery"
 TOOLS = ("jupytext", "nbclient", "ipykernel")
+DPI, INCH = 144, 82
+"""Pixels an inch of a picture, and of the page: sharp on good screens, and letters of one size."""
 LONGEST = 600
 """Seconds that a cell may take."""
 PART = re.compile(r"^# %%(?P<head>.*)$", flags=re.M)
@@ -33,7 +35,9 @@ BARE = "*This page was built without the tools that run it, and has no results: 
 SETUP = (
     "%config InlineBackend.figure_formats = ['png']\n"
     "%config InlineBackend.rc = {'figure.dpi': 144}\n"
-    "import polars; polars.Config(tbl_rows=40, tbl_hide_dataframe_shape=True)\n"
+    "import polars\n"
+    "polars.Config(tbl_rows=40, fmt_str_lengths=90, tbl_hide_dataframe_shape=True,\n"
+    "              tbl_hide_column_data_types=True)\n"
 )
 
 
@@ -83,17 +87,21 @@ def executed(path: Path) -> list[dict[str, Any]]:
     """The cells of a script with their outputs."""
     import jupytext
     import nbformat
+    from jupyter_client.manager import AsyncKernelManager
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError
 
     book = jupytext.read(path)
     book.cells.insert(0, nbformat.v4.new_code_cell(SETUP))
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
+    manager = AsyncKernelManager(kernel_name="python3", transport="ipc")  # no port is opened
     client = NotebookClient(
-        book, timeout=LONGEST, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}}
+        book, km=manager, timeout=LONGEST, resources={"metadata": {"path": str(ROOT)}}
     )
     try:
-        client.execute(env={**os.environ, "MPLBACKEND": "module://matplotlib_inline.backend_inline"})
+        client.execute(
+            env={**os.environ, "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+        )
     except CellExecutionError as error:
         plain = re.sub(r"\x1b\[[\d;]*m", "", str(error))  # without a terminal's colours
         raise PluginError(f"{path.relative_to(ROOT)} failed:\n{plain}") from None
@@ -133,7 +141,8 @@ def _output(
     if "image/png" in data:
         name = f"{stem}-{len(pictures) + 1}.png"
         pictures[name] = base64.b64decode("".join(data["image/png"]))
-        yield f"![A figure, drawn by the code above]({name}){{ .drawn }}"
+        wide = round(INCH * int.from_bytes(pictures[name][16:20], "big") / DPI)
+        yield f"![A figure, drawn by the code above]({name}){{ .drawn width={wide} }}"
     elif "text/html" in data:
         yield f'<div class="result">{_table("".join(data["text/html"]))}</div>'
     elif not drawn:  # or it is the axes that were drawn on
@@ -145,7 +154,7 @@ def _table(text: str) -> str:
     text = re.sub(r"<style.*?</style>", "", text, flags=re.S)
     text = re.sub(r"<small>.*?</small>", "", text, flags=re.S)
     text = re.sub(r"<tr>(?:<td>(?:str|[fiu]\d+|bool)</td>)+</tr>", "", text)
-    text = re.sub(r"<td>&quot;(.*?)&quot;</td>", r"<td>\1</td>", text)
+    text = re.sub(r"<td>&quot;([^<]*?)(?:&quot;)?</td>", r"<td>\1</td>", text)
     text = re.sub(r' (?:border|class)="[^"]*"', "", text)
     return re.sub(r"\s*\n\s*", "", text)
 

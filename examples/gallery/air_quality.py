@@ -29,7 +29,10 @@ town = demo_town.Town(days=14, stations=5) if SMALL else demo_town.Town(days=42)
 
 # %%
 def in_days(rows):
-    return {each.name: ((each.X - demo_town.START) / demo_town.DAY, each.Y) for each in rows}
+    return {
+        each.name: ((each.X - demo_town.START) / demo_town.DAY, each.Y)
+        for each in rows
+    }
 
 
 split = demo_town.hold_out_blocks(
@@ -90,7 +93,9 @@ def scores(fitted):
 same = {"rounds": 3 if SMALL else 8, "averaging": False}
 kernel = RBF(3.0) + Periodic(1.0, period=1.0)
 inducing = 16 if SMALL else 48
-alone = FederatedGP(layers=("local",), local_kernel=kernel, local_inducing=inducing, **same)
+alone = FederatedGP(
+    layers=("local",), local_kernel=kernel, local_inducing=inducing, **same
+)
 pooled = FederatedGP(layers=("global",), kernel=kernel, inducing=inducing, **same)
 table = {
     "federated": scores(model),
@@ -99,7 +104,10 @@ table = {
 }
 pl.DataFrame(
     [
-        {"model": name, **{key: round(found["overall"]["client_mean"][key], 2) for key in keys}}
+        {
+            "model": name,
+            **{key: round(found["overall"]["client_mean"][key], 2) for key in keys},
+        }
         for name, found in table.items()
         for keys in [("rmse", "crps", "coverage", "width")]
     ]
@@ -124,5 +132,7 @@ plot.forecast(ahead, rows=train)
 # the last windows, and moved on with `update` from window to window.
 
 # %%
-past = model.backtest(train, horizon=2.0, origins=2 if SMALL else 5, season=1.0, bins=4)
+past = model.backtest(
+    train, horizon=2.0, origins=2 if SMALL else 5, season=1.0, bins=4
+)
 plot.backtest(past)

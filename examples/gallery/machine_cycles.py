@@ -19,7 +19,9 @@ from pfedhgp.studies.tonnage import press
 
 SMALL = bool(os.environ.get("PFEDHGP_SMALL"))  # a quick version, for tests
 count, samples = (12, 31) if SMALL else (40, 101)
-seen = press.simulate(1, normal=count, faulty=count, samples=samples, runs=4 if SMALL else 8)
+seen = press.simulate(
+    1, normal=count, faulty=count, samples=samples, runs=4 if SMALL else 8
+)
 seen.cycles.shape  # cycles, channels, samples
 
 # %% [markdown]
@@ -35,7 +37,11 @@ labels = np.array(seen.label)
 classes = {name: (seen.grid, seen.cycles[labels == name]) for name in CLASSES}
 runs = {name: np.array(seen.block)[labels == name].tolist() for name in CLASSES}
 model = train_diagnosis(
-    classes, block=runs, inputs="crank position", outputs=seen.channels, rounds=2 if SMALL else 6
+    classes,
+    block=runs,
+    inputs="crank position",
+    outputs=seen.channels,
+    rounds=2 if SMALL else 6,
 )
 model.clients_
 
@@ -51,7 +57,9 @@ plot.clients(model, output="tonnage 1")
 # New cycles come from other runs. Rows are what they are, columns what they were taken for.
 
 # %%
-later = press.simulate(2, normal=count, faulty=count, samples=samples, runs=4 if SMALL else 8)
+later = press.simulate(
+    2, normal=count, faulty=count, samples=samples, runs=4 if SMALL else 8
+)
 known = np.isin(later.label, CLASSES)
 truth = [label for label, kept in zip(later.label, known, strict=True) if kept]
 found = model.classify(later.cycles[known], grid=later.grid)
@@ -81,8 +89,12 @@ print(
 # %%
 strange = np.array(later.label) == "fault 2"
 unknown = model.classify(later.cycles[strange], grid=later.grid)
-print(f"{int(unknown.none.sum())} of {int(strange.sum())} cycles of fault 2 are none of these")
-print(f"{int(found.none.sum())} of {len(truth)} cycles of known classes are none of these")
+print(
+    f"{int(unknown.none.sum())} of {int(strange.sum())} cycles of fault 2 are none of these"
+)
+print(
+    f"{int(found.none.sum())} of {len(truth)} cycles of known classes are none of these"
+)
 
 # %%
 plot.diagnosis(model.classify(later.cycles[strange][:6], grid=later.grid))

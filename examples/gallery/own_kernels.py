@@ -2,8 +2,8 @@
 # # Kernels of your own
 #
 # A kernel says which functions are likely: smooth or rough, with a daily wave or without. You will
-# combine kernels, let training choose among them, read the fitted parameters in your own units, and
-# write a kernel that the library does not have.
+# combine kernels, compare them, read the fitted parameters in your own units, and write a kernel
+# that the library does not have.
 
 # %%
 import os
@@ -20,7 +20,10 @@ trend = 4 * np.sin(2 * np.pi * hours / 190)
 sites = {}
 for i, name in enumerate(("north", "east", "south", "west")):
     wave = (1 + 0.1 * i) * np.maximum(np.sin(2 * np.pi * (hours - 6) / 24), 0) ** 2
-    sites[name] = (hours, 20 + trend + 5 * wave + 0.5 * i + 0.3 * rng.normal(size=len(hours)))
+    sites[name] = (
+        hours,
+        20 + trend + 5 * wave + 0.5 * i + 0.3 * rng.normal(size=len(hours)),
+    )
 known = {name: (x[x < 72], y[x < 72]) for name, (x, y) in sites.items()}
 
 # %% [markdown]
@@ -61,7 +64,9 @@ table = pl.DataFrame(
     {
         "kernel": models.keys(),
         "bound": [round(float(model.bound_), 1) for model in models.values()],
-        "error of the last day": [round(last_day(model), 2) for model in models.values()],
+        "error of the last day": [
+            round(last_day(model), 2) for model in models.values()
+        ],
     }
 )
 table
@@ -72,7 +77,9 @@ table
 # %%
 import matplotlib.pyplot as plt
 
-figure, axes = plt.subplots(2, figsize=(8.4, 5.2), sharex=True, sharey=True, layout="constrained")
+figure, axes = plt.subplots(
+    2, figsize=(8.4, 5.2), sharex=True, sharey=True, layout="constrained"
+)
 for each, name in zip(axes, ("smooth", "smooth + daily"), strict=True):
     plot.prediction(models[name], "south", rows=known, held_out=future, ax=each)
     each.set_title(name, loc="left")
@@ -117,8 +124,12 @@ class Swing(Stationary):
 # The library knows no derivatives of it by hand, so JAX compiles them: the first fit takes longer.
 
 # %%
-short = {name: (x[:24:2], y[:24:2]) for name, (x, y) in list(known.items())[:2]} if SMALL else known
-own = FederatedGP(kernel=Swing(12.0), rounds=1 if SMALL else 6, inducing=8 if SMALL else "auto").fit(
-    short, inputs="hour", outputs="load"
+short = (
+    {name: (x[:24:2], y[:24:2]) for name, (x, y) in list(known.items())[:2]}
+    if SMALL
+    else known
 )
+own = FederatedGP(
+    kernel=Swing(12.0), rounds=1 if SMALL else 6, inducing=8 if SMALL else "auto"
+).fit(short, inputs="hour", outputs="load")
 plot.prediction(own, "north", rows=short)

@@ -61,11 +61,27 @@ def pfedhgp(*words):
 
 def attacked(privacy):
     """What an attacker finds in the messages of a fit."""
-    columns = ("--client", "client", "--input", "x", "--output", "y", "--privacy", privacy)
+    columns = (
+        "--client",
+        "client",
+        "--input",
+        "x",
+        "--output",
+        "y",
+        "--privacy",
+        privacy,
+    )
     quick = ("--rounds", "2", "--inducing", "8", "--no-report", "--quiet")
     pfedhgp("fit", "rows.csv", *columns, *quick, "--out", privacy)
-    told = json.loads(pfedhgp("audit", privacy, "--attack", "--data", "rows.csv", "--json"))
+    told = json.loads(
+        pfedhgp("audit", privacy, "--attack", "--data", "rows.csv", "--json")
+    )
     return {each["measure"]: each for each in told["attacks"] if each["found"]}
+
+
+def chance(finding):
+    """What somebody finds who has no message of the client, where that is known."""
+    return "" if finding["chance"] is None else f"{finding['chance']:.2f}"
 
 
 found = {privacy: attacked(privacy) for privacy in ("none", "sums")}
@@ -73,8 +89,11 @@ measures = [m for m in found["none"] if m in found["sums"]]
 pl.DataFrame(
     {
         "what the attacker is after": measures,
-        "by chance": [found["none"][m]["chance"] for m in measures],
-        **{p: [round(found[p][m]["found"]["value"], 2) for m in measures] for p in found},
+        "by chance": [chance(found["none"][m]) for m in measures],
+        **{
+            p: [round(found[p][m]["found"]["value"], 2) for m in measures]
+            for p in found
+        },
     }
 )
 
@@ -91,7 +110,11 @@ pl.DataFrame(
 
 # %%
 many = clients(6 if SMALL else 12, 200 if SMALL else 500)
-public = {"domain": (0, 10), "output_bounds": (-3, 3), "kernel": RBF(lengthscale=1.0)}
+public = {
+    "domain": (0, 10),
+    "output_bounds": (-3, 3),
+    "kernel": RBF(lengthscale=1.0),
+}
 budgets = (1.0, 8.0) if SMALL else (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 grid = np.linspace(0, 10, 101)
 truth = np.mean([signal(grid, i) for i in range(len(many))], axis=0)
@@ -115,7 +138,10 @@ plain = FederatedGP(kernel=public["kernel"], domain=public["domain"]).fit(
 table = pl.DataFrame(
     [
         {"ε": name, "error": round(e, 3), "band holds": round(c, 2)}
-        for name, fitted in [*((f"{k:g}", m) for k, m in private.items()), ("none", plain)]
+        for name, fitted in [
+            *((f"{k:g}", m) for k, m in private.items()),
+            ("none", plain),
+        ]
         for e, c in [error(fitted)]
     ]
 )
@@ -130,13 +156,16 @@ axes.loglog(budgets, [error(private[e])[0] for e in budgets], "o-", color="#5a3e
 axes.axhline(error(plain)[0], color="#68707a", ls="--", lw=1)
 axes.set(xlabel="ε: what a row may show", ylabel="error of the shared layer")
 axes.set_xticks(budgets, [f"{e:g}" for e in budgets])
+axes.minorticks_off()
 axes.spines[["top", "right"]].set_visible(False)
 
 # %% [markdown]
 # The bands know about the noise: with a small budget they are wide.
 
 # %%
-figure, axes = plt.subplots(1, 2, figsize=(8.4, 2.8), sharey=True, layout="constrained")
+figure, axes = plt.subplots(
+    1, 2, figsize=(8.4, 2.8), sharey=True, layout="constrained"
+)
 for each, epsilon in zip(axes, (budgets[0], budgets[-1]), strict=True):
     plot.layer(private[epsilon], "client 0", "global", ax=each)
     each.plot(grid, truth, color="#1b1f24", lw=1, ls=":")

@@ -25,7 +25,11 @@ from pfedhgp import FederatedGP, plot
 
 SMALL = bool(os.environ.get("PFEDHGP_SMALL"))  # a quick version, for tests
 HAS_FLOWER = find_spec("flwr") is not None and not SMALL
-print("server and sites are processes" if HAS_FLOWER else "no Flower here: one process")
+print(
+    "server and sites are processes"
+    if HAS_FLOWER
+    else "no Flower here: one process"
+)
 
 # %% [markdown]
 # ## Three folders
@@ -33,13 +37,22 @@ print("server and sites are processes" if HAS_FLOWER else "no Flower here: one p
 # %%
 work = Path(tempfile.mkdtemp())
 rng = np.random.default_rng(0)
-hours = np.arange(0.0, 48.0, 1.0 if SMALL else 0.5)
+hours = np.arange(0.0, 48.0, 0.5 if SMALL else 0.2)
 for i, site in enumerate(("ana", "ben", "cleo")):
-    own = 2.0 * np.exp(-(((hours - 12.0 * (i + 1)) / 3.0) ** 2))  # an event that only it had
-    load = 10 + 3 * np.sin(2 * np.pi * hours / 24) + own + 0.3 * rng.normal(size=len(hours))
+    own = 2.0 * np.exp(
+        -(((hours - 12.0 * (i + 1)) / 3.0) ** 2)
+    )  # an event that only it had
+    load = (
+        10
+        + 3 * np.sin(2 * np.pi * hours / 16)
+        + own
+        + 0.3 * rng.normal(size=len(hours))
+    )
     table = pl.DataFrame({"site": site, "hour": hours, "load": load.round(2)})
     if site == "ben":
-        table = table.filter((pl.col("hour") < 30) | (pl.col("hour") > 42))  # an outage
+        table = table.filter(
+            (pl.col("hour") < 30) | (pl.col("hour") > 42)
+        )  # an outage
     (work / site).mkdir()
     table.write_csv(work / site / "rows.csv")
 table.head(3)
@@ -62,10 +75,21 @@ def pfedhgp(*words):
 
 
 tables = [f"{site}/rows.csv" for site in ("ana", "ben", "cleo")]
-columns = ("--client", "site", "--input", "hour", "--output", "load", "--privacy", "sums")
+columns = (
+    "--client",
+    "site",
+    "--input",
+    "hour",
+    "--output",
+    "load",
+    "--privacy",
+    "sums",
+)
 rounds = "3" if SMALL else "8"
 how = "federate" if HAS_FLOWER else "fit"
-said = pfedhgp(how, *tables, *columns, "--rounds", rounds, "--no-report", "--out", "RUN")
+said = pfedhgp(
+    how, *tables, *columns, "--rounds", rounds, "--no-report", "--out", "RUN"
+)
 
 # %% [markdown]
 # ## What a site sent
@@ -74,7 +98,10 @@ said = pfedhgp(how, *tables, *columns, "--rounds", rounds, "--no-report", "--out
 # grows with the rows.
 
 # %%
-lines = [json.loads(line) for line in (work / "RUN" / "messages.jsonl").read_text().splitlines()]
+lines = [
+    json.loads(line)
+    for line in (work / "RUN" / "messages.jsonl").read_text().splitlines()
+]
 sent = [each for each in lines if each["from"] == "ana"]
 pl.DataFrame(
     {
@@ -97,7 +124,9 @@ if HAS_FLOWER:  # each site has a log of its own, whose lines are chained by has
 
 # %%
 model = FederatedGP.load(work / "RUN")
-rows = {site: pl.read_csv(work / site / "rows.csv") for site in ("ana", "ben", "cleo")}
+rows = {
+    site: pl.read_csv(work / site / "rows.csv") for site in ("ana", "ben", "cleo")
+}
 plot.layers(model, "ben", rows=rows["ben"])
 
 # %%

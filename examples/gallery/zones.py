@@ -19,7 +19,9 @@ from pfedhgp.data import demo_town
 SMALL = bool(os.environ.get("PFEDHGP_SMALL"))  # a quick version, for tests
 town = demo_town.Town(days=14, stations=6) if SMALL else demo_town.Town()
 rows = demo_town.simulate(seed=0, town=town)
-readings = {each.name: ((each.X - demo_town.START) / demo_town.DAY, each.Y) for each in rows}
+readings = {
+    each.name: ((each.X - demo_town.START) / demo_town.DAY, each.Y) for each in rows
+}
 zone_of = {name: zone for zone, names in demo_town.ZONES.items() for name in names}
 
 # %% [markdown]
@@ -56,11 +58,13 @@ plot.distances(zones)
 # %%
 rng = np.random.default_rng(3)
 middle = {"centre": (50.00, 8.00), "suburbs": (49.93, 8.02), "hills": (50.12, 8.05)}
-spread = {"centre": 0.02, "suburbs": 0.05, "hills": 0.04}
+spread = {"centre": (0.04, 0.10), "suburbs": (0.03, 0.22), "hills": (0.03, 0.16)}
 places = {}
 for name in zones.clients:
     zone = zone_of[name]
-    places[name] = tuple(np.array(middle[zone]) + spread[zone] * rng.uniform(-1, 1, 2))
+    places[name] = tuple(
+        np.array(middle[zone]) + np.array(spread[zone]) * rng.uniform(-1, 1, 2)
+    )
 plot.zones_map(zones, places)
 # %% [markdown]
 # ## Are they the town's zones?
@@ -85,7 +89,9 @@ pl.DataFrame(
 sizes = (6, 24) if SMALL else (3, 6, 12, 24, 48)
 lines = []
 for size in sizes:
-    found = copy(before).cluster(3, grid=100 if SMALL else 200, size=size, data=readings)
+    found = copy(before).cluster(
+        3, grid=100 if SMALL else 200, size=size, data=readings
+    )
     reveals = float(np.mean(list(found.r2.values())))
     together = [
         (found.labels[a] == found.labels[b]) == (zone_of[a] == zone_of[b])
@@ -94,6 +100,10 @@ for size in sizes:
         if a < b
     ]
     lines.append(
-        {"numbers": size, "R²": round(reveals, 2), "pairs right": round(np.mean(together), 2)}
+        {
+            "numbers": size,
+            "R²": round(reveals, 2),
+            "pairs right": round(np.mean(together), 2),
+        }
     )
 pl.DataFrame(lines)

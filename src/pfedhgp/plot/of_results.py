@@ -216,7 +216,9 @@ def why(found: Why, *, total: bool = False, ax: Axes | None = None) -> Axes:
         styled.title(ax, f"For {words}: all channels, so far", tints)
     else:
         reasons.by_stretch(ax, call, places, tints=tints)
-        styled.plain_legend(ax, tints, ncols=reasons.SHOWN)
+        styled.plain_legend(
+            ax, tints, ncols=reasons.SHOWN, columnspacing=1.0, handletextpad=0.4, fontsize="small"
+        )
         styled.title(ax, f"For {words}", tints)
     styled.set_x_axis(ax, axis)
     ax.set_ylabel("nats")
