@@ -58,6 +58,8 @@ _MODULE_OF = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "plot":  # `pfedhgp.plot` without an import of its own
+        return importlib.import_module("pfedhgp.plot")
     try:
         module = _MODULE_OF[name]
     except KeyError:
@@ -74,4 +76,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULE_OF})
+    return sorted({*globals(), *_MODULE_OF, "plot"})

@@ -101,6 +101,19 @@ def test_a_back_test_scores_windows_that_the_model_had_not_seen(model):
         model.backtest(data, 5.0, origins=3)
 
 
+def test_a_site_that_comes_late_counts_from_its_first_reading_on(model, recwarn):
+    """It reads nothing up to the last origin but one: it is not forecast there, and is known at the last."""
+    data = sites()
+    x, y = data["site 2"]
+    end = x.max()
+    data["site 2"] = (x, np.where(x <= end - 2, np.nan, y))
+    found = model.backtest(data, 1.0, origins=2, season=1.0, bins=1)
+    for table in found["scores"].values():
+        assert np.isfinite([table[0]["crps"], table[0]["rmse"]]).all()
+        assert table[0]["cells"] == 12 * (2 + 3)  # two sites, then three
+    assert not [w for w in recwarn if "population" in str(w.message) or "slice" in str(w.message)]
+
+
 def test_the_command_with_dates(tmp_path, run, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = [

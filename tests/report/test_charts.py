@@ -8,6 +8,8 @@ from importlib import resources
 import numpy as np
 import pytest
 
+from pfedhgp.model.layers import PARTS
+from pfedhgp.plot.charts import STRONGEST
 from pfedhgp.report import charts
 from pfedhgp.report.theme import NARROW, WIDE
 from support.reported import HISTORY, METRICS, Svg, pixels_of
@@ -50,12 +52,12 @@ def test_shares_are_bars_end_to_end(width):
     svg = Svg(charts.variance_shares(["a", "b"], parts, width=width, name="s"), "s")
     bars = {
         (part, one): sides(svg.vertices(f"{part}{'-' if parts[one, j] < 0 else '+'}{one}"))
-        for j, part in enumerate(charts.PARTS)
+        for j, part in enumerate(PARTS)
         for one in (0, 1)
     }
     whole = bars["noise", 0][1] - bars["global", 0][0]  # 100%
     for one in (0, 1):
-        drawn = [(bars[p, one][1] - bars[p, one][0]) / whole for p in charts.PARTS]
+        drawn = [(bars[p, one][1] - bars[p, one][0]) / whole for p in PARTS]
         np.testing.assert_allclose(drawn, np.abs(parts[one]), atol=0.004)
     assert bars["global", 0][1] == pytest.approx(bars["deviation", 0][0], abs=0.2)
     assert bars["deviation", 1][1] == pytest.approx(bars["global", 1][0], abs=0.2)  # left of zero
@@ -127,7 +129,7 @@ def test_numbers_on_a_heatmap_are_readable_on_light_and_dark_pages():
         }
         for role in ("global", "deviation"):
             cell = tuple(
-                charts.STRONGEST * a + (1 - charts.STRONGEST) * b
+                STRONGEST * a + (1 - STRONGEST) * b
                 for a, b in zip(colours[role], colours["card"], strict=True)
             )
             levels = sorted((_luminance(cell), _luminance(colours["ink"])))

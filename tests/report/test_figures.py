@@ -8,8 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pfedhgp.plot.axes import set_x_axis, wide_enough
+from pfedhgp.plot.slices import finest_scale, grid_size, slices_of
 from pfedhgp.report import carpet, figures
-from pfedhgp.report.gathered import choose, finest_scale, grid_size, slices_of
+from pfedhgp.report.gathered import choose
 from pfedhgp.report.theme import NARROW, ROLES, WIDE, drawing, new_figure, to_svg
 from pfedhgp.report.words import InputAxis, axes_of
 from support.reported import Svg, case_of, estimator_of, pixels_of, rows_of
@@ -135,9 +137,9 @@ def test_a_factor_of_an_axis_is_in_its_label_and_not_over_the_title(view, size):
 
 
 def test_a_constant_has_a_plain_axis():
-    assert figures.wide_enough(7.0 - 1e-9, 7.0 + 1e-9) == pytest.approx((6.3, 7.7))
-    assert figures.wide_enough(0.0, 0.0) == (-1.0, 1.0)
-    assert figures.wide_enough(1e6, 1e6 + 0.5) == (1e6, 1e6 + 0.5)  # this is not constant
+    assert wide_enough(7.0 - 1e-9, 7.0 + 1e-9) == pytest.approx((6.3, 7.7))
+    assert wide_enough(0.0, 0.0) == (-1.0, 1.0)
+    assert wide_enough(1e6, 1e6 + 0.5) == (1e6, 1e6 + 0.5)  # this is not constant
 
 
 def test_other_rows_are_squares_apart_from_rows_and_held_out_rows(case):
@@ -238,7 +240,7 @@ def test_the_first_date_and_each_new_year_say_which_year_it_is(start, end, shown
         figure, (axes,) = new_figure(WIDE, 200)
         axes.plot(np.array([start, end], "datetime64[s]"), [0.0, 1.0])
         axes.set_yticks([])
-        figures.set_x_axis(axes, InputAxis("time", is_date=True), WIDE)
+        set_x_axis(axes, InputAxis("time", is_date=True))
         svg = Svg(to_svg(figure, name="p", label="dates"), "p")
     assert svg.text() == f"{shown} time (UTC)"
 

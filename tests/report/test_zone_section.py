@@ -12,6 +12,7 @@ from pfedhgp import report
 from pfedhgp.cli import cluster as cluster_command
 from pfedhgp.cli.main import main
 from pfedhgp.errors import InputError
+from pfedhgp.plot import groups as drawn_groups
 from pfedhgp.report import zone_figures, zone_section
 from pfedhgp.zones import result as files
 from support.grouped import kept_of, zones_of
@@ -37,7 +38,7 @@ def words_of(page: str) -> str:
 
 
 def test_the_order_is_the_trees_and_few_rows_come_after_their_group(kept):
-    order = zone_figures.order(kept.zones)
+    order = drawn_groups.order(kept.zones)
     assert sorted(order) == NAMES
     assert {*order[:3]} in ({"a", "c", "e"}, {"b", "d", "f"})
     of_f = order[:3] if "f" in order[:3] else order[3:]
@@ -56,17 +57,17 @@ def test_branches_have_their_groups_colour_and_the_root_has_none(kept):
 
 
 def test_the_heat_map_shades_what_is_near(kept):
-    names = zone_figures.order(kept.zones)
-    levels = zone_figures.levels(kept.zones, names)
+    names = drawn_groups.order(kept.zones)
+    levels = drawn_groups.levels(kept.zones, names)
     at = [NAMES.index(name) for name in names]
     distance = np.sqrt(kept.zones.distances[np.ix_(at, at)])
     off = ~np.eye(6, dtype=bool)
     near = off & (distance < 5.0)
     assert levels[near].min() > levels[off & ~near].max()
-    assert levels[off].max() == zone_figures.LEVELS - 1
+    assert levels[off].max() == drawn_groups.LEVELS - 1
     assert levels[off].min() == 0
     drawn = Svg(zone_figures.heat_map(kept.zones, name="h"), "h")
-    for level in range(zone_figures.LEVELS):
+    for level in range(drawn_groups.LEVELS):
         count = int((levels == level).sum())
         assert drawn.has(f"level-{level}") == (count > 0)
         if count:
@@ -77,7 +78,7 @@ def test_the_heat_map_shades_what_is_near(kept):
 def test_two_equal_distances_do_not_divide_by_zero():
     same = np.ones((3, 3)) - np.eye(3)
     zones = zones_of(["a", "b", "c"], [0, 0, 1], distances=same, between=same, sparse=())
-    assert set(zone_figures.levels(zones, ["a", "b", "c"])[~np.eye(3, dtype=bool)]) == {0}
+    assert set(drawn_groups.levels(zones, ["a", "b", "c"])[~np.eye(3, dtype=bool)]) == {0}
 
 
 def test_places_are_drawn_where_they_are(kept):

@@ -28,6 +28,7 @@ from pfedhgp.diagnosis.class_gaussian import ClassGaussian
 from pfedhgp.diagnosis.evidence import Evidence
 from pfedhgp.diagnosis.thresholds import thresholds_of
 from pfedhgp.errors import InputError
+from pfedhgp.model.words import InputAxis
 
 FloatArray = npt.NDArray[np.float64]
 NONE = "none of these"
@@ -220,6 +221,8 @@ class Why:
     total: float
     wild: Mapping[str, float] = field(default_factory=dict)
     """A channel that runs wild under `chosen`, and the nats by which it would have counted against it."""
+    axis: InputAxis | None = None
+    """What the grid runs along, for labels"""
 
     def stretches(self, count: int = 12) -> list[dict[str, Any]]:
         """The axis in `count` stretches for each channel: start, end, nats; the strongest first."""

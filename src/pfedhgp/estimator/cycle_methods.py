@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -65,10 +66,12 @@ class CycleMethods:
     ) -> Why:
         """What of one cycle (Q, n) speaks for `chosen` rather than `other`, by channel and along the axis."""
         from pfedhgp.diagnosis.of_model import why_of
+        from pfedhgp.model.words import axes_of
 
         model = self._fitted()
         X, Y = cycles_on(model, [cycle], grid, channels)
-        return why_of(model, (str(chosen), str(other)), X=X, cycle=Y[0])
+        found = why_of(model, (str(chosen), str(other)), X=X, cycle=Y[0])
+        return replace(found, axis=axes_of(model)[0])
 
     @property
     def calibration_(self) -> Calibration:

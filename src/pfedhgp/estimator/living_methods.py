@@ -159,6 +159,7 @@ class LivingMethods:
         """
         from pfedhgp.living import forecast, horizons
         from pfedhgp.model import prediction
+        from pfedhgp.model.words import axes_of
 
         model = self._fitted()
         name = checks.client_name(client, model.clients)
@@ -184,8 +185,8 @@ class LivingMethods:
         device = checks.one_of(*DEVICES)(vars(self).get("device", "cpu"), "device")
         found = prediction.predict(model, name, x[:, None], device=device)
         times = np.round(x * 1e6).astype("datetime64[us]") if horizons.has_dates(model) else x
-        shown = found.flat() if model.settings.get("flat") else found
-        return forecast.Forecast(name, times, x - last, shown)
+        shown, axis = found.flat() if model.settings.get("flat") else found, axes_of(model)[0]
+        return forecast.Forecast(name, times, x - last, shown, axis, tuple(model.output_names))
 
     @with_numerics
     def anomalies(self, client: str, rows: Any, *, fine: Any = None) -> Anomalies:
@@ -258,7 +259,7 @@ class LivingMethods:
             found = prediction.predict(now.model_, name, X)
             return found.mean, found.sd
 
-        return forecast.backtest(
+        found = forecast.backtest(
             rows,
             count=checks.whole(1)(origins, "origins"),
             horizon=horizons.length(model, horizon, "horizon"),
@@ -268,6 +269,7 @@ class LivingMethods:
             update=update,
             predict=predict,
         )
+        return {**found, "input": model.input_names[0], "dates": horizons.has_dates(model)}
 
     def _retrained(self, new: list[ClientRows], old: list[ClientRows], rounds: int) -> Self:
         """Trained on old and new rows, from the fitted kernels on; the settings stay those of the fit."""

@@ -18,11 +18,13 @@ from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError
 from pfedhgp.model.kept_sums import usual_step
 from pfedhgp.model.prediction import Prediction
+from pfedhgp.model.words import InputAxis
 
 Predict = Callable[[str, np.ndarray], tuple[np.ndarray, np.ndarray]]
 """Mean and sd (n, Q) of a client at inputs, noise included."""
 REACH = 1.959963984540054
 METHODS = ("model", "seasonal_naive", "climatology")
+UNNAMED = InputAxis("input")
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +36,10 @@ class Forecast:
     lead: np.ndarray
     """How far each is beyond the client's last row, in units of the input"""
     prediction: Prediction
+    axis: InputAxis = UNNAMED
+    """The input, for labels"""
+    outputs: tuple[str, ...] = ()
+    """Their names"""
 
     @property
     def mean(self) -> np.ndarray:
@@ -78,7 +84,7 @@ def origins(rows: Sequence[ClientRows], count: int, horizon: float) -> list[Orig
         for each in rows:
             x = each.X[:, 0]
             before, after = x <= last, (x > last) & (last + horizon >= x)
-            if before.any():
+            if np.isfinite(each.Y[before]).any():  # before its first reading a client is not there
                 known.append(ClientRows(each.name, each.X[before], each.Y[before]))
                 if after.any():
                     ahead.append(ClientRows(each.name, each.X[after], each.Y[after]))
@@ -100,12 +106,13 @@ def backtest(
     """Scores by lead time of the model and of two simple methods; `fit` is called once."""
     errors: dict[str, list[tuple[np.ndarray, ...]]] = {name: [] for name in METHODS}
     model = None
-    before: Sequence[ClientRows] = ()
+    last = -np.inf
     for origin in origins(rows, count, horizon):
         if model is None:
             model = fit(origin.known)
-        elif before:
-            update(model, before)
+        elif new := later_than(origin.known, last):
+            update(model, new)
+        last = origin.last
         for each in origin.ahead:
             past = next(known for known in origin.known if known.name == each.name)
             simple = simple_forecasts(past, each.X[:, 0], season)
@@ -113,7 +120,6 @@ def backtest(
             lead = each.X[:, 0] - origin.last
             for name, (mean, sd) in simple.items():
                 errors[name].append((lead, each.Y, mean, sd))
-        before = origin.ahead
     edges = np.linspace(0.0, horizon, bins + 1)
     return {
         "origins": count,
@@ -122,6 +128,16 @@ def backtest(
         "lead": [float(edge) for edge in edges[1:]],
         "scores": {name: _by_lead(found, edges) for name, found in errors.items() if found},
     }
+
+
+def later_than(rows: Sequence[ClientRows], last: float) -> list[ClientRows]:
+    """The rows after `last` of clients that have readings there: new ones of old clients, and new clients."""
+    kept = [(each, each.X[:, 0] > last) for each in rows]
+    return [
+        ClientRows(each.name, each.X[new], each.Y[new])
+        for each, new in kept
+        if np.isfinite(each.Y[new]).any()
+    ]
 
 
 def simple_forecasts(

@@ -12,9 +12,10 @@ import matplotlib.dates as mdates
 import numpy as np
 from matplotlib.axes import Axes
 
-from pfedhgp.report.figures import band, set_x_axis, wide_enough
-from pfedhgp.report.gathered import Slice
-from pfedhgp.report.theme import COLOURS, NARROW, boxes, drawing, new_figure, to_svg
+from pfedhgp.plot.axes import boxes, set_x_axis, wide_enough
+from pfedhgp.plot.curves import band
+from pfedhgp.plot.slices import Slice
+from pfedhgp.report.theme import COLOURS, NARROW, drawing, most_dates, new_figure, to_svg
 from pfedhgp.report.words import shown
 
 SHADES = 10
@@ -67,7 +68,7 @@ def carpet(
         strips.set_yticks(range(len(names)), names)
         strips.set_title("What is each client's own: above it, or below")
         for axes in (shared, strips):
-            set_x_axis(axes, first.axis, width)
+            set_x_axis(axes, first.axis, most_dates(width))
             axes.set_xlim(*first.axis.values([first.x[0], first.x[-1]]))
         shared.tick_params(labelbottom=False)
         shared.set_xlabel("")
@@ -91,7 +92,7 @@ def _shared(axes: Axes, view: Slice, output: int, wide: bool) -> None:
         axes.fill_between(at, low, high, color=COLOURS["global"], alpha=0.28, lw=0, gid="range")
         x, mean, sd = (columns_of(v, COLUMNS) for v in (x, mean, sd))
     shown_x = view.axis.values(x)
-    band(axes, shown_x, mean, sd, "global", levels=(0.95,))
+    band(axes, shown_x, mean, sd, "global", tints=COLOURS, levels=(0.95,))
     axes.plot(shown_x, mean, color=COLOURS["global"], lw=1.6, gid="global-mean")
     axes.set_ylim(*wide_enough(*axes.get_ylim()))
 

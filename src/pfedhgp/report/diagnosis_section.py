@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import numpy as np
 from markupsafe import Markup
 
 from pfedhgp.diagnosis.training import behind
+from pfedhgp.plot import reasons
+from pfedhgp.plot.axes import plain_legend
 from pfedhgp.report import words
-from pfedhgp.report.theme import COLOURS, NARROW, both, drawing, new_figure, plain_legend, to_svg
-
-SHOWN = 4
-"""Channels that get a line of their own: those that said most."""
-LINES = ("global", "deviation", "local", "held")
+from pfedhgp.report.theme import COLOURS, NARROW, both, drawing, new_figure, to_svg
 
 
 def section(
@@ -60,25 +57,16 @@ def trained_by_runs(settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def why_chart(call: Mapping[str, Any], axis: words.InputAxis, width: int, name: str) -> str:
     """Nats for the class chosen, stretch by stretch: the strongest channels, and the sum of all so far."""
-    nats, places = np.asarray(call["nats"]), axis.values(call["places"])
+    places = axis.values(call["places"])
     with drawing():
         figure, (top, bottom) = new_figure(
             width, 380 if width > NARROW else 420, gap=52, ratios=(1.6, 1.0), share_x=True
         )
-        for line, q in enumerate(_strongest(nats)):
-            label = words.shown(call["channels"][q], 16)
-            top.plot(places, nats[q], color=COLOURS[LINES[line]], label=label, gid=f"channel-{q}")
-        top.axhline(0.0, color=COLOURS["muted"], linewidth=0.7)
+        reasons.by_stretch(top, call, places, tints=COLOURS)
         top.set_title("For it, by stretch (nats)" if width > NARROW else "By stretch (nats)")
-        plain_legend(top, ncols=2 if width <= NARROW else SHOWN)
-        bottom.plot(places, np.cumsum(nats.sum(axis=0)), color=COLOURS["prediction"], gid="sum")
-        bottom.axhline(0.0, color=COLOURS["muted"], linewidth=0.7)
+        plain_legend(top, COLOURS, ncols=2 if width <= NARROW else reasons.SHOWN)
+        reasons.so_far(bottom, call, places, tints=COLOURS)
         bottom.set_title("All channels, so far (nats)")
         bottom.set_xlabel(axis.label)
         label = f"Why {call['chosen']} rather than {call['other']}, along {axis.label}"
         return to_svg(figure, name=name, label=label)
-
-
-def _strongest(nats: np.ndarray) -> Sequence[int]:
-    """Channels by how much they said, either way."""
-    return [int(q) for q in np.argsort(-np.abs(nats).sum(axis=1), kind="stable")[:SHOWN]]

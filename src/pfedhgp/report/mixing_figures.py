@@ -8,10 +8,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Ellipse
 
-from pfedhgp.report.figures import band, set_x_axis, wide_enough
-from pfedhgp.report.theme import COLOURS, NARROW, drawing, new_figure, plain_legend, to_svg
+from pfedhgp.plot.axes import plain_legend, set_x_axis, wide_enough
+from pfedhgp.plot.colours import zone_tint
+from pfedhgp.plot.curves import band
+from pfedhgp.plot.groups import MARKERS
+from pfedhgp.report.theme import COLOURS, NARROW, drawing, most_dates, new_figure, to_svg
 from pfedhgp.report.words import InputAxis, percent, shown
-from pfedhgp.report.zone_figures import MARKERS, colour
 from pfedhgp.zones.named_functions import Plane
 
 REACH = 2.4477
@@ -37,7 +39,7 @@ def plane(
         kinds = sorted({*groups.values()}) if groups else [0]
         for g in kinds:
             own = [i for i, client in enumerate(names) if not groups or groups[client] == g]
-            tint = colour(g) if groups else COLOURS["prediction"]
+            tint = zone_tint(COLOURS, g) if groups else COLOURS["prediction"]
             for i in own:
                 axes.add_patch(_ellipse(found.places[i], found.covariances[i], tint, i))
             axes.scatter(
@@ -61,7 +63,9 @@ def plane(
                 + (f", most of it shared {found.most[k] + 1}" if wide else "")
             )
         if groups:
-            plain_legend(axes, ncols=min(len(kinds), 4), handletextpad=0.2, columnspacing=1.0)
+            plain_legend(
+                axes, COLOURS, ncols=min(len(kinds), 4), handletextpad=0.2, columnspacing=1.0
+            )
         return to_svg(figure, name=name, label="Clients by how they mix the shared functions")
 
 
@@ -135,13 +139,13 @@ def functions(
         at = axis.values(x)
         reach = wide_enough(float((means - 2 * sds).min()), float((means + 2 * sds).max()))
         for r, axes in enumerate(strips):
-            band(axes, at, means[:, r], sds[:, r], "global", levels=(0.95,))
+            band(axes, at, means[:, r], sds[:, r], "global", tints=COLOURS, levels=(0.95,))
             axes.plot(at, means[:, r], color=COLOURS["global"], lw=1.4, gid=f"shared-{r}")
             axes.axhline(0.0, color=COLOURS["rule"], lw=0.7, zorder=0)
             axes.set_ylim(*reach)
             axes.set_title(f"shared {r + 1}: {percent(shares[r])}")
             if r == count - 1:
-                set_x_axis(axes, axis, width)
+                set_x_axis(axes, axis, most_dates(width))
             else:
                 axes.margins(x=0.0)
                 axes.tick_params(labelbottom=False)

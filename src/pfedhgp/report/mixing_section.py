@@ -12,8 +12,9 @@ from pfedhgp.base.batching import on_numpy
 from pfedhgp.base.numerics import with_numerics
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.kernel_words import kernels_of
+from pfedhgp.plot.slices import finest_scale, grid_size
 from pfedhgp.report import mixing_figures, words
-from pfedhgp.report.gathered import Gathered, finest_scale, grid_size
+from pfedhgp.report.gathered import Gathered
 from pfedhgp.report.theme import both
 from pfedhgp.zones.loadings import Loadings
 from pfedhgp.zones.named_functions import Named, named, plane

@@ -16,6 +16,7 @@ from pfedhgp.model.kernel_words import kernels_of
 from pfedhgp.model.layers import PARTS, layer_sizes, shares
 from pfedhgp.model.posterior import limits_in_words
 from pfedhgp.model.traffic import Traffic
+from pfedhgp.plot.of_model import layer_span
 from pfedhgp.report import carpet, charts, figures, scores, words
 from pfedhgp.report.gathered import Gathered
 from pfedhgp.report.shares import evidence, signs_of_uncertainty
@@ -236,7 +237,7 @@ def client_section(found: Gathered, index: int, name: str) -> dict[str, Any]:
 
 
 def _panel(found: Gathered, index: int, name: str, j: int, q: int) -> Markup:
-    span = _span(found, j, q)
+    span = layer_span([own[j] for own in found.slices.values()], q)
     extent = float(found.model.scaling.extent[j]) * (1.0 - found.since[j])
     return both(
         lambda width, key: figures.client_panels(
@@ -252,18 +253,6 @@ def _panel(found: Gathered, index: int, name: str, j: int, q: int) -> Markup:
         ),
         f"client-{index}-{j}-{q}",
     )
-
-
-def _span(found: Gathered, j: int, q: int) -> float:
-    """A height that holds every client's deviation and local layer, up to a hundredth of their bands."""
-    tallest = 0.0
-    for own in found.slices.values():
-        for name in ("deviation", "local"):
-            layer = own[j].prediction.layers[name]
-            mean, reach = layer.mean[:, q], 2.0 * layer.sd[:, q]
-            low, high = np.quantile(mean - reach, 0.01), np.quantile(mean + reach, 0.99)
-            tallest = max(tallest, 2.0 * abs(float(low)), 2.0 * abs(float(high)))
-    return 1.05 * tallest
 
 
 def client_table(found: Gathered) -> list[dict[str, Any]]:

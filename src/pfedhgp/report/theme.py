@@ -15,26 +15,26 @@ from importlib import resources
 from typing import Any
 
 import matplotlib as mpl
-import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import PathPatch
-from matplotlib.path import Path
 from matplotlib.ticker import ScalarFormatter
 
+from pfedhgp.plot.axes import FEW, MANY
+from pfedhgp.plot.colours import ROLES
 from pfedhgp.report.compact import compact, shorter_paths
 
-ROLES = (
-    *("ink", "muted", "rule", "card"),
-    *("prediction", "global", "deviation", "local", "noise", "held"),
-    *(f"zone-{i}" for i in range(8)),
-)
 COLOURS = {role: f"#0f{i:02x}{0xE0 + i:02x}" for i, role in enumerate(ROLES)}
 """A colour that stands for `var(--role)`; the values mean nothing."""
 
 WIDE, NARROW = 860, 380
 """The two widths that figures are drawn for: desktops and phones."""
+
+
+def most_dates(width: int) -> int:
+    """How many dates fit along a figure."""
+    return MANY if width > NARROW else FEW
+
 
 SETTINGS: dict[str, Any] = {
     "svg.fonttype": "none",  # text stays text: crisp, selectable, small
@@ -181,22 +181,6 @@ def both(draw: Callable[[int, str], str], key: str) -> Markup:
     return Markup('<div class="wide">{}</div><div class="narrow">{}</div>').format(wide, narrow)
 
 
-def boxes(
-    rows: np.ndarray,
-    columns: np.ndarray,
-    *,
-    width: float | np.ndarray,
-    height: float,
-    **look: Any,
-) -> PathPatch:
-    """A box around each (column, row), as one patch without an outline."""
-    x, y = 0.5 * np.broadcast_to(width, columns.shape), np.full(rows.shape, 0.5 * height)
-    corners = [(-x, -y), (x, -y), (x, y), (-x, y), (-x, -y)]
-    vertices = np.stack([np.stack([columns + dx, rows + dy], 1) for dx, dy in corners], 1)
-    codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
-    return PathPatch(Path(vertices.reshape(-1, 2), codes * len(rows)), lw=0, **look)
-
-
 def _name_offsets(figure: Figure) -> None:
     """An axis's factor or offset ("1e12", "+1e6") goes into its label, or into the title where it has none.
 
@@ -221,12 +205,3 @@ def _name_offsets(figure: Figure) -> None:
 def _short(match: re.Match[str]) -> str:
     """A coordinate to a tenth of a pixel."""
     return f"{float(match.group()):.1f}".removesuffix(".0")
-
-
-def plain_legend(axes: Axes, **options: Any) -> None:
-    """A legend in the muted colour, above the axes."""
-    legend = axes.legend(
-        loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.2, handlelength=1.6, **options
-    )
-    for text in legend.get_texts():
-        text.set_color(COLOURS["muted"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+import threading
 from dataclasses import replace
 
 import jax
@@ -19,7 +20,7 @@ from pfedhgp.federation.envelope import CODES, Envelope
 from pfedhgp.federation.flower import audit
 from pfedhgp.federation.flower.audit import AuditLog
 from pfedhgp.federation.flower.exchange import Engine, Patience, QuorumError
-from pfedhgp.federation.flower.site import site_from_files
+from pfedhgp.federation.flower.site import check_home, site_from_files
 from pfedhgp.federation.flower.spool import Spool
 from pfedhgp.federation.flower.state import Roster
 from pfedhgp.federation.flower.waiting import MOST_TIMEOUTS, changes, listed
@@ -681,3 +682,15 @@ def test_a_removed_home_is_one_line(tmp_path):
     with pytest.raises(InputError, match="south was removed while the site was running"):
         link.sites["south"].answer(asked)
     assert not (tmp_path / "south").exists()
+
+
+def test_a_home_may_be_away_for_a_moment(tmp_path):
+    """`federate` moves the homes when it writes the model into RUN."""
+    home = tmp_path / "home"
+    home.mkdir()
+    home.rename(tmp_path / "moved")
+    back = threading.Timer(0.2, lambda: (tmp_path / "moved").rename(home))
+    back.start()
+    check_home(home)
+    back.join()
+    assert home.is_dir()

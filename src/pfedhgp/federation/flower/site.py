@@ -44,6 +44,8 @@ from pfedhgp.federation.schema import ALARM, DELIVER, HELLO
 from pfedhgp.model import files
 
 log = logging.getLogger("pfedhgp.site")
+MOVED = 2.0
+"""Seconds for which a home may be away."""
 LONGEST_AGREEMENT, ZONES = 65_536, "zones"
 OWNER, MODEL, DELIVERED = "site.json", "model", "delivered"
 
@@ -290,8 +292,14 @@ class Site:
 
 
 def check_home(home: Path, lock: IO[bytes] | None = None) -> None:
-    """Raises if the home was removed, or replaced by another, while the site runs."""
+    """Raises if the home was removed, or replaced by another, while the site runs.
+
+    `federate` has homes in RUN, and moves them for a moment when it writes the model there.
+    """
     replaced = lock is not None and os.fstat(lock.fileno()).st_nlink == 0
+    until = time.monotonic() + MOVED
+    while not replaced and not home.is_dir() and time.monotonic() < until:
+        time.sleep(0.05)
     if replaced or not home.is_dir():
         raise InputError(
             f"{home} was removed while the site was running: put it back from a backup, or start with "
