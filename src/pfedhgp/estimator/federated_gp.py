@@ -10,7 +10,7 @@ from textwrap import indent
 from typing import TYPE_CHECKING, Any, Unpack
 
 from pfedhgp.base import checks
-from pfedhgp.base.choices import DEVICES, LOCAL_PRIVACY
+from pfedhgp.base.choices import DEVICES, DIFFERENTIAL
 from pfedhgp.base.kept_memory import kept_memory
 from pfedhgp.base.numerics import has_device, on_device, with_numerics
 from pfedhgp.data.domain import check_domain
@@ -143,12 +143,13 @@ class FederatedGP(CycleMethods, LivingMethods, ParameterMethods, ModelSettings):
     def _fit_checked(
         self, settings: ModelSettings, data: GivenData, folder: Path | None, *, resume: bool
     ) -> FederatedGP:
-        if settings.privacy == LOCAL_PRIVACY:
+        if settings.privacy in DIFFERENTIAL:
             from pfedhgp.estimator.private_training import private_model
 
             with kept_memory():
                 self.model_ = private_model(settings, data)
-            self.exchanges_, self.bound_ = 1, self.model_.settings["bound"]
+            kept = self.model_.settings
+            self.exchanges_, self.bound_ = kept["exchanges"], kept["bound"]
             return self
         plan = self.make_plan(settings, len(data.inputs), len(data.outputs))
         with on_device(settings.device), kept_memory():
