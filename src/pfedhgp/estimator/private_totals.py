@@ -103,7 +103,8 @@ def model_from_totals(
     learned = learned_from_totals(terms, totals.mu, totals.ask)
     names = (data.inputs, data.outputs)
     shared = learned.shared()
-    model = frame(settings, promise, names, shared, count, totals.messages, totals.exchanges)
+    crossed = (totals.messages, totals.exchanges, missing)
+    model = frame(settings, promise, names, shared, count, *crossed)
     posteriors, jitter = {}, {}
     for client, rows in zip(clients, data.clients, strict=True):
         others = learned.without(client).posterior()

@@ -186,8 +186,12 @@ def frame(
     clients: int,
     messages: Sequence[dict[str, Any]] = (),
     exchanges: int = 1,
+    missing: int = 0,
 ) -> FittedModel:
-    """The model before any client has its own layers; `names` are those of inputs and outputs."""
+    """The model before any client has its own layers; `names` are those of inputs and outputs.
+
+    `missing` clients may drop out or collude, with privacy="distributed".
+    """
     outputs = len(names[1])
     kernel = settings.kernel if isinstance(settings.kernel, Kernel) else RBF()
     spec = build_spec(
@@ -226,6 +230,8 @@ def frame(
             "mu": mu,
             "epsilon": promise.epsilon,
             "delta": promise.delta,
+            "mode": settings.privacy,
+            "tolerated": missing,
         },
     }
     return FittedModel(
