@@ -26,7 +26,7 @@ from pfedhgp.federation.schema import RELEASE
 from pfedhgp.federation.totals_fit import Terms, TotalsClient, learned_from_totals
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.privacy.discrete_gaussian import Below
-from pfedhgp.privacy.ledger import ledger_of
+from pfedhgp.privacy.ledger import ledger_of, request_of
 from pfedhgp.privacy.noise_shares import tolerated
 from pfedhgp.settings.table import ModelSettings
 
@@ -95,6 +95,9 @@ def model_from_totals(
         TotalsClient(terms, scaling.rows(each), ledger_of(settings.ledger, each.name), below=below)
         for each in data.clients
     ]
+    among = request_of({each.rows.name: each.stamp for each in clients})
+    for each in clients:
+        each.among = among
     masked = None
     if settings.masks:
         check_installed()

@@ -52,7 +52,7 @@ from pfedhgp.privacy.totals import (
 )
 from pfedhgp.privacy.twin import Found, Parameters, best_of, widened
 
-TOTALS, SPREAD, SCALES = "totals", "spread", "scales"
+OWN, TOTALS, SPREAD, SCALES = "own", "totals", "spread", "scales"
 SEARCHES = 2
 """Searches for parameters; before each, clients say what they expect at those found so far."""
 Arrays = Mapping[str, np.ndarray]
@@ -101,6 +101,9 @@ class TotalsClient:
     """One client, with its scaled rows. With a ledger, the same question gets the same answer at no cost.
 
     Without a `limit` the promise is the limit of all releases of the ledger, and this fit gets what is left.
+
+    `among` names all clients' own releases (`stamp`). If one of them has other rows, everybody draws new
+    noise: two totals with the others' same noise would differ by that client's part and its share alone.
     """
 
     terms: Terms
@@ -108,12 +111,18 @@ class TotalsClient:
     ledger: Ledger | None = None
     limit: Limit | None = None
     below: Below = secrets.randbelow
+    among: str = ""
     _grams: tuple[OwnGram, ...] | None = field(default=None, repr=False)
 
     @cached_property
     def mu(self) -> float:
         """What this client's rows may cost in this fit."""
         return float(self._own["mu"])
+
+    @cached_property
+    def stamp(self) -> str:
+        """SHA-256 of its own noisy gram matrix: another one for other rows."""
+        return request_of({"own": self._own["gram"]})
 
     @cached_property
     def sums(self) -> tuple[np.ndarray, np.ndarray]:
@@ -186,7 +195,7 @@ class TotalsClient:
             return {"gram": noisy, "mu": np.asarray(whole, np.float64)}
 
         mu = None if self.limit is None else mu_for(terms.promise.epsilon, terms.promise.delta)
-        return self._released("own", SHARES.own, make, mu)
+        return self._released(OWN, SHARES.own, make, mu)
 
     def _released(
         self,
@@ -201,6 +210,8 @@ class TotalsClient:
         if self.ledger is None:
             whole = mu_for(promise.epsilon, promise.delta) if mu is None else mu
             return make(whole * float(np.sqrt(share)))
+        if step != OWN and not self.among:
+            raise ValueError("a client with a ledger must know among whom its noise is shared")
         request = request_of(
             {
                 "X": self.rows.X,
@@ -209,7 +220,7 @@ class TotalsClient:
                 "lengthscales": terms.public.lengthscales,
                 "promise": promise,
                 "terms": (terms.clients, terms.missing),
-                "step": (step, mu),
+                "step": (step, mu, "" if step == OWN else self.among),
                 **{f"question {i}": each for i, each in enumerate(question)},
             }
         )
