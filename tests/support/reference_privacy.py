@@ -45,3 +45,24 @@ def expected_square(A: np.ndarray, counts: np.ndarray, P: np.ndarray) -> np.ndar
         for h in range(A.shape[1]):
             found += counts[g, h] * (A[:, g] @ P @ A[:, h]) * np.outer(A[:, g], A[:, h])
     return found
+
+
+def weights_given_totals(
+    G: np.ndarray, g: np.ndarray, P: np.ndarray, C: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Mean and covariance of v ~ N(0, P) given g = Gv + N(0, C), and log p(g), by dense conditioning."""
+    cov = G @ P @ G.T + C
+    gain = np.linalg.solve(cov, G @ P).T
+    _, logdet = np.linalg.slogdet(cov)
+    log_density = -0.5 * (g @ np.linalg.solve(cov, g) + logdet + len(g) * np.log(2 * np.pi))
+    return gain @ g, P - gain @ G @ P, float(log_density)
+
+
+def rows_given_total(
+    B: np.ndarray, A: np.ndarray, released: np.ndarray, before: np.ndarray, noise: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """δ ~ N(0, before) given B diag(δ)Aᵀ + noise in every entry, with the design matrix written out."""
+    design = np.stack([np.outer(B[:, g], A[:, g]).reshape(-1) for g in range(A.shape[1])], axis=1)
+    cov = design @ before @ design.T + noise**2 * np.eye(design.shape[0])
+    gain = np.linalg.solve(cov, design @ before).T
+    return gain @ released.reshape(-1), before - gain @ design @ before

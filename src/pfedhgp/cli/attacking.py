@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pfedhgp.base.choices import LOCAL_PRIVACY
+from pfedhgp.base.choices import DIFFERENTIAL, LOCAL_PRIVACY
 from pfedhgp.base.compilation_cache import use_compilation_cache
 from pfedhgp.cli.terminal import result, say, warnings_as_lines
 from pfedhgp.errors import InputError
@@ -99,6 +99,11 @@ def findings_of(model: FederatedGP, rows: Sequence[ClientRows]) -> list[Finding]
         mu = mu_for(promise.epsilon, promise.delta)
         channel = Releases(public_basis(settings.kernel, scaling), scaling, BOUND, mu)
         return audit_releases(channel, rows, promise.epsilon, seed=settings.seed)
+    if settings.privacy in DIFFERENTIAL:
+        raise InputError(
+            f"--attack has no attack on the totals of privacy={settings.privacy!r}: it knows sums, masked "
+            "totals and the releases of privacy='local'"
+        )
     plan = model.make_plan(settings, fitted.inputs, fitted.outputs)
     return audit_sums(plan, rows, seed=settings.seed)
 

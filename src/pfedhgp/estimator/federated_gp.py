@@ -11,7 +11,7 @@ from textwrap import indent
 from typing import TYPE_CHECKING, Any, Unpack
 
 from pfedhgp.base import checks
-from pfedhgp.base.choices import LOCAL_PRIVACY
+from pfedhgp.base.choices import DIFFERENTIAL
 from pfedhgp.base.kept_memory import kept_memory
 from pfedhgp.base.numerics import has_device, on_device, with_numerics
 from pfedhgp.data.domain import check_domain
@@ -197,12 +197,13 @@ class FederatedGP(PredictionMethods, CycleMethods, LivingMethods, ParameterMetho
     def _fit_kernels(
         self, settings: ModelSettings, data: GivenData, folder: Path | None, *, resume: bool
     ) -> FederatedGP:
-        if settings.privacy == LOCAL_PRIVACY:
+        if settings.privacy in DIFFERENTIAL:
             from pfedhgp.estimator.private_training import private_model
 
             with kept_memory():
                 self.model_ = private_model(settings, data)
-            self.exchanges_, self.bound_ = 1, self.model_.settings["bound"]
+            kept = self.model_.settings
+            self.exchanges_, self.bound_ = kept["exchanges"], kept["bound"]
             return self
         plan = self.make_plan(settings, len(data.inputs), len(data.outputs))
         with on_device(settings.device), kept_memory():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from dataclasses import replace
-from pathlib import Path
 
+from pfedhgp.base.choices import LOCAL_PRIVACY
 from pfedhgp.data.tables import GivenData
+from pfedhgp.estimator.private_totals import model_from_totals
 from pfedhgp.federation.messages import logged
 from pfedhgp.federation.private_fit import (
     frame,
@@ -20,7 +20,7 @@ from pfedhgp.federation.private_fit import (
 )
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.privacy.discrete_gaussian import Below
-from pfedhgp.privacy.ledger import Ledger
+from pfedhgp.privacy.ledger import ledger_of
 from pfedhgp.privacy.shared_function import shared_function
 from pfedhgp.settings.table import ModelSettings
 
@@ -30,6 +30,8 @@ def private_model(
 ) -> FittedModel:
     """The fitted model of a private fit in one process."""
     promise = promise_of(settings, len(data.inputs), len(data.outputs))
+    if settings.privacy != LOCAL_PRIVACY:
+        return model_from_totals(settings, promise, data, below)
     scaling = public_scaling(promise)
     public = public_basis(settings.kernel, scaling)
     releases = [
@@ -54,10 +56,3 @@ def private_model(
         others = shared.posterior(without=index)
         posteriors[client.name], jitter[client.name] = own_layers(settings, model, others, client)
     return replace(model, clients=posteriors, client_jitter=jitter)
-
-
-def ledger_of(folder: str | None, name: str) -> Ledger | None:
-    """Each client's ledger has a folder of its own, named by a hash of the client's name."""
-    if folder is None:
-        return None
-    return Ledger(Path(folder) / hashlib.sha256(name.encode()).hexdigest()[:16])

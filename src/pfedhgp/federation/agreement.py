@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pfedhgp.base.checks import short
-from pfedhgp.base.choices import AUTO, LOCAL_PRIVACY, NO_PRIVACY, SUMS_PRIVACY
+from pfedhgp.base.choices import AUTO, DIFFERENTIAL, LOCAL_PRIVACY, NO_PRIVACY, SUMS_PRIVACY
 from pfedhgp.base.toml_text import quoted
 from pfedhgp.data import cells
 from pfedhgp.data.columns import Columns, InputColumn
@@ -123,7 +123,7 @@ class Agreement:
         """The plan that server and sites share."""
         columns = self.columns
         settings = self.model_settings
-        if settings.privacy == LOCAL_PRIVACY:  # there are no rounds to be planned
+        if settings.privacy in DIFFERENTIAL:  # there are no rounds to be planned
             settings = replace(settings, privacy=NO_PRIVACY)
         plan = make_plan(settings, len(columns.inputs), len(columns.outputs))
         if plan.learn_inducing == "auto":
@@ -139,8 +139,13 @@ class Agreement:
     @cached_property
     def promise(self) -> Promise | None:
         """With differential privacy: what rows may cost, and public bounds. There are no rounds then."""
-        if self.model_settings.privacy != LOCAL_PRIVACY:
+        if self.model_settings.privacy not in DIFFERENTIAL:
             return None
+        if self.model_settings.privacy != LOCAL_PRIVACY:
+            raise InputError(
+                f"privacy = {self.model_settings.privacy!r} is for a fit in one process as yet: between "
+                'machines choose privacy = "local"'
+            )
         if self.config.diagnose:
             raise InputError("a private fit has no form for a diagnosis: leave `diagnose` out")
         columns = self.columns
@@ -227,7 +232,7 @@ def warn_of_unused(config: Config, file: Path) -> None:
 def refuse_zones(config: Config) -> None:
     """Refuses zones on terms that hide what single sites send."""
     refuse_with(bool(config.masks), "grouping sites (zones)")
-    if config.privacy == LOCAL_PRIVACY:
+    if config.privacy in DIFFERENTIAL:
         raise InputError(
             "zones have no private form: each site would send a sketch of its own function, which was "
             "fitted to its rows: leave out --zones or `privacy`"

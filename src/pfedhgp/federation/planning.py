@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pfedhgp.base.choices import AUTO, LOCAL_PRIVACY, NO_PRIVACY, SHARED_WHITE
+from pfedhgp.base.choices import AUTO, DIFFERENTIAL, NO_PRIVACY, SHARED_WHITE
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError, warn
 from pfedhgp.federation import telling
@@ -98,8 +98,8 @@ def make_plan(settings: ModelSettings, inputs: int, outputs: int) -> Plan:
         _check_markov(spec, settings)
     elif spec.noise == "level":
         raise InputError("noise='level' needs inference='markov'")
-    if settings.privacy == LOCAL_PRIVACY:
-        raise InputError("privacy='local' is for a fit in one process: it has no rounds to plan")
+    if settings.privacy in DIFFERENTIAL:
+        raise InputError(f"privacy={settings.privacy!r}: a private fit has no rounds to plan")
     _warn_of_unused(settings, inference)
     if settings.masks:
         _check_masks(settings)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from pfedhgp.base.choices import DISTRIBUTED_PRIVACY
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import InputError
@@ -61,11 +62,16 @@ def promise_of(settings: ModelSettings, inputs: int, outputs: int) -> Promise:
         ("client_loadings", False, "client loadings"),
         ("inference", "structured", "another inference than 'structured'"),
         ("local", "inducing", "local='state-space'"),
-        ("masks", False, "masks, which a release does not need"),
         ("layers", ("global", "deviation", "local"), "fewer layers"),
     ):
         if getattr(settings, name) != wanted:
             raise InputError(f"a private fit has no form for {what}: leave `{name}` out")
+    if settings.masks and settings.privacy != DISTRIBUTED_PRIVACY:
+        raise InputError(
+            "a private fit has no form for masks, unless privacy='distributed': leave `masks` out"
+        )
+    if settings.tolerated is not None and settings.privacy != DISTRIBUTED_PRIVACY:
+        raise InputError("`tolerated` is for privacy='distributed': leave it out")
     if settings.epsilon is None:
         raise InputError("a private fit needs `epsilon`, what each client's rows may cost")
     for name, what, count in (
@@ -179,8 +185,13 @@ def frame(
     shared: SharedFunction,
     clients: int,
     messages: Sequence[dict[str, Any]] = (),
+    exchanges: int = 1,
+    missing: int = 0,
 ) -> FittedModel:
-    """The model before any client has its own layers; `names` are those of inputs and outputs."""
+    """The model before any client has its own layers; `names` are those of inputs and outputs.
+
+    `missing` clients may drop out or collude, with privacy="distributed".
+    """
     outputs = len(names[1])
     kernel = settings.kernel if isinstance(settings.kernel, Kernel) else RBF()
     spec = build_spec(
@@ -212,13 +223,15 @@ def frame(
     mu = mu_for(promise.epsilon, promise.delta)
     kept = {
         **settings_to_json(settings),
-        "exchanges": 1,
+        "exchanges": exchanges,
         "bound": shared.evidence,
         "starting_scales": start.as_dict(),
         "privacy_spent": {
             "mu": mu,
             "epsilon": promise.epsilon,
             "delta": promise.delta,
+            "mode": settings.privacy,
+            "tolerated": missing,
         },
     }
     return FittedModel(

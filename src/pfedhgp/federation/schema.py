@@ -327,7 +327,8 @@ _ALL = (
     Exchange(
         RELEASE,
         "in a run with differential privacy: the only request before the delivery",
-        "The site's noisy sums on the public basis, from its ledger: `gram`, `linear` and `scales`.",
+        "The site's noisy sums on the public basis, from its ledger: `gram`, `linear` and `scales`. By "
+        "totals (distributed, central): `missing`, `linear` and moments; then `spread`; then `expected`.",
         federated=False,
     ),
     Exchange(
@@ -355,9 +356,7 @@ _ALL = (
         "How each client mixes the shared functions.",
         reply=(
             Field("loadings", "Q R", "B_g,i, the client's own loadings on the shared functions"),
-            Field(
-                "information", "", "p: how sure they are, as a precision in units of the functions"
-            ),
+            Field("information", "", "p: how sure they are, a precision in units of functions"),
             _REVEALED,
         ),
         federated=False,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pfedhgp.base.checks import listed
+from pfedhgp.base.choices import DIFFERENTIAL
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError
 from pfedhgp.inference.structured.adoption import Adopted
@@ -152,7 +153,7 @@ def _sums(model: FittedModel, client: str) -> KeptSums:
 
 def _why_not(model: FittedModel, client: str) -> str:
     """What is missing for an update, and how to get it."""
-    if model.settings.get("privacy") == "local":
+    if model.settings.get("privacy") in DIFFERENTIAL:
         return "a private model cannot be updated: its rows were released once, and are spent"
     if model.inference != "structured":
         return (

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from scipy.optimize import nnls
 
 from pfedhgp.privacy.release import PublicBasis
@@ -59,12 +59,26 @@ def denoised(gram: Float[np.ndarray, "M M"], noise: float, cells: Cells) -> Deno
     if noise == 0.0:
         return Denoised(gram, cells.features[:, :0], np.zeros((0, 0)))
     A = cells.features
-    target = np.einsum("mg,mk,kg->g", A, gram, A)
-    p, _ = nnls(cells.root, cells.inverse_root @ target, maxiter=30 * len(target))
+    p = rows_in_cells(gram, cells)
     seen = p > 0
     if not seen.any():
         return Denoised(np.zeros_like(gram), A[:, :0], np.zeros((0, 0)))
+    return Denoised((A * p) @ A.T, A[:, seen], counts_error(seen, noise, cells))
+
+
+def rows_in_cells(gram: Float[np.ndarray, "M M"], cells: Cells) -> Float[np.ndarray, " G"]:
+    """p ≥ 0 of the nearest Σ_g p_g a_g a_gᵀ to a gram matrix."""
+    A = cells.features
+    target = np.einsum("mg,mk,kg->g", A, gram, A)
+    p, _ = nnls(cells.root, cells.inverse_root @ target, maxiter=30 * len(target))
+    return np.asarray(p, np.float64)
+
+
+def counts_error(
+    seen: Bool[np.ndarray, " G"], noise: float, cells: Cells
+) -> Float[np.ndarray, "g g"]:
+    """Cov(δ) = τ_S²N⁺ over the cells that hold rows."""
     values, vectors = np.linalg.eigh(cells.overlap[np.ix_(seen, seen)])
     kept = values > RANK * values[-1]
     pseudo_inverse = (vectors[:, kept] / values[kept]) @ vectors[:, kept].T
-    return Denoised((A * p) @ A.T, A[:, seen], noise**2 * pseudo_inverse)
+    return np.asarray(noise**2 * pseudo_inverse)

@@ -36,20 +36,22 @@ def discrete_gaussian(variance: Fraction, below: Below = secrets.randbelow) -> i
             return k
 
 
-def noise(deviations: np.ndarray, below: Below = secrets.randbelow) -> np.ndarray:
-    """Noise of the given standard deviations, on `GRID`; each entry is drawn by itself."""
+def noise(
+    deviations: np.ndarray, below: Below = secrets.randbelow, grid: float = GRID
+) -> np.ndarray:
+    """Noise of the given standard deviations, on a grid; each entry is drawn by itself."""
     given = np.asarray(deviations, np.float64)
-    if not np.all(np.isfinite(given)) or np.any(given <= 0) or np.any(given / GRID > LARGEST):
+    if not np.all(np.isfinite(given)) or np.any(given <= 0) or np.any(given / grid > LARGEST):
         raise InputError("the noise of a release is not finite and positive: nothing is released")
     found = [
-        discrete_gaussian(Fraction(float(each / GRID)) ** 2, below) * GRID for each in given.ravel()
+        discrete_gaussian(Fraction(float(each / grid)) ** 2, below) * grid for each in given.ravel()
     ]
     return np.asarray(found, np.float64).reshape(given.shape)
 
 
-def on_grid(values: np.ndarray) -> np.ndarray:
-    """The nearest multiples of `GRID`."""
-    return np.round(np.asarray(values, np.float64) / GRID) * GRID
+def on_grid(values: np.ndarray, grid: float = GRID) -> np.ndarray:
+    """The nearest multiples of the grid's step."""
+    return np.round(np.asarray(values, np.float64) / grid) * grid
 
 
 def _discrete_laplace(scale: int, below: Below) -> int:

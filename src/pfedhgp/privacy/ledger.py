@@ -81,10 +81,11 @@ class Ledger:
         limit: Limit,
         make: Callable[[float], Arrays],
         mu: float | None = None,
+        share: float = 1.0,
     ) -> dict[str, np.ndarray]:
         """The release for `request`: the one that is there, or `make(μ)` if the budget allows it.
 
-        Without `mu` it gets all that is left of the limit.
+        Without `mu` it gets this share of all that is left of the limit, counted in μ².
         """
         with self._alone():
             known = self._lines()
@@ -93,7 +94,7 @@ class Ledger:
                     return self._kept(entry)
             spent, most = composed(e.mu for e, _ in known), mu_for(limit.epsilon, limit.delta)
             left = math.sqrt(max(most**2 - spent**2, 0.0))
-            mu = left if mu is None else composed([mu])
+            mu = left * math.sqrt(share) if mu is None else composed([mu])
             if mu > left * (1 + 1e-9) or left < SMALLEST * most:
                 raise InputError(
                     f"{self.folder}: the privacy budget does not allow another release: rows may cost "
@@ -157,6 +158,13 @@ class Ledger:
             yield
         finally:
             os.close(handle)
+
+
+def ledger_of(folder: str | None, name: str) -> Ledger | None:
+    """Each client's ledger has a folder of its own, named by a hash of the client's name."""
+    if folder is None:
+        return None
+    return Ledger(Path(folder) / hashlib.sha256(name.encode()).hexdigest()[:16])
 
 
 def request_of(parts: Mapping[str, object]) -> str:

@@ -129,11 +129,19 @@ def release(
     scales = noise_scales(mu, bound, outputs, size)
     if mu == math.inf:
         return Release(gram, linear, scales)
-    rows, columns = np.tril_indices(size)
-    beside = np.where(rows == columns, 1.0, math.sqrt(0.5)) * scales.gram
-    noisy = np.empty_like(gram)
-    for q in range(outputs):
-        noisy[q, rows, columns] = on_grid(gram[q, rows, columns]) + noise(beside, below)
-        noisy[q, columns, rows] = noisy[q, rows, columns]
+    noisy = noisy_gram(gram, scales.gram, below)
     linear = on_grid(linear) + noise(np.full(linear.shape, scales.linear), below)
     return Release(noisy, linear, scales)
+
+
+def noisy_gram(
+    gram: Float[np.ndarray, "Q M M"], scale: float, below: Below = secrets.randbelow
+) -> Float[np.ndarray, "Q M M"]:
+    """S + E, E symmetric: standard deviation `scale` on the diagonal, scale/√2 beside it."""
+    rows, columns = np.tril_indices(gram.shape[1])
+    beside = np.where(rows == columns, 1.0, math.sqrt(0.5)) * scale
+    noisy = np.empty_like(gram)
+    for q in range(len(gram)):
+        noisy[q, rows, columns] = on_grid(gram[q, rows, columns]) + noise(beside, below)
+        noisy[q, columns, rows] = noisy[q, rows, columns]
+    return noisy

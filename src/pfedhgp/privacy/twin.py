@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +29,8 @@ FLOOR = 1e-9
 directions that no row has seen would have none."""
 EXACT_RANK = 1e-13
 """Eigenvalues of an exact S below this share of the largest are rounding."""
+LONGEST = 20.0
+"""Longest lengthscale that is searched, in shortest ones."""
 STEP = 0.05
 """Of the differences that give the curvature in log parameters."""
 
@@ -90,6 +93,9 @@ class Found(NamedTuple):
     J: Float[np.ndarray, "T M M"]
     h: Float[np.ndarray, "T M"]
     evidence: float
+
+
+At = Callable[[Parameters], Found]
 
 
 def prior(public: PublicBasis, parameters: Parameters) -> Float[np.ndarray, "M M"]:
@@ -158,16 +164,21 @@ def learned(
     public: PublicBasis, twins: Twins, start: Parameters, *, evaluations: int = 600
 ) -> Search:
     """Parameters from the twins' evidence. Lengthscales are at least the basis's: it has none finer."""
+    at = partial(posterior, public, twins)
+    return best_of(at, public, start, evaluations=evaluations)
+
+
+def best_of(at: At, public: PublicBasis, start: Parameters, *, evaluations: int = 600) -> Search:
+    """The same for any posterior `at` parameters that has an evidence."""
     centre = start.to_log()
     d = len(start.lengthscales)
 
     def loss(free: np.ndarray) -> float:
         step = free - centre
-        found = posterior(public, twins, Parameters.from_log(free))
-        return -found.evidence + 0.5 * float(step @ step) / WIDTH**2
+        return -at(Parameters.from_log(free)).evidence + 0.5 * float(step @ step) / WIDTH**2
 
     bounds = [
-        *((low, low + np.log(20.0)) for low in np.log(public.lengthscales)),
+        *((low, low + np.log(LONGEST)) for low in np.log(public.lengthscales)),
         *((value - 6.0, value + 6.0) for value in centre[d:]),
     ]
     best = minimize(
@@ -183,15 +194,20 @@ def averaged(public: PublicBasis, twins: Twins, search: Search) -> Found:
 
     A direction counts as far as the evidence falls by at most two nats.
     """
+    return widened(partial(posterior, public, twins), public, search)
+
+
+def widened(at: At, public: PublicBasis, search: Search) -> Found:
+    """The same for any posterior `at` parameters."""
     centre = search.parameters.to_log()
-    found = posterior(public, twins, search.parameters)
+    found = at(search.parameters)
     shortest = np.log(public.lengthscales)
     spread = np.zeros_like(found.covariance)
     for direction in search.directions.T:
         for side in (direction, -direction):
             moved = centre + side
             moved[: len(shortest)] = np.maximum(moved[: len(shortest)], shortest)
-            other = posterior(public, twins, Parameters.from_log(moved))
+            other = at(Parameters.from_log(moved))
             if found.evidence - other.evidence < 2.0:
                 change = other.mean - found.mean
                 wider = other.covariance - found.covariance

@@ -20,9 +20,10 @@ class PrivacySection:
         kind=kinds.word(*PRIVACIES),
         agreed=True,
         help="What protects rows: none (rows can be computed from the sums of a small client), sums "
-        "(clients answer nothing from which their rows could be computed), or local (differential "
-        "privacy: one noisy release a client; see --epsilon).",
-        python="local needs `epsilon`, `domain` and `output_bounds`.",
+        "(clients answer nothing from which their rows could be computed), or differential privacy (see "
+        "--epsilon): local (one noisy release a client), distributed (totals alone, to which each client "
+        "adds a share of the noise) or central (one noise in totals; the server must be trusted).",
+        python="Differential privacy needs `epsilon`, `domain` and `output_bounds`.",
         unset="none in one process, sums between machines",
         example="sums",
     )
@@ -30,8 +31,8 @@ class PrivacySection:
         default=None,
         kind=kinds.number(above=0.0),
         agreed=True,
-        help="With --privacy local: ε of differential privacy for each row of a client. Smaller is more "
-        "private, and less accurate.",
+        help="With --privacy local, distributed or central: ε of differential privacy for each row of a "
+        "client. Smaller is more private, and less accurate.",
         unset="must be given for a private fit",
         example=1.0,
     )
@@ -39,7 +40,7 @@ class PrivacySection:
         default=1e-6,
         kind=kinds.number(above=0.0, below=1.0),
         agreed=True,
-        help="With --privacy local: δ of differential privacy. It should be far below one over the rows of "
+        help="With --epsilon: δ of differential privacy. It should be far below one over the rows of "
         "a client.",
     )
     output_bounds: Any = setting(
@@ -47,17 +48,26 @@ class PrivacySection:
         kind=kinds.PAIRS,
         metavar="LOW..HIGH",
         agreed=True,
-        help="With --privacy local: public range of each output, in order. Values beyond it are clipped.",
+        help="With --epsilon: public range of each output, in order. Values beyond it are clipped.",
         python="A pair (lower, upper) for each output.",
         unset="must be given for a private fit",
         example=("0..500",),
+    )
+    tolerated: int | None = setting(
+        default=None,
+        kind=kinds.whole(0),
+        agreed=True,
+        help="With --privacy distributed: how many clients may drop out, or tell the server their part of "
+        "the noise, before ε is not kept any more. More tolerated clients mean more noise.",
+        unset="a third of the clients",
+        example=2,
     )
     ledger: str | None = setting(
         default=None,
         kind=kinds.PATH,
         metavar="FOLDER",
         refused=AT_SITES,
-        help="With --privacy local: folder that keeps what was released of each client's rows, and what it "
+        help="With --epsilon: folder that keeps what was released of each client's rows, and what it "
         "cost in all. The same fit again uses the same releases, and costs nothing.",
         unset="nothing is kept, and every fit costs ε anew",
         example="ledger",

@@ -51,7 +51,7 @@ class Trip:
 class MaskedClients:
     """All clients of a fit as sites of a roster, and the server that adds them up."""
 
-    def __init__(self, plan: Plan, names: Sequence[str]) -> None:
+    def __init__(self, plan: Plan | None, names: Sequence[str]) -> None:
         self.plan, self.number = plan, 0
         identities = {name: Identity.new() for name in names}
         roster = Roster({name: own.public for name, own in identities.items()})
@@ -72,11 +72,24 @@ class MaskedClients:
         self, request: Message, replies: Iterable[Message], record: Record | None = None
     ) -> tuple[dict[str, np.ndarray], list[str], int]:
         """The sum of the replies, the clients in it, and how many bytes went to the server."""
+        assert self.plan is not None
         expected = message_checks.of_reply(self.plan, request.kind, request.arrays)
         shapes = {name: sent.shape for name, sent in expected.items()}
         values = {reply.sender: self._encoded(reply, shapes) for reply in replies}
         if not values:  # a finish that nobody answers
             return {}, [], 0
+        sums, survivors = self.sum_of(request, values, shapes, record)
+        check_count(sums, len(survivors))
+        return sums, survivors, self.server.received
+
+    def sum_of(
+        self,
+        request: Message,
+        values: Mapping[str, np.ndarray],
+        shapes: Shapes,
+        record: Record | None = None,
+    ) -> tuple[dict[str, np.ndarray], list[str]]:
+        """The sum of encoded replies, and the clients in it: all trips of one exchange."""
         self.number += 1
         number, server, say = self.number, self.server, record or (lambda message, receiver: None)
         about = f"{request.kind} {request.round} {request.block}"
@@ -99,9 +112,7 @@ class MaskedClients:
             told.append(self.sites[name].reveal(number, survivors, server.signatures, boxes))
             sizes = {"shares": [len(told[-1].own) + len(told[-1].keys)]}
             say(Trip(request.kind, request.round, name, sizes, told[-1].nbytes), "server")
-        sums = decoded(server.total(told), shapes, len(self.sites))
-        check_count(sums, len(survivors))
-        return sums, list(survivors), server.received
+        return decoded(server.total(told), shapes, len(self.sites)), list(survivors)
 
     def _encoded(self, reply: Message, shapes: Shapes) -> np.ndarray:
         """At the client: what the server cannot check any more is checked here."""

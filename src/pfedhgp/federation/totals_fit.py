@@ -1,0 +1,308 @@
+"""A private fit by totals: three questions to clients, and what the server makes of the totals.
+
+    totals → spread → scales → shared function → own layers
+
+`totals` and `spread` are answered with noise. Whatever else is in an answer is computed from the client's
+gram matrix, which was noised in full at the client and stays there. With privacy="distributed" the server
+gets totals over clients alone. With privacy="central" it gets each client's answers, and must be trusted: a
+client's share of the noise is too little to protect it from the server. What the server delivers is private
+in both.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+
+import numpy as np
+
+from pfedhgp.data.rows import ClientRows
+from pfedhgp.errors import InputError
+from pfedhgp.federation.private_fit import BOUND, Promise
+from pfedhgp.privacy.accounting import mu_for
+from pfedhgp.privacy.denoising import Cells, cells_of
+from pfedhgp.privacy.discrete_gaussian import Below
+from pfedhgp.privacy.from_totals import (
+    Centre,
+    OneOutput,
+    Spread,
+    centre_of,
+    moments_of,
+    posterior,
+    residual_scales,
+    stacked,
+)
+from pfedhgp.privacy.kernel_family import KernelFamily
+from pfedhgp.privacy.ledger import Ledger, Limit, request_of
+from pfedhgp.privacy.noise_shares import in_total, share_of
+from pfedhgp.privacy.release import PublicBasis, exact_sums, noisy_gram
+from pfedhgp.privacy.shared_function import LONGER, START, SharedFunction
+from pfedhgp.privacy.totals import (
+    SHARES,
+    OwnGram,
+    Scales,
+    kappa_of,
+    modes,
+    part_of_spread,
+    part_of_totals,
+    residuals,
+    total_scales,
+)
+from pfedhgp.privacy.twin import Found, Parameters, best_of, widened
+
+OWN, TOTALS, SPREAD, SCALES = "own", "totals", "spread", "scales"
+SEARCHES = 2
+"""Searches for parameters; before each, clients say what they expect at those found so far."""
+Arrays = Mapping[str, np.ndarray]
+Ask = Callable[[str, Arrays], tuple[dict[str, np.ndarray], int]]
+"""From a question to the total of the answers, and of how many clients it is."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What all clients know: the promise, the basis, and how many share the noise."""
+
+    promise: Promise
+    public: PublicBasis
+    clients: int
+    missing: int
+    """f: clients that may drop out or collude"""
+
+    @cached_property
+    def cells(self) -> Cells:
+        return cells_of(self.public)
+
+    @cached_property
+    def family(self) -> KernelFamily:
+        return KernelFamily.of(self.public)
+
+    @cached_property
+    def modes(self) -> np.ndarray:
+        return modes(self.public)
+
+    @property
+    def outputs(self) -> int:
+        return len(self.promise.output_bounds)
+
+    def scales(self, mu: float) -> Scales:
+        """Standard deviations that μ asks for in totals."""
+        return total_scales(mu, BOUND, self.outputs, len(self.public.inputs))
+
+    def shares(self, mu: float) -> Scales:
+        """What each client adds; its own gram matrix it noises in full."""
+        own, *totals = self.scales(mu)
+        return Scales(own, *(share_of(each, self.clients, self.missing) for each in totals))
+
+
+@dataclass
+class TotalsClient:
+    """One client, with its scaled rows. With a ledger, the same question gets the same answer at no cost.
+
+    Without a `limit` the promise is the limit of all releases of the ledger, and this fit gets what is left.
+
+    `among` names all clients' own releases (`stamp`). If one of them has other rows, everybody draws new
+    noise: two totals with the others' same noise would differ by that client's part and its share alone.
+    """
+
+    terms: Terms
+    rows: ClientRows
+    ledger: Ledger | None = None
+    limit: Limit | None = None
+    below: Below = secrets.randbelow
+    among: str = ""
+    _grams: tuple[OwnGram, ...] | None = field(default=None, repr=False)
+
+    @cached_property
+    def mu(self) -> float:
+        """What this client's rows may cost in this fit."""
+        return float(self._own["mu"])
+
+    @cached_property
+    def stamp(self) -> str:
+        """SHA-256 of its own noisy gram matrix: another one for other rows."""
+        return request_of({"own": self._own["gram"]})
+
+    @cached_property
+    def sums(self) -> tuple[np.ndarray, np.ndarray]:
+        """S and b, which stay here."""
+        return exact_sums(self.terms.public, self.rows.X, self.rows.Y, BOUND)
+
+    def grams(self, mu: float) -> tuple[OwnGram, ...]:
+        """Ŝ and W of each output; κ is by the common μ."""
+        if self._grams is None:
+            terms, noisy = self.terms, self._own["gram"]
+            about = (terms.scales(self.mu).own, kappa_of(terms.scales(mu).own), terms.cells)
+            self._grams = tuple(OwnGram.of(each, *about) for each in noisy)
+        return self._grams
+
+    def answer(self, question: str, asked: Arrays, mu: float) -> dict[str, np.ndarray]:
+        """One client's part of a total; μ is the same for all clients."""
+        if question == TOTALS:
+            return self._totals(mu)
+        if question == SPREAD:
+            return self._spread(asked["centre"], mu)
+        if question == SCALES:
+            return self._scales(asked, mu)
+        raise InputError(f"a private fit has no question {question!r}")
+
+    def part(self, mu: float) -> list[tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]]:
+        """Its part in the totals of each output, without noise: WS, Wb, and what Ŝ says."""
+        terms = self.terms
+        return [
+            (own.weight @ S, own.weight @ b, moments_of(own, terms.family, terms.cells))
+            for own, S, b in zip(self.grams(mu), *self.sums, strict=True)
+        ]
+
+    def _totals(self, mu: float) -> dict[str, np.ndarray]:
+        terms, grams = self.terms, self.grams(mu)
+
+        def make(_: float) -> dict[str, np.ndarray]:
+            return part_of_totals(grams, self.sums, terms.shares(mu), self.below)
+
+        found = self._released(TOTALS, SHARES.gram + SHARES.linear, make, mu)
+        return {**found, **stacked([moments_of(g, terms.family, terms.cells) for g in grams])}
+
+    def _spread(self, centre: np.ndarray, mu: float) -> dict[str, np.ndarray]:
+        terms, rows = self.terms, self.rows
+
+        def make(_: float) -> dict[str, np.ndarray]:
+            residual = residuals(terms.public, rows.X, rows.Y, BOUND, centre)
+            shares = terms.shares(mu)
+            return part_of_spread(self.grams(mu), residual, terms.modes, shares, self.below)
+
+        return self._released(SPREAD, SHARES.spread, make, mu, centre)
+
+    def _scales(self, asked: Arrays, mu: float) -> dict[str, np.ndarray]:
+        terms = self.terms
+        given = (asked["gain"], asked["error"], map(Parameters.from_log, asked["parameters"]))
+        found = [
+            residual_scales(own, terms.family, terms.cells, terms.modes, Centre(*each))
+            for own, *each in zip(self.grams(mu), *given, strict=True)
+        ]
+        return {"expected": np.stack(found)}
+
+    @cached_property
+    def _own(self) -> dict[str, np.ndarray]:
+        """S̃, noised in full, and the μ of the whole fit."""
+        terms = self.terms
+
+        def make(mu: float) -> dict[str, np.ndarray]:
+            whole = mu / np.sqrt(SHARES.own)
+            scale, gram = terms.scales(whole).own, self.sums[0]
+            noisy = gram if scale == 0.0 else noisy_gram(gram, scale, self.below)
+            return {"gram": noisy, "mu": np.asarray(whole, np.float64)}
+
+        mu = None if self.limit is None else mu_for(terms.promise.epsilon, terms.promise.delta)
+        return self._released(OWN, SHARES.own, make, mu)
+
+    def _released(
+        self,
+        step: str,
+        share: float,
+        make: Callable[[float], dict[str, np.ndarray]],
+        mu: float | None,
+        *question: np.ndarray,
+    ) -> dict[str, np.ndarray]:
+        """By the ledger: what it has for the same question, or a new answer at its cost."""
+        terms, promise = self.terms, self.terms.promise
+        if self.ledger is None:
+            whole = mu_for(promise.epsilon, promise.delta) if mu is None else mu
+            return make(whole * float(np.sqrt(share)))
+        if step != OWN and not self.among:
+            raise ValueError("a client with a ledger must know among whom its noise is shared")
+        request = request_of(
+            {
+                "X": self.rows.X,
+                "Y": self.rows.Y,
+                "inputs": terms.public.inputs,
+                "lengthscales": terms.public.lengthscales,
+                "promise": promise,
+                "terms": (terms.clients, terms.missing),
+                "step": (step, mu, "" if step == OWN else self.among),
+                **{f"question {i}": each for i, each in enumerate(question)},
+            }
+        )
+        return self.ledger.release(
+            request,
+            purpose=f"{step} on {len(terms.public.inputs)} basis functions, for totals",
+            limit=self.limit or Limit(promise.epsilon, promise.delta),
+            make=make,
+            mu=None if mu is None else mu * float(np.sqrt(share)),
+            share=share,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """The shared function by totals, and all that a client needs to take its own part out again."""
+
+    public: PublicBasis
+    parameters: tuple[Parameters, ...]
+    outputs: tuple[OneOutput, ...]
+    wider: tuple[np.ndarray, ...]
+    """what averaging over parameters adds to covariances"""
+    evidence: float
+    mu: float
+
+    def shared(self) -> SharedFunction:
+        """By all clients' totals."""
+        return self._of(self.outputs)
+
+    def without(self, client: TotalsClient) -> SharedFunction:
+        """By the others' totals, computed at the client from its own sums."""
+        parts = zip(self.outputs, client.part(self.mu), strict=True)
+        return self._of(tuple(one.without(*part) for one, part in parts))
+
+    def _of(self, outputs: tuple[OneOutput, ...]) -> SharedFunction:
+        found: list[Found] = []
+        for one, parameters, wider in zip(outputs, self.parameters, self.wider, strict=True):
+            each = posterior(one, parameters)
+            evidence = self.evidence / len(outputs)
+            found.append(each._replace(covariance=each.covariance + wider, evidence=evidence))
+        return SharedFunction(self.public, self.parameters, tuple(found))
+
+
+def learned_from_totals(terms: Terms, mu: float, ask: Ask) -> Learned:
+    """The server's part: everything from totals, at no further cost."""
+    totals, count = ask(TOTALS, {})
+    ones = outputs_of(terms, mu, totals, count)
+    start = Parameters(LONGER * terms.public.lengthscales, **START)
+    gains = [centre_of(one, start).gain for one in ones]
+    centre = np.stack([K @ one.linear for K, one in zip(gains, ones, strict=True)])
+    spread, count = ask(SPREAD, {"centre": centre})
+    noise = in_total(terms.shares(mu).spread, count)
+    about = [start] * len(ones)
+    for _ in range(SEARCHES):
+        centres = [centre_of(*each) for each in zip(ones, about, gains, strict=True)]
+        asked = {
+            "parameters": np.stack([each.to_log() for each in about]),
+            "gain": np.stack(gains),
+            "error": np.stack([each.error for each in centres]),
+        }
+        expected = ask(SCALES, asked)[0]["expected"]
+        spreads = [
+            Spread(total, noise, terms.modes, *each)
+            for total, *each in zip(spread["spread"], expected, about, strict=True)
+        ]
+        ats = [partial(each.posterior, one) for each, one in zip(spreads, ones, strict=True)]
+        searches = [best_of(at, terms.public, start) for at in ats]
+        about = [each.parameters for each in searches]
+    wider, evidence = [], 0.0
+    for at, search in zip(ats, searches, strict=True):
+        best = at(search.parameters)
+        wider.append(widened(at, terms.public, search).covariance - best.covariance)
+        evidence += best.evidence
+    return Learned(terms.public, tuple(about), ones, tuple(wider), evidence, mu)
+
+
+def outputs_of(terms: Terms, mu: float, totals: Arrays, count: int) -> tuple[OneOutput, ...]:
+    """Totals by output, with the noise that so many clients have put into them."""
+    noise = Scales(*(in_total(each, count) for each in terms.shares(mu)))
+    return tuple(
+        OneOutput.of(
+            terms.family, terms.cells, {n: each[q] for n, each in totals.items()}, noise, count
+        )
+        for q in range(terms.outputs)
+    )
