@@ -30,7 +30,8 @@ def fitted(kernel: str, inducing: int) -> Callable[[Simulation], tuple[list, str
     """Predictions of a fit with `kernel`, and what it took."""
 
     def predictions(truth: Simulation) -> tuple[list, str]:
-        model = FederatedGP(kernel=kernel, inducing=inducing, domain=[DOMAIN], noise="scalar")
+        study = {"domain": [DOMAIN], "noise": "scalar", "rounds": 10}
+        model = FederatedGP(kernel=kernel, inducing=inducing, **study)
         model.fit(clients_of(truth))
         found = [predict(model.model_, name, truth.X_test) for name in model.clients_]
         sent = sum(entry["bytes"] for entry in model.messages_)

@@ -57,13 +57,14 @@ def forecast(
         >>> axes.get_title(loc="left")
         'a: forecast'
     """
-    outputs = found.outputs or tuple(f"y{q}" for q in range(found.mean.shape[1]))
+    mean, sd = (part.reshape(len(found.times), -1) for part in (found.mean, found.sd))
+    outputs = found.outputs or tuple(f"y{q}" for q in range(mean.shape[1]))
     q = given.place_of(output, outputs, "output")
     past = given.rows_of(rows, found.client, [found.axis], outputs)
     reach = checks.number(least=0.0)(before, "before") * float(found.lead[-1])
     ax, tints = styled.axes_of(ax, (8.4, 3.4))
     drawn = None if past is None else _last(past, q, reach, found)
-    curves.forecast(ax, found.times, found.mean[:, q], found.sd[:, q], tints=tints, before=drawn)
+    curves.forecast(ax, found.times, mean[:, q], sd[:, q], tints=tints, before=drawn)
     styled.set_x_axis(ax, found.axis)
     start = found.times[0] if drawn is None or not len(drawn[0]) else drawn[0][0]
     ax.set_xlim(start, found.times[-1])
