@@ -134,11 +134,8 @@ def overview(axes: Axes, slices: Mapping[str, Slice], output: int, *, tints: Tin
     for i, view in enumerate(slices.values()):
         label = "each client's prediction" if i == 0 else None
         mean = view.prediction.mean[:, output]
-        axes.plot(
-            *(view.axis.values(view.x), mean),
-            **{"color": tints["muted"], "lw": 0.8, "alpha": 0.6, "label": label},
-            gid=f"client-{i}",
-        )
+        (line,) = axes.plot(view.axis.values(view.x), mean, lw=0.8, alpha=0.6)
+        line.set(color=tints["muted"], label=label, gid=f"client-{i}")
     shared = first.prediction.layers["global"]
     x, mean, sd = first.axis.values(first.x), shared.mean[:, output], shared.sd[:, output]
     band(axes, x, mean, sd, "global", tints=tints, levels=(0.95,))

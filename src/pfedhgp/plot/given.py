@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pfedhgp.base import checks
+from pfedhgp.data.arrays import numeric
 from pfedhgp.data.rows import ClientRows
-from pfedhgp.data.tables import numeric
 from pfedhgp.errors import InputError
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.words import InputAxis, axes_of
