@@ -45,7 +45,7 @@ def has_converged(bounds: Sequence[float], slack: float) -> bool:
 
 
 def stands_still(bounds: Sequence[float], slack: float) -> bool:
-    """Whether six rounds in a row stayed within `slack` nats, or went up and down and the last one is the best.
+    """Whether six rounds stayed within `slack` nats, or went up and down and the last one is the best.
 
     >>> stands_still([-9.0, -3.0, *[-5.0] * 7], 0.1), stands_still([-5.0, *[-6.0, -5.0] * 3], 0.1)
     (True, True)
