@@ -20,7 +20,7 @@ def readings(own: float, hours: np.ndarray) -> np.ndarray:
 
 
 hours = np.linspace(0, 24, 30)
-model = FederatedGP(rounds=6).fit(
+model = FederatedGP().fit(
     {f"site {i}": (hours, readings(own, hours)) for i, own in enumerate([-4.0, -1.0, 2.0, 5.0])}
 )
 

@@ -13,7 +13,7 @@ noisy = {name: y + rng.normal(size=30) for name, y in truth.items()}
 outage = (day > 4) & (day < 7)
 noisy["station 2"][outage] = np.nan  # a missing reading is NaN
 
-model = FederatedGP(rounds=6).fit({name: (day, y) for name, y in noisy.items()})
+model = FederatedGP().fit({name: (day, y) for name, y in noisy.items()})
 
 p = model.predict("station 2", day)
 low, high = p.interval(0.95)  # of a reading, noise included

@@ -13,7 +13,7 @@ for i, site in enumerate(["north", "east", "south", "west"]):
     parts.append(pd.DataFrame({"site": site, "hour": hour, "load": load}))
 table = pd.concat(parts, ignore_index=True)
 
-model = FederatedGP(rounds=6).fit(table, client="site", inputs="hour", outputs="load")
+model = FederatedGP().fit(table, client="site", inputs="hour", outputs="load")
 
 p = model.predict("south", pd.DataFrame({"hour": [6.0, 12.0, 18.0]}))
 low, high = p.interval(0.95)  # of a reading, noise included

@@ -103,7 +103,7 @@ def test_predict_reads_a_saved_model(run, copied):
     assert done.code == 0, done.err
     table = pl.read_csv(done.out.encode())
     assert table.columns == [
-        *("client", "time", "output", "mean", "sd", "lower", "upper"),
+        *("site", "time", "output", "observed", "mean", "sd", "lower", "upper"),
         *("global", "deviation", "local", "known"),
     ]
     rows = pl.read_csv("rows.csv")

@@ -356,7 +356,8 @@ def test_a_write_that_fails_leaves_the_old_model(error, code, run, tmp_path, mon
     assert len(calls) == 3
     assert "Traceback" not in done.err
     if code == 1:
-        assert done.err.splitlines()[-1] == "pfedhgp: error: No space left on device"
+        line = f"pfedhgp: error: {tmp_path / 'RUN'}: No space left on device"
+        assert done.err.splitlines()[-1] == line
     left = {k: v for k, v in _digest(tmp_path / "RUN").items() if not k.startswith("checkpoint")}
     assert left == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["RUN", "d.csv"]

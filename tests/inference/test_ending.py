@@ -92,6 +92,16 @@ def test_six_rounds_that_change_nothing_have_settled_wherever_they_are():
     assert not ending.has_converged([-9.0, -3.0, *[-5.0 + 0.03 * i for i in range(7)]], SLACK)
 
 
+def test_up_and_down_for_ever_has_settled_when_it_is_up():
+    """A step of θ_g is tried and taken back, again and again."""
+    waves = [-9.0, -5.0, *[-5.6, -5.0] * 3]
+    assert ending.has_converged(waves, SLACK)
+    assert ending.outcome(waves, converged=False, stopped=False, slack=SLACK) == "converged"
+    assert not ending.has_converged(waves[:-1], SLACK), "down"
+    assert not ending.has_converged(waves[:-2], SLACK), "four rounds"
+    assert not ending.has_converged([*waves[:-1], -4.8], SLACK), "better than before"
+
+
 def test_what_is_said_if_it_has_not_settled():
     said = ending.unsettled(history([-9.0, -5.0, -4.0, -3.5], "limit"))
     assert said.endswith("fit with a higher limit, such as `rounds`=40")

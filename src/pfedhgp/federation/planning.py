@@ -35,7 +35,7 @@ from pfedhgp.model.spec import (
 from pfedhgp.settings.table import ModelSettings
 
 SETTLED_BY = 40
-"""The most rounds of a fit that trains until it has settled: of our made-up federations all had by 20."""
+"""The most rounds of a fit that trains until it has settled: those of docs/notes/inference.md had by 23."""
 LEAST_OUTPUTS = 3
 """From so many outputs on, "auto" chooses how many latents there are."""
 

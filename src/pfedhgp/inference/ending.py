@@ -1,8 +1,8 @@
 """How training ended: converged, at its limit of rounds, or because a callback asked; and in what words.
 
 Training has settled when two rounds in a row gained nearly nothing and none before was better. It has also
-settled if six rounds in a row changed nearly nothing below a round that was better: some trainings stay there
-for good, and more rounds cost time alone.
+settled if six rounds in a row brought nearly nothing: below a round that was better some trainings stay for
+good, and others go up and down for ever as steps of θ_g are tried and taken back.
 
 Training does not go back to an earlier round. A step of θ_g that lowers the bound is taken back in the
 round after it, θ_g rests before the last round, and training never ends early below a bound that it had: so
@@ -36,18 +36,25 @@ def may_end(bounds: Sequence[float], slack: float) -> bool:
 def has_converged(bounds: Sequence[float], slack: float) -> bool:
     """Whether the last two rounds gained less than `slack` nats each, and no round before was better.
 
-    Or six rounds stayed within `slack`, wherever they are.
+    Or six rounds brought nothing (`stands_still`).
     """
     if len(bounds) < 3:
         return False
     most = max(bounds[-1] - bounds[-2], bounds[-2] - bounds[-3])
-    return most < slack and (may_end(bounds, slack) or stands_still(bounds, slack))
+    return (most < slack and may_end(bounds, slack)) or stands_still(bounds, slack)
 
 
 def stands_still(bounds: Sequence[float], slack: float) -> bool:
-    """Whether six rounds in a row stayed within `slack` nats."""
+    """Whether six rounds stayed within `slack` nats, or went up and down and the last one is the best.
+
+    >>> stands_still([-9.0, -3.0, *[-5.0] * 7], 0.1), stands_still([-5.0, *[-6.0, -5.0] * 3], 0.1)
+    (True, True)
+    """
     last = bounds[-STILL - 1 :]
-    return len(last) > STILL and max(last) - min(last) < slack
+    if len(last) <= STILL:
+        return False
+    gained = max(bounds) - max(bounds[:-STILL])
+    return max(last) - min(last) < slack or (gained < slack and may_end(bounds, slack))
 
 
 def outcome(bounds: Sequence[float], *, converged: bool, stopped: bool, slack: float) -> str:
@@ -65,9 +72,10 @@ def outcome(bounds: Sequence[float], *, converged: bool, stopped: bool, slack: f
     if stopped:
         return STOPPED
     gain = gain_a_round(bounds)
-    if gain is None or abs(gain) >= slack:
-        return LIMIT
-    return CONVERGED if may_end(bounds, slack) or stands_still(bounds, slack) else LIMIT
+    if stands_still(bounds, slack):
+        return CONVERGED
+    still = gain is None or abs(gain) >= slack or not may_end(bounds, slack)
+    return LIMIT if still else CONVERGED
 
 
 def in_words(history: Sequence[Mapping[str, Any]]) -> str | None:
