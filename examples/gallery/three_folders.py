@@ -25,11 +25,8 @@ from pfedhgp import FederatedGP, plot
 
 SMALL = bool(os.environ.get("PFEDHGP_SMALL"))  # a quick version, for tests
 HAS_FLOWER = find_spec("flwr") is not None and not SMALL
-print(
-    "server and sites are processes"
-    if HAS_FLOWER
-    else "no Flower here: one process"
-)
+words = "server and sites are processes", "no Flower here: one process"
+print(words[0] if HAS_FLOWER else words[1])
 
 # %% [markdown]
 # ## Three folders
@@ -39,20 +36,13 @@ work = Path(tempfile.mkdtemp())
 rng = np.random.default_rng(0)
 hours = np.arange(0.0, 48.0, 0.5 if SMALL else 0.2)
 for i, site in enumerate(("ana", "ben", "cleo")):
-    own = 2.0 * np.exp(
-        -(((hours - 12.0 * (i + 1)) / 3.0) ** 2)
-    )  # an event that only it had
-    load = (
-        10
-        + 3 * np.sin(2 * np.pi * hours / 16)
-        + own
-        + 0.3 * rng.normal(size=len(hours))
-    )
+    shared = 10 + 3 * np.sin(2 * np.pi * hours / 16)
+    away = (hours - 12 * (i + 1)) / 3  # from an event that only this site had
+    event = 2 * np.exp(-(away**2))
+    load = shared + event + 0.3 * rng.normal(size=len(hours))
     table = pl.DataFrame({"site": site, "hour": hours, "load": load.round(2)})
-    if site == "ben":
-        table = table.filter(
-            (pl.col("hour") < 30) | (pl.col("hour") > 42)
-        )  # an outage
+    if site == "ben":  # an outage
+        table = table.filter(~pl.col("hour").is_between(30, 42))
     (work / site).mkdir()
     table.write_csv(work / site / "rows.csv")
 table.head(3)
@@ -75,21 +65,11 @@ def pfedhgp(*words):
 
 
 tables = [f"{site}/rows.csv" for site in ("ana", "ben", "cleo")]
-columns = (
-    "--client",
-    "site",
-    "--input",
-    "hour",
-    "--output",
-    "load",
-    "--privacy",
-    "sums",
-)
+columns = ("--client", "site", "--input", "hour", "--output", "load")
+options = (*columns, "--privacy", "sums", "--no-report")
 rounds = "3" if SMALL else "8"
 how = "federate" if HAS_FLOWER else "fit"
-said = pfedhgp(
-    how, *tables, *columns, "--rounds", rounds, "--no-report", "--out", "RUN"
-)
+said = pfedhgp(how, *tables, *options, "--rounds", rounds, "--out", "RUN")
 
 # %% [markdown]
 # ## What a site sent
@@ -138,7 +118,7 @@ plot.convergence(model)
 # Where the messages travel makes no difference to the model.
 
 # %%
-pfedhgp("fit", *tables, *columns, "--rounds", rounds, "--no-report", "--out", "ONE")
+pfedhgp("fit", *tables, *options, "--rounds", rounds, "--out", "ONE")
 one = FederatedGP.load(work / "ONE")
 x = np.linspace(0, 48, 97)
 gap = np.abs(one.predict("ben", x).mean - model.predict("ben", x).mean).max()
