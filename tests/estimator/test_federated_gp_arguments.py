@@ -76,6 +76,7 @@ WRONG = {
     "epsilon": [NAN, INF, 0.0, -0.1, "0.1", True, [], [0.1], 1 + 0j],
     "delta": [NAN, INF, 0.0, 1.0, -0.1, "0.1", True, None, [], [0.1]],
     "output_bounds": ["auto", "", 3, True, NAN, [], [(0.0, NAN)], [(1.0, 0.0)], [("0", "1")]],
+    "tolerated": [*NO_COUNT[1:], -1],
     "ledger": [3, True, NAN, [], b"a"],
 }  # fmt: skip
 CONSTRUCTOR = [(name, value) for name, values in WRONG.items() for value in values]
