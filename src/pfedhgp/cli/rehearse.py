@@ -1,9 +1,11 @@
-"""`pfedhgp rehearse`: dishonest sites in a made-up federation, and what the server's checks make of them."""
+"""`pfedhgp rehearse`: dishonest sites in a federation, and what the server's checks make of them."""
 
 from __future__ import annotations
 
 import logging
-from typing import Annotated
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,8 +13,25 @@ from pfedhgp.cli.options import AsJson
 from pfedhgp.cli.terminal import result, say, warnings_as_lines
 from pfedhgp.errors import InputError
 
+if TYPE_CHECKING:
+    from pfedhgp.attacks.rehearsal import Town
+
 
 def rehearse(
+    data: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Tables of your own sites. Default: sites are made up."),
+    ] = None,
+    client: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="With DATA: the column that names the site."),
+    ] = None,
+    inputs: Annotated[
+        list[str] | None, typer.Option("--input", metavar="COLUMN", help="With DATA: an input.")
+    ] = None,
+    outputs: Annotated[
+        list[str] | None, typer.Option("--output", metavar="COLUMN", help="With DATA: an output.")
+    ] = None,
     attack: Annotated[
         list[str] | None,
         typer.Option(
@@ -27,6 +46,9 @@ def rehearse(
     rows: Annotated[int, typer.Option(min=5, help="Rows of each site.")] = 50,
     rounds: Annotated[int, typer.Option(min=1, help="The most rounds of training.")] = 10,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the made-up sites.")] = 0,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Number of towns, with seeds from --seed on.")
+    ] = 1,
     robust: Annotated[
         str, typer.Option(metavar="WORD", help="What the server does: test, or off to compare.")
     ] = "test",
@@ -34,9 +56,10 @@ def rehearse(
 ) -> None:
     """Rehearse attacks by dishonest sites, and show what was caught and what it cost.
 
-    Sites are made up, so that the true function is known. The last attack, a plausible lie, is not caught.
+    Made-up sites have a function that is known. With DATA, the first sites attack, and errors are those
+    against the shared function of all sites before they do. The last attack, a plausible lie, is not caught.
     """
-    from pfedhgp.attacks.rehearsal import ATTACKS
+    from pfedhgp.attacks.rehearsal import ATTACKS, Outcome, over_towns
     from pfedhgp.attacks.rehearsal import rehearse as study
 
     unknown = [name for name in attack or () if name not in ATTACKS]
@@ -46,24 +69,36 @@ def rehearse(
         raise InputError(f"--robust must be test or off, got {robust}")
     if any(not 0.0 < each < 0.5 for each in share or ()):
         raise InputError("--share must be above 0 and below 0.5: with half, nobody is right")
+    if not data and (client or inputs or outputs):
+        raise InputError("--client, --input and --output need DATA, a table of your own sites")
     logging.getLogger("pfedhgp").setLevel(logging.ERROR)
+    every: list[Outcome] = []
     with warnings_as_lines():
-        found = study(
-            attacks=attack or ATTACKS,
-            shares=share or (0.1, 0.2, 0.3),
-            sites=sites,
-            rows=rows,
-            rounds=rounds,
-            seed=seed,
-            robust=robust,
-            told=lambda each: say(f"{each.attack}, {each.share:.0%}: done", quiet=as_json),
-        )
+        own = None if not data else _own_town(data, client, inputs, outputs, rounds)
+        for town in range(seed, seed + seeds):
+            about = f"seed {town}, " if seeds > 1 else ""
+            every += study(
+                attacks=attack or ATTACKS,
+                shares=share or (0.1, 0.2, 0.3),
+                sites=sites,
+                rows=rows,
+                rounds=rounds,
+                seed=town,
+                of=own,
+                robust=robust,
+                told=lambda each, about=about: say(  # type: ignore[misc]
+                    f"{about}{each.attack}, {each.share:.0%}: done", quiet=as_json
+                ),
+            )
+    found = over_towns(every)
     if as_json:
         result(
             {
                 "robust": robust,
-                "sites": sites,
-                "rows": rows,
+                **({"data": [str(path) for path in data]} if data else {}),
+                "sites": sites if own is None else len(own.rows),
+                **({} if data else {"rows": rows}),
+                "seeds": seeds,
                 "outcomes": [e.as_dict() for e in found],
             }
         )
@@ -71,8 +106,8 @@ def rehearse(
     from rich.console import Console
     from rich.table import Table
 
-    names = ("attack", "sites", "caught", "honest excluded", "RMSE", "of honest fit", "coverage")
-    table = Table(*names, "of honest fit")
+    names = ("attack", "sites", "caught", "honest excluded", "RMSE", "/ honest", "coverage")
+    table = Table(*names, "honest")
     for each in found:
         table.add_row(
             each.attack,
@@ -85,3 +120,22 @@ def rehearse(
             f"{each.honest_coverage:.2f}",
         )
     Console().print(table)
+
+
+def _own_town(
+    data: Sequence[Path],
+    client: str | None,
+    inputs: Sequence[str] | None,
+    outputs: Sequence[str] | None,
+    rounds: int,
+) -> Town:
+    """Sites from tables: a file each, or by a column."""
+    from pfedhgp.attacks.rehearsal import town_of
+    from pfedhgp.data.readers import client_rows, find_columns, observations_of, read_tables
+
+    if not inputs or not outputs:
+        raise InputError("DATA needs --input and --output, the columns that sites would train on")
+    wanted = {*inputs, *outputs, *([client] if client else ())}
+    tables = read_tables(data, wanted=wanted)
+    columns = find_columns(tables, client=client, inputs=inputs, outputs=outputs)
+    return town_of(client_rows(observations_of(tables, columns), columns), rounds)

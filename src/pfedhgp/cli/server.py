@@ -208,11 +208,12 @@ def line_of(entry: dict[str, object], left: float | None = None) -> str:
     counted, missing = entry["counted"], entry["missing"]
     assert isinstance(counted, list)
     assert isinstance(missing, dict)
-    about = f"exchange {entry['exchange']}, {entry['kind']} {entry['round']}"
+    about = f"exchange {entry['exchange']}, {entry['kind']}"
+    about += f" {entry['round']}" if entry["kind"] == "round" else ""
     sizes = f"{entry['bytes_up']} bytes of arrays up, {entry['bytes_down']} down"
     bound = f", bound {entry['bound']:.2f}" if "bound" in entry else ""
     rest = f", at most {left:.0f} s left" if left else ""
-    times = f"{plural(len(counted), 'site')} in {entry['seconds']} s"
+    times = f"{plural(len(counted), 'site')} in {entry['seconds']:.1f} s"
     lines = [f"{about}: {times}{bound}{rest}, {sizes}"]
     lines += [f"  without {short(name)}: {CODES[code]}" for name, code in missing.items()]
     excluded = entry.get("excluded", {})

@@ -137,6 +137,7 @@ ELSEWHERE = {
     "classify": "test_site.py",
     "federate": "test_processes.py",
     "simulate": "trial/test_simulate.py",
+    "rehearse": "../../attacks/test_rehearsal.py",
     "flower-superlink": "test_app.py",
     "flower-supernode": "test_app.py",
     "flwr": "test_app.py",
