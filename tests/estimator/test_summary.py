@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from pfedhgp import FederatedGP
+from pfedhgp import FederatedGP, Structured
 from pfedhgp.errors import ConvergenceWarning
+from pfedhgp.federation.planning import until_settled
 from pfedhgp.model.traffic import traffic
 from pfedhgp.model.words import byte_size, number
+from pfedhgp.settings.config import checked
 
 X = np.linspace(0.0, 2000.0, 30)
 
@@ -89,6 +91,21 @@ def test_by_default_a_fit_settles_and_callbacks_may_stop_it():
         FederatedGP(callbacks=[lambda record: record["round"] == 2]).fit(sites())
     assert model.history_[-1]["ended"] == "converged"
     assert model.rounds is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "rounds"),
+    [
+        ({}, 40),
+        ({"rounds": 7}, 7),
+        ({"privacy": "sums"}, None),  # each round answers more questions about the rows
+        ({"masks": True}, None),
+        ({"inference": Structured()}, None),
+        ({"inference": "mean-field"}, None),
+    ],
+)
+def test_who_trains_until_settled(settings, rounds):
+    assert until_settled(checked(FederatedGP(**settings))).rounds == rounds
 
 
 def test_mean_field_and_several_inputs_and_outputs():

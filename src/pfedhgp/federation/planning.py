@@ -127,9 +127,11 @@ def make_plan(settings: ModelSettings, inputs: int, outputs: int) -> Plan:
 def until_settled(settings: ModelSettings) -> ModelSettings:
     """For a fit in one process: if nothing is said about rounds, it trains until it has settled.
 
-    Between machines a round costs time and tells more, and the usual limit of the inference holds.
+    Between machines, with masks and with closed sums, a round costs time and tells more, and the usual limit
+    of the inference holds.
     """
-    if settings.rounds is not None or settings.inference != Structured.name:
+    guarded = settings.masks or (settings.privacy or NO_PRIVACY) != NO_PRIVACY
+    if guarded or settings.rounds is not None or settings.inference != Structured.name:
         return settings
     return replace(settings, rounds=SETTLED_BY)
 

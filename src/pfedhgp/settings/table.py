@@ -187,7 +187,8 @@ class InferenceSection:
         default=None,
         kind=kinds.whole(1),
         help="The most rounds of training.",
-        unset="until it has settled, 40 at most (10 between machines); 20 for mean-field",
+        unset="until it has settled, 40 at most (10 between machines, with masks or closed sums); 20 for "
+        "mean-field",
         example=10,
     )
     tolerance: float = setting(
