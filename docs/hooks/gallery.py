@@ -61,6 +61,8 @@ def page_of(path: Path) -> tuple[str, Mapping[str, bytes]]:
     else:
         cells = executed(path)
         KEPT.mkdir(parents=True, exist_ok=True)
+        for older in KEPT.glob(f"{path.stem}-*.json"):
+            older.unlink()
         kept.write_text(json.dumps(cells), "utf-8")
     pictures: dict[str, bytes] = {}
     parts = [part for cell in cells for part in _shown(cell, path.stem, pictures)]
@@ -87,16 +89,16 @@ def executed(path: Path) -> list[dict[str, Any]]:
     """The cells of a script with their outputs."""
     import jupytext
     import nbformat
-    from jupyter_client.manager import AsyncKernelManager
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError
+    from traitlets.config import Config
 
     book = jupytext.read(path)
     book.cells.insert(0, nbformat.v4.new_code_cell(SETUP))
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
-    manager = AsyncKernelManager(kernel_name="python3", transport="ipc")  # no port is opened
+    no_port = Config(ConnectionFileMixin={"transport": "ipc"})
     client = NotebookClient(
-        book, km=manager, timeout=LONGEST, resources={"metadata": {"path": str(ROOT)}}
+        book, config=no_port, timeout=LONGEST, resources={"metadata": {"path": str(ROOT)}}
     )
     try:
         client.execute(

@@ -132,10 +132,10 @@ def overview(axes: Axes, slices: Mapping[str, Slice], output: int, *, tints: Tin
     """Every client's mean as a thin line, and the global layer with its 95% band in front."""
     first = next(iter(slices.values()))
     for i, view in enumerate(slices.values()):
-        label = "each client's prediction" if i == 0 else None
+        label = "each client's prediction" if i == 0 else "_"
         mean = view.prediction.mean[:, output]
-        (line,) = axes.plot(view.axis.values(view.x), mean, lw=0.8, alpha=0.6)
-        line.set(color=tints["muted"], label=label, gid=f"client-{i}")
+        (line,) = axes.plot(view.axis.values(view.x), mean, color=tints["muted"], lw=0.8, alpha=0.6)
+        line.set(label=label, gid=f"client-{i}")
     shared = first.prediction.layers["global"]
     x, mean, sd = first.axis.values(first.x), shared.mean[:, output], shared.sd[:, output]
     band(axes, x, mean, sd, "global", tints=tints, levels=(0.95,))
