@@ -147,12 +147,12 @@ def client(
         quiet=quiet,
         log_json=log_json,
     ) as lines:
+        use_compilation_cache()  # before anything imports JAX, which would write lines of its own
         from pfedhgp.cli.agreeing import agreed_terms, approval
 
         allowed, expected = agreed_terms(home, config=config, policy=policy, ask=ask)
         approve = approval() if ask or allowed.ask else None
         most = reveal_of(allowed, reveal)
-        use_compilation_cache()
         from pfedhgp.federation.flower.private_site import PrivateSite
         from pfedhgp.federation.flower.server_probe import ServerAddress, check_certificate
         from pfedhgp.federation.flower.site import MODEL, site_from_files

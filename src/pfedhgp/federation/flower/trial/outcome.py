@@ -47,7 +47,8 @@ def table(found: Mapping[str, Any]) -> str:
     ]
     for each in found["by_exchange"]:
         why = ", ".join(f"{n} × {CODES.get(code, code)}" for code, n in each["missing"].items())
-        name = f"{each['exchange']} {each['kind']} {each['round']}"
+        number = f" {each['round']}" if each["kind"] == "round" else ""
+        name = f"{each['exchange']} {each['kind']}{number}"
         lines.append(
             f"{name:<16}{each['counted']:>8}{each['liars_counted']:>9}"
             f"{sum(each['missing'].values()):>8}{each['excluded']:>9}{each['seconds']:>9.1f}"
