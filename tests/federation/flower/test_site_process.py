@@ -147,7 +147,7 @@ def test_a_refused_key_is_the_users_to_mend_after_a_while(known):
 def test_a_site_stays_until_the_answer_to_its_last_delivery_is_sent(tmp_path, monkeypatch):
     """An old delivery of a killed server comes first: that its answer was sent is not enough."""
     child = SimpleNamespace(tail=lambda size: "".join(log))
-    site = SimpleNamespace(home=tmp_path, name="a", awaits_zones=False)
+    site = SimpleNamespace(home=tmp_path, name="a", awaits_zones=False, checked=None)
     process = SiteProcess(site, ServerAddress("127.0.0.1", 9, None, None), None)
     log, about = [], {"code": "", "kind": "deliver", "exchange": 7}
     reply = SimpleNamespace(content={"about": about})
