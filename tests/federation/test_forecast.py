@@ -66,8 +66,10 @@ def test_a_long_fit_says_how_long_before_it_starts(monkeypatch):
     assert "this fit may take about " in said(sites(1500, 40))
     monkeypatch.setattr(forecast, "cores", lambda: 2)
     large = {"inducing": 100, "local_inducing": 200}
-    weather = said(sites(35, 292, 2), **large)
+    weather = said(sites(35, 292, 2), rounds=10, **large)
     assert weather.splitlines()[-1] == "this fit may take about 2 min"
+    settled = said(sites(35, 292, 2), **large)  # 15 rounds are usual, and 40 the limit
+    assert settled.splitlines()[-1] == "this fit may take about 3 min"
 
     def seconds(cores: int, **settings) -> float:
         monkeypatch.setattr(forecast, "cores", lambda: cores)

@@ -30,6 +30,8 @@ that of weights; for each row, output and feature if that is the weights'."""
 USUAL_FIRST, USUAL, SUMS, OPENING = 25, 10, 5, 6
 """Evaluations of a search while kernels are held, and later; what a round's sums take in units of one, and
 what the start takes."""
+USUAL_ROUNDS = 15
+"""Until training has settled; a limit below that counts as it is."""
 LARGE = 3e-3
 """Clients whose evaluation takes longer are computed on all cores."""
 
@@ -70,9 +72,10 @@ def seconds_of_rounds(
     """
     how = plan.inference
     assert isinstance(how, Structured)
-    early = min(how.rounds, how.frozen_rounds)
+    rounds = min(how.rounds, USUAL_ROUNDS)
+    early = min(rounds, how.frozen_rounds)
     first, later = min(how.first_evaluations, USUAL_FIRST), min(how.evaluations, USUAL)
-    each = early * 0.67 * first + (how.rounds - early) * later + how.rounds * SUMS
+    each = early * 0.67 * first + (rounds - early) * later + rounds * SUMS
     spec = with_periods(plan.spec, np.asarray(a["periods"])) if "periods" in a else plan.spec
     sizes: dict[int, tuple[int, int]] = {}  # groups of equal sizes are alike
     total = 0.0
