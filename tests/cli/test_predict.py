@@ -103,6 +103,45 @@ def test_predictions_are_the_librarys(suffix, model_and_run, data, run, tmp_path
     assert run("predict", path, data, "--out", out, "--overwrite", "-q") == (0, "", "")
 
 
+def test_held_out_rows_are_listed_and_score_as_the_fit_said(run, tmp_path):
+    """So that another method can be scored on them. The fit's own metrics come from another path."""
+    rng, x = np.random.default_rng(3), np.arange(20.0)
+    lines = [
+        f"{site},{t},{np.sin(t / 3) + i + 0.1 * rng.normal()}"
+        for i, site in enumerate(("north", "south"))
+        for t in x
+    ]
+    given, folder, out = tmp_path / "rows.csv", tmp_path / "RUN", tmp_path / "held.csv"
+    given.write_text("\n".join(["site,x,y", *lines]))
+    fit = ["fit", given, "--client", "site", "--input", "x", "--output", "y", "--out", folder]
+    fit += ["--inducing", "6", "--local-inducing", "6", "--rounds", "2", "--no-report"]
+    assert run(*fit, "--holdout", "random:0.2").code == 0
+    done = run("predict", folder, given, "--held-out", "--out", out)
+    assert done.code == 0, done.err
+    table = pl.read_csv(out)
+    assert table.group_by("site").len().sort("site")["len"].to_list() == [4, 4]
+    observed = {tuple(line.split(",")[:2]): float(line.split(",")[2]) for line in lines}
+    for row in table.iter_rows(named=True):
+        assert row["observed"] == pytest.approx(observed[row["site"], str(row["x"])])
+    error = np.sqrt(np.mean((table["observed"] - table["mean"]).to_numpy() ** 2))
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert error == pytest.approx(metrics["outputs"]["y"]["pooled"]["rmse"], rel=1e-9)
+    given.write_text(
+        "\n".join(["site,x,y", *lines[1:]])
+    )  # a row less: another client than that fitted
+    done = run("predict", folder, given, "--held-out", "--out", out, "--overwrite")
+    assert "client north: the rows are not those of the fit" in done.err
+    assert set(pl.read_csv(out)["site"]) == {"south"}
+    given.write_text("\n".join(["site,x,y", *lines[1:-1]]))
+    done = run("predict", folder, given, "--held-out", "--out", out, "--overwrite")
+    assert done.code == 2
+    assert "give the data that were fitted" in done.err
+    assert run(*fit, "--overwrite").code == 0
+    done = run("predict", folder, given, "--held-out", "--out", out, "--overwrite")
+    assert done.code == 2
+    assert "fit with --holdout" in done.err
+
+
 def test_stdout_holds_the_table_alone(model_and_run, data, run):
     model, path = model_and_run
     done = run("predict", path, data, "--out", "-")

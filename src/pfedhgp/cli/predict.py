@@ -42,6 +42,14 @@ def predict(
             metavar="NAME", help="The client of all rows, if the data have no client column."
         ),
     ] = None,
+    held_out: Annotated[
+        bool,
+        typer.Option(
+            "--held-out",
+            help="Only the rows that `fit --holdout` kept back, to score another method on them. "
+            "DATA are those of the fit.",
+        ),
+    ] = False,
     delimiter: Delimiter = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
@@ -79,7 +87,12 @@ def predict(
         use_compilation_cache()
         from pfedhgp.estimator import FederatedGP
 
-        table = predictions(FederatedGP.load(run), rows, columns, level)
+        model = FederatedGP.load(run)
+        if held_out:
+            from pfedhgp.cli.resplit import held_out_of
+
+            rows, unknown = held_out_of(rows, model.model_), []
+        table = predictions(model, rows, columns, level)
         write_table(table, out)
     summary: dict[str, Any] = {
         "out": out,

@@ -17,7 +17,7 @@ from pfedhgp.data.columns import Columns
 from pfedhgp.data.holdout import Holdout, is_the_same, split
 from pfedhgp.data.readers import Observations, client_rows
 from pfedhgp.data.rows import ClientRows
-from pfedhgp.errors import warn
+from pfedhgp.errors import InputError, warn
 from pfedhgp.model.fitted import FittedModel
 
 
@@ -39,13 +39,37 @@ def parts_of(given: Sequence[Observations], columns: Columns, model: FittedModel
     holdout = model.metrics.get("holdout")
     if ledger is None and not holdout:  # saved from Python, with no record of held-out rows
         return GivenRows(rows=client_rows(known, columns), strangers=strangers)
-    entries = ledger or {}
-    same = [client for client in known if is_the_same(client, entries.get(client.name))]
+    same = _same(known, model)
     found = {client.name for client in same}
     others = [client for client in known if client.name not in found]
     training, test = _split(same, holdout, model)
     rows, held_out, apart = (client_rows(part, columns) for part in (training, test, others))
     return GivenRows(rows, held_out, apart, strangers)
+
+
+def held_out_of(given: Sequence[Observations], model: FittedModel) -> list[Observations]:
+    """The rows of the data that the fit held out. Clients whose rows have changed since are warned of."""
+    holdout = model.metrics.get("holdout")
+    if not holdout:
+        raise InputError(
+            "the fit held no rows out: fit with --holdout, such as --holdout random:0.2"
+        )
+    same = _same(given, model)
+    if not same:
+        raise InputError(
+            "these rows are not those of the fit, so nobody can say which of them it held out: give the "
+            "data that were fitted"
+        )
+    found = {client.name for client in same}
+    changed = [client.name for client in given if client.name not in found]
+    warn_of(changed, "the rows are not those of the fit, and are left out")
+    return _split(same, holdout, model)[1]
+
+
+def _same(given: Sequence[Observations], model: FittedModel) -> list[Observations]:
+    """Clients whose rows are those of the fit."""
+    entries = model.metrics.get("data") or {}
+    return [client for client in given if is_the_same(client, entries.get(client.name))]
 
 
 def _split(
