@@ -36,6 +36,7 @@ def run(monkeypatch):
             contextlib.redirect_stdout(said),
         ):
             warnings.simplefilter("ignore")  # fits are short
+            plt.close("all")  # those of other tests
             names = runpy.run_path(str(FOLDER / name), run_name="__main__")
             count = len(plt.get_fignums())
             plt.close("all")

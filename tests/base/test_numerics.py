@@ -88,6 +88,7 @@ OTHER = {
     "delta": 1e-5,
     "output_bounds": [(0.0, 1.0)],
     "ledger": "ledger",
+    "tolerated": 1,
 }
 
 

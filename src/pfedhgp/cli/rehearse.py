@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 def rehearse(
     data: Annotated[
         list[Path] | None,
-        typer.Argument(help="Tables of your own sites. Default: sites are made up."),
+        typer.Argument(
+            metavar="[DATA...]", help="Tables of your own sites. Default: sites are made up."
+        ),
     ] = None,
     client: Annotated[
         str | None,
