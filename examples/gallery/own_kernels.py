@@ -56,7 +56,7 @@ future = {name: (x[x >= 72], y[x >= 72]) for name, (x, y) in sites.items()}
 
 
 def last_day(model):
-    gaps = [model.predict(n, x).mean[:, 0] - y for n, (x, y) in future.items()]
+    gaps = [model.predict(n, x).mean - y for n, (x, y) in future.items()]
     return float(np.sqrt(np.mean(np.square(gaps))))
 
 

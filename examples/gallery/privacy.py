@@ -123,8 +123,8 @@ truth = np.mean([signal(grid, i) for i in range(len(many))], axis=0)
 def error(model):
     """RMSE of the shared layer against the mean over clients, and how often its 95% band holds it."""
     layer = model.predict("client 0", grid).layers["global"]
-    gap = layer.mean[:, 0] - truth
-    return np.sqrt(np.mean(gap**2)), np.mean(np.abs(gap) < 1.96 * layer.sd[:, 0])
+    gap = layer.mean - truth
+    return np.sqrt(np.mean(gap**2)), np.mean(np.abs(gap) < 1.96 * layer.sd)
 
 
 private = {}

@@ -278,8 +278,8 @@ def test_compiled_code_is_kept_where_the_user_keeps_caches(case, tmp_path):
 
 @pytest.mark.slow
 def test_a_command_keeps_what_it_compiled(tmp_path):
-    """Functions in state-space form are predicted by compiled code."""
-    saved = Path(__file__).parents[1] / "fixtures" / "state-space"
+    """Averages of models that older versions saved are derivatives, which are compiled."""
+    saved = Path(__file__).parents[1] / "fixtures" / "structured"
     environment = {**os.environ, "PFEDHGP_CACHE": str(tmp_path / "cache")}
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)  # it would win
     command = [sys.executable, "-m", "pfedhgp", "predict", saved / "RUN", saved / "rows.csv"]

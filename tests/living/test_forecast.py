@@ -90,7 +90,7 @@ def test_a_back_test_scores_windows_that_the_model_had_not_seen(model):
         for name, (x, y) in ahead.items():
             p = fresh.predict(name, x[:, None])
             near = x - (end - k) <= 0.5
-            scores.append(scoringrules.crps_normal(y[near], p.mean[near, 0], p.sd[near, 0]))
+            scores.append(scoringrules.crps_normal(y[near], p.mean[near], p.sd[near]))
         fresh.update(ahead)
     assert found["scores"]["model"][0]["crps"] == pytest.approx(np.mean(scores), rel=1e-9)
     model_crps, naive = (

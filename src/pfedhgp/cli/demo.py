@@ -51,7 +51,7 @@ NEXT = (
 class Size:
     """The size of the demo: rounds, inducing inputs, days of a held-out stretch, and the town."""
 
-    rounds: int = 8
+    rounds: int = 40
     inducing: int = 48
     local_inducing: int = 32
     block_days: float = 4.0

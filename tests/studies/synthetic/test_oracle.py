@@ -26,7 +26,7 @@ def scores(truth: scenarios.Simulation, predictions) -> dict[str, float]:
 
 def fitted(truth: scenarios.Simulation) -> dict[str, float]:
     data = {str(i): (X, Y) for i, (X, Y) in enumerate(zip(truth.X, truth.Y, strict=True))}
-    model = FederatedGP(domain=[(0.0, 10.0)], noise="scalar").fit(data)
+    model = FederatedGP(domain=[(0.0, 10.0)], noise="scalar", rounds=10).fit(data)
     assert model.exchanges_ <= 12
     predictions = [model.predict(name, truth.X_test) for name in data]
     return scores(truth, [(p.mean, p.covariance()) for p in predictions])
