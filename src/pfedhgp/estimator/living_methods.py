@@ -186,7 +186,8 @@ class LivingMethods:
         found = prediction.predict(model, name, x[:, None], device=device)
         times = np.round(x * 1e6).astype("datetime64[us]") if horizons.has_dates(model) else x
         shown, axis = found.flat() if model.settings.get("flat") else found, axes_of(model)[0]
-        return forecast.Forecast(name, times, x - last, shown, axis, tuple(model.output_names))
+        names, column = tuple(model.output_names), columns_of(model).client
+        return forecast.Forecast(name, times, x - last, shown, axis, names, column)
 
     @with_numerics
     def anomalies(self, client: str, rows: Any, *, fine: Any = None) -> Anomalies:
