@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 
 import numpy as np
+import pandas as pd
 import polars as pl
 import pytest
 import scoringrules
@@ -49,6 +51,10 @@ def test_the_grid_follows_the_last_row_in_the_steps_of_the_data(model):
 def test_what_a_forecast_refuses(model):
     with pytest.raises(InputError, match="no datetime: give a number"):
         model.forecast("site 1", "3 days")
+    with pytest.raises(InputError, match="is a timedelta, but the first input is no datetime"):
+        model.forecast("site 1", timedelta(days=3))
+    with pytest.raises(InputError, match="`horizon` must be a number"):
+        model.forecast("site 1", [1.0])
     with pytest.raises(InputError, match="above 0"):
         model.forecast("site 1", -1.0)
     with pytest.raises(InputError, match="0 steps"):
@@ -90,7 +96,7 @@ def test_a_back_test_scores_windows_that_the_model_had_not_seen(model):
         for name, (x, y) in ahead.items():
             p = fresh.predict(name, x[:, None])
             near = x - (end - k) <= 0.5
-            scores.append(scoringrules.crps_normal(y[near], p.mean[near, 0], p.sd[near, 0]))
+            scores.append(scoringrules.crps_normal(y[near], p.mean[near], p.sd[near]))
         fresh.update(ahead)
     assert found["scores"]["model"][0]["crps"] == pytest.approx(np.mean(scores), rel=1e-9)
     model_crps, naive = (
@@ -129,10 +135,22 @@ def test_the_command_with_dates(tmp_path, run, monkeypatch):
     table = pl.read_csv("f.csv", try_parse_dates=True)
     assert table.height == 24
     assert table["time"].dt.hour().to_list()[:3] == [0, 2, 4]
+    assert table.columns[:4] == ["site", "time", "lead", "output"]
+    again = FederatedGP.load("RUN")
+    for day in (timedelta(days=1), np.timedelta64(1, "D"), pd.Timedelta("24h"), 86400):
+        np.testing.assert_array_equal(
+            again.forecast("site 0", day).times, again.forecast("site 0", "1 day").times
+        )
+    with pytest.raises(InputError, match=r"3 seconds, has 0 steps of 2 hours.*such as .3 days"):
+        again.forecast("site 0", 3)
     done = run(
         "forecast", "RUN", "--horizon", "12h", "--backtest", "2", "--data", "rows.csv", "--json"
     )
     assert done.code == 0, done.err
     assert json.loads(done.out)["horizon"] == 43200.0
+    words = ("--horizon", "12h", "--backtest", "2", "--data", "rows.csv")
+    shown = run("forecast", "RUN", *words).out
+    assert [line[:12].strip() for line in shown.splitlines()][-1] == "12 hours"
+    assert "--out is for forecasts" in run("forecast", "RUN", *words, "--out", "s.csv").complaint
     assert "go together" in run("forecast", "RUN", "--horizon", "1d", "--backtest", "2").complaint
     assert "--out is missing" in run("forecast", "RUN", "--horizon", "1d").complaint
