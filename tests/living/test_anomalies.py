@@ -93,6 +93,8 @@ def test_order_and_missing_cells_do_not_matter(model, fine):
     again = model.anomalies("site 0", (x[order], y[order]))
     np.testing.assert_allclose(again.row, found.row[order], rtol=1e-9)
     np.testing.assert_array_equal(again.kind, found.kind[order])
+    below = np.sum(2 * np.fmin(found.row, found.stretch) < 0.01)
+    assert repr(found) == f"Anomalies({len(x)} rows, {below} with a chance below 1%)"
 
 
 def test_a_growing_file_is_read_line_by_line(tmp_path, monkeypatch):

@@ -67,6 +67,11 @@ class Anomalies:
         """Which rows are less likely than `level`."""
         return np.asarray(self.chance < level)
 
+    def __repr__(self) -> str:
+        return (
+            f"Anomalies({len(self.row)} rows, {int(self.flagged().sum())} with a chance below 1%)"
+        )
+
 
 class _Block(NamedTuple):
     """Rows that are judged together, in order of their inputs; but for `seen`, of their observed cells."""
