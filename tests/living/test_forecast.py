@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from datetime import timedelta
 
 import numpy as np
@@ -46,6 +47,21 @@ def test_the_grid_follows_the_last_row_in_the_steps_of_the_data(model):
     np.testing.assert_array_equal(found.mean, direct.mean)
     np.testing.assert_array_equal(found.interval(0.9)[0], direct.interval(0.9)[0])
     assert len(model.forecast("site 1", 1.0, step=0.5, start=20.0).times) == 2
+
+
+@pytest.mark.filterwarnings("ignore::pfedhgp.errors.PFedHGPWarning")
+def test_rows_that_are_forgotten_are_no_longer_where_a_forecast_begins(model):
+    now, before = deepcopy(model), model.forecast("site 1", 1.0)
+    x = DAYS + 2 * HOURS * np.arange(6)
+    now.update({"site 1": (x, 11.0 + np.sin(2 * np.pi * x))})
+    np.testing.assert_allclose(now.forecast("site 1", 1.0).times[0], x[-1] + 2 * HOURS)
+    now.forget("site 1", (x[:2], 11.0 + np.sin(2 * np.pi * x[:2])))  # the last row stays
+    np.testing.assert_allclose(now.forecast("site 1", 1.0).times[0], x[-1] + 2 * HOURS)
+    now.forget("site 1", (x[2:], 11.0 + np.sin(2 * np.pi * x[2:])))
+    np.testing.assert_allclose(now.forecast("site 1", 1.0).times[0], x[2])  # x[:2] went before
+    old_x, old_y = (values[-2:] for values in sites()["site 1"])
+    again = deepcopy(model).forget("site 1", (old_x, old_y)).forecast("site 1", 1.0)
+    np.testing.assert_allclose(again.times, before.times - 4 * HOURS, atol=1e-9)
 
 
 def test_what_a_forecast_refuses(model):
