@@ -209,6 +209,8 @@ class LivingMethods:
 
         model = self._fitted()
         given = self._rows_of(checks.client_name(client, model.clients), rows)
+        if (text := anomalies.doubts(model, given.name, given.X, given.Y)) is not None:
+            warn(text, stacklevel=3)
         found = anomalies.anomalies(model, given.name, given.X, given.Y)
         if fine is None:
             return found
