@@ -60,8 +60,9 @@ def test_an_extreme_that_repeats_far_from_the_rest():
         np.append(WAVE, np.full(20, -1.0)),  # a floor that is not far
         np.full(12, -999.0),
         [-999.0, 1.0],
+        [0.0, 1.0] * 8 + [1.0] * 8,  # yes and no
     ],
-    ids=["wide", "near", "outlier", "floor", "constant", "two"],
+    ids=["wide", "near", "outlier", "floor", "constant", "two", "flags"],
 )
 def test_what_may_be_real_is_not_told(values):
     assert told(a=values) == []

@@ -102,6 +102,34 @@ def test_up_and_down_for_ever_has_settled_when_it_is_up():
     assert not ending.has_converged([*waves[:-1], -4.8], SLACK), "better than before"
 
 
+def test_up_and_down_between_the_same_bounds_has_settled_below_a_better_round():
+    """The bounds of six sites with a daily wave, which went on like this for 20 rounds more."""
+    bounds = [
+        -128.4,
+        81.4,
+        88.8,
+        100.8,
+        114.9,
+        121.03,
+        120.81,
+        120.52,
+        119.64,
+        118.93,
+        119.49,
+        120.0,
+    ]
+    bounds += [119.94, 120.24, 120.07, 120.31, 120.11, 120.32, 120.14, 120.32, 120.16, 120.33]
+    bounds += [120.16, 120.32, 120.17]
+    ends = [n for n in range(len(bounds)) if ending.has_converged(bounds[: n + 1], 0.06)]
+    assert ends == [23]
+    climbs = [
+        -9.0,
+        -3.0,
+        *[-5.0 + 0.02 * i - 0.3 * (i % 2) for i in range(9)],
+    ]  # slowly, and up and down
+    assert not ending.has_converged(climbs, SLACK)
+
+
 def test_what_is_said_if_it_has_not_settled():
     said = ending.unsettled(history([-9.0, -5.0, -4.0, -3.5], "limit"))
     assert said.endswith("fit with a higher limit, such as `rounds`=40")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import warnings
+from copy import deepcopy
 
 import numpy as np
 import polars as pl
 import pytest
 
 from pfedhgp import FederatedGP
+from pfedhgp.errors import PFedHGPWarning
 from pfedhgp.living import watching
 from pfedhgp.living.anomalies import Anomalies
 
@@ -93,6 +95,23 @@ def test_order_and_missing_cells_do_not_matter(model, fine):
     again = model.anomalies("site 0", (x[order], y[order]))
     np.testing.assert_allclose(again.row, found.row[order], rtol=1e-9)
     np.testing.assert_array_equal(again.kind, found.kind[order])
+    below = np.sum(2 * np.fmin(found.row, found.stretch) < 0.01)
+    assert repr(found) == f"Anomalies({len(x)} rows, {below} with a chance below 1%)"
+
+
+def test_rows_that_the_model_has_and_clients_that_it_has_not_are_told(model, fine):
+    x, draws = fine
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.anomalies("site 0", (x, draws[0]))
+    now = deepcopy(model).update({"site 0": (x[:5], draws[0][:5])})
+    with pytest.warns(
+        PFedHGPWarning, match="'site 0': 5 of 80 rows are in the model already"
+    ) as told:
+        now.anomalies("site 0", (x, draws[0]))
+    assert told[0].filename == __file__
+    with pytest.warns(PFedHGPWarning, match=r"no client 'new' in the model: .* by the population"):
+        model.anomalies("new", (x, draws[0]))
 
 
 def test_a_growing_file_is_read_line_by_line(tmp_path, monkeypatch):

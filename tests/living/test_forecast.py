@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
+from datetime import timedelta
 
 import numpy as np
+import pandas as pd
 import polars as pl
 import pytest
 import scoringrules
@@ -46,9 +49,28 @@ def test_the_grid_follows_the_last_row_in_the_steps_of_the_data(model):
     assert len(model.forecast("site 1", 1.0, step=0.5, start=20.0).times) == 2
 
 
+@pytest.mark.filterwarnings("ignore::pfedhgp.errors.PFedHGPWarning")
+def test_rows_that_are_forgotten_are_no_longer_where_a_forecast_begins(model):
+    now, before = deepcopy(model), model.forecast("site 1", 1.0)
+    x = DAYS + 2 * HOURS * np.arange(6)
+    now.update({"site 1": (x, 11.0 + np.sin(2 * np.pi * x))})
+    np.testing.assert_allclose(now.forecast("site 1", 1.0).times[0], x[-1] + 2 * HOURS)
+    now.forget("site 1", (x[:2], 11.0 + np.sin(2 * np.pi * x[:2])))  # the last row stays
+    np.testing.assert_allclose(now.forecast("site 1", 1.0).times[0], x[-1] + 2 * HOURS)
+    now.forget("site 1", (x[2:], 11.0 + np.sin(2 * np.pi * x[2:])))
+    np.testing.assert_allclose(now.forecast("site 1", 1.0).times[0], x[2])  # x[:2] went before
+    old_x, old_y = (values[-2:] for values in sites()["site 1"])
+    again = deepcopy(model).forget("site 1", (old_x, old_y)).forecast("site 1", 1.0)
+    np.testing.assert_allclose(again.times, before.times - 4 * HOURS, atol=1e-9)
+
+
 def test_what_a_forecast_refuses(model):
     with pytest.raises(InputError, match="no datetime: give a number"):
         model.forecast("site 1", "3 days")
+    with pytest.raises(InputError, match="is a timedelta, but the first input is no datetime"):
+        model.forecast("site 1", timedelta(days=3))
+    with pytest.raises(InputError, match="`horizon` must be a number"):
+        model.forecast("site 1", [1.0])
     with pytest.raises(InputError, match="above 0"):
         model.forecast("site 1", -1.0)
     with pytest.raises(InputError, match="0 steps"):
@@ -129,10 +151,22 @@ def test_the_command_with_dates(tmp_path, run, monkeypatch):
     table = pl.read_csv("f.csv", try_parse_dates=True)
     assert table.height == 24
     assert table["time"].dt.hour().to_list()[:3] == [0, 2, 4]
+    assert table.columns[:4] == ["site", "time", "lead", "output"]
+    again = FederatedGP.load("RUN")
+    for day in (timedelta(days=1), np.timedelta64(1, "D"), pd.Timedelta("24h"), 86400):
+        np.testing.assert_array_equal(
+            again.forecast("site 0", day).times, again.forecast("site 0", "1 day").times
+        )
+    with pytest.raises(InputError, match=r"3 seconds, has 0 steps of 2 hours.*such as .3 days"):
+        again.forecast("site 0", 3)
     done = run(
         "forecast", "RUN", "--horizon", "12h", "--backtest", "2", "--data", "rows.csv", "--json"
     )
     assert done.code == 0, done.err
     assert json.loads(done.out)["horizon"] == 43200.0
+    words = ("--horizon", "12h", "--backtest", "2", "--data", "rows.csv")
+    shown = run("forecast", "RUN", *words).out
+    assert [line[:12].strip() for line in shown.splitlines()][-1] == "12 hours"
+    assert "--out is for forecasts" in run("forecast", "RUN", *words, "--out", "s.csv").complaint
     assert "go together" in run("forecast", "RUN", "--horizon", "1d", "--backtest", "2").complaint
     assert "--out is missing" in run("forecast", "RUN", "--horizon", "1d").complaint

@@ -189,9 +189,23 @@ def test_commands_keep_what_they_replace(folder, run):
     assert run("forget", "RUN", "new.csv", "--client", "site 0", "--from", "8.2").code == 0
     assert "need DATA" in run("forget", "RUN", "--client", "site 0", "--from", "1").complaint
     assert "no client 'x'" in run("forget", "RUN", "--client", "x").complaint
-    assert run("forget", "RUN", "--client", "site 2").code == 0
+    done = run("forget", "RUN", "--client", "site 2")
+    assert done.code == 0
+    assert "rows and client 'site 2': RUN" in done.err + done.out
     assert FederatedGP.load(folder / "RUN").clients_ == ("site 0", "site 1")
     assert not (folder / "RUN" / "previous" / "previous").exists()
+
+
+def test_rows_far_outside_are_told_of_in_one_line_that_names_the_option(folder, run):
+    rows = {"client": ["site 0", "site 1"], "x": [99.0, 99.0], "y": [0.0, 0.0]}
+    pl.DataFrame(rows).write_csv("far.csv")
+    told = [
+        line for line in run("update", "RUN", "far.csv").err.splitlines() if "far outside" in line
+    ]
+    assert told == [
+        "pfedhgp: warning: 2 of 2 rows are far outside the data: no global inducing input is near them "
+        "(clients site 0, site 1); fit again, with --domain up to where rows will come"
+    ]
 
 
 KILLED = """

@@ -101,6 +101,24 @@ def test_rows_are_drawn_where_they_were_observed(case, model, ax, given):
     assert [t.get_text() for t in ax.get_legend().get_texts()] == ["rows", "rows held out"]
 
 
+def test_of_a_table_of_all_clients_only_the_clients_own_rows_are_drawn(case, ax):
+    everyone = rows_of(case)
+    table = pd.concat(as_pandas(each).assign(site=each.name) for each in everyone)
+    columns = {
+        "client": "site",
+        "inputs": [{"name": "hour", "kind": "number"}],
+        "outputs": ["load"],
+    }
+    settings = {**case.model.settings, "columns": {**columns, "cycle": None}}
+    model = estimator_of(case, **NAMED, settings=settings)
+    plot.prediction(model, "client 1", rows=table, ax=ax)
+    mine = everyone[1]
+    order = np.argsort(mine.X[:, 0])
+    np.testing.assert_allclose(dots(ax, "rows"), np.hstack([mine.X, mine.Y])[order])
+    with pytest.raises(InputError, match="the table has no row of client 'client 1'"):
+        plot.prediction(model, "client 1", rows=table[table["site"] == "client 0"])
+
+
 def test_between_shows_a_stretch_and_its_rows(case, model, ax):
     rows = rows_of(case)[1]
     plot.prediction(model, "client 1", between=(11, 12.5), rows=(rows.X, rows.Y), ax=ax)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
@@ -48,6 +51,14 @@ def forecast_of(*, dates: bool = False) -> Forecast:
         "client 1", axis.values(x), x - 14.0, predict(case_of().model, "client 1", x[:, None]),
         *(axis, ("load",)),
     )  # fmt: skip
+
+
+def test_a_forecast_after_a_table_of_all_clients_has_its_own_rows_only(ax):
+    rows = {"site": ["client 0", "client 1"], "hour": [13.0, 13.5], "load": [1.0, 2.0]}
+    found = replace(forecast_of(), client_column="site")
+    plot.forecast(found, rows=pd.DataFrame(rows), ax=ax)
+    (past,) = (c for c in ax.collections if c.get_gid() == "rows")
+    np.testing.assert_allclose(past.get_offsets(), [[13.5, 2.0]])
 
 
 def test_a_forecast_is_its_mean_intervals_and_the_rows_before_it(ax):

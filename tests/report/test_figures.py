@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -287,3 +288,11 @@ def test_a_selection_spreads_over_the_errors():
     assert [errors[name] for name in chosen] == [0.0, 10.0, 19.0, 29.0]
     assert choose(names, {}, 4) == ["c0", "c10", "c19", "c29"]
     assert choose(names[:4], errors, 4) == names[:4]
+
+
+def test_letters_that_the_font_lacks_stay_text_and_are_not_warned_of():
+    with drawing(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure, (axes,) = new_figure(WIDE, 120)
+        axes.set_title("🌲 park")
+        assert "🌲 park" in to_svg(figure, name="t", label="a tree")

@@ -164,6 +164,9 @@ def test_balance_is_known_from_the_fits_own_counts_when_no_rows_are_given(case):
     counts = {f"client {i}": {"rows": n, "cells": n} for i, n in enumerate((200, 9, 14))}
     text = text_of(report.render(estimator_of(case), metrics={"data": counts}))
     assert "the largest has 200 observed cells, the smallest 9" in text
+    gone = {**counts, "a client that was forgotten": {"cells": 1}}
+    again = text_of(report.render(estimator_of(case), metrics={"data": gone}))
+    assert "the largest has 200 observed cells, the smallest 9" in again
     assert "It holds no data points" in text
 
 

@@ -20,6 +20,7 @@ from pfedhgp.zones import sketches as zone_sketches
 from pfedhgp.zones.comparison import Comparison, SketchLog
 from pfedhgp.zones.operators import operator, operator_distances
 from pfedhgp.zones.sketches import OwnFunction, neighbours
+from support.grouped import zones_of
 from support.reference_zones import best_linear_guess, own_covariance, papers_operator
 
 KIND = {"a": 0, "b": 1, "c": 0, "d": 1}
@@ -42,6 +43,11 @@ def fit(data: dict) -> FederatedGP:
 @pytest.fixture(scope="module")
 def model() -> FederatedGP:
     return fit(made())
+
+
+def test_what_a_console_shows_is_the_groups():
+    found = zones_of(["a", "b", "c"], [0, 1, 0])
+    assert repr(found) == "Zones(3 clients in 2 groups: a, c; b)"
 
 
 def fresh(model: FederatedGP) -> FederatedGP:

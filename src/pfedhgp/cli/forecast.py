@@ -67,14 +67,19 @@ def forecast(
     to window: CRPS and coverage by lead time, beside seasonal-naive and climatology.
     """
     from pfedhgp.cli.saved import columns_of, model_of, open_run
+    from pfedhgp.settings.config import in_options
 
-    with warnings_as_lines() as told:
+    with warnings_as_lines(in_options) as told:
         if not 0.0 < level < 1.0:
             raise InputError(f"--level must be between 0 and 1, got {level}")
         if backtest is None and out is None:
             raise InputError("--out is missing: a file for the forecasts, or - for stdout")
         if (backtest is None) != (not data):
             raise InputError("--backtest N and --data ROWS go together: the model holds no rows")
+        if backtest is not None and out is not None:
+            raise InputError(
+                "--out is for forecasts; the scores of --backtest are printed (--json)"
+            )
         if out is not None:
             check_table(out, overwrite=overwrite, as_json=as_json)
         run = model_of(run)
@@ -120,9 +125,11 @@ def _table(
     step: str | None,
     level: float,
 ) -> pl.DataFrame:
-    """client, the input, lead, output, mean, sd, lower, upper."""
+    """The client, the input (both called as in the fit), lead, output, mean, sd, lower, upper."""
     import numpy as np
     import polars as pl
+
+    from pfedhgp.data.tables import CLIENT
 
     parts = []
     for name in names:
@@ -135,7 +142,7 @@ def _table(
         parts.append(
             pl.DataFrame(
                 [
-                    pl.Series("client", [name] * (n * Q)),
+                    pl.Series(columns.client or CLIENT, [name] * (n * Q)),
                     column.series(np.repeat(time, Q), column.name),
                     pl.Series("lead", np.repeat(found.lead, Q)),
                     pl.Series("output", list(columns.outputs) * n),
@@ -156,14 +163,17 @@ def _table(
 
 def _shown(found: dict[str, Any]) -> str:
     """A line for each range of lead times: CRPS and coverage of each method."""
+    from pfedhgp.model.words import duration
+
     words = {"model": "model", "seasonal_naive": "seasonal-naive", "climatology": "climatology"}
     methods = [name for name in words if name in found["scores"]]
     heads = "".join(f"{words[name] + ' CRPS':>22}{'cover':>7}" for name in methods)
+    as_text = duration if found["dates"] else "{:g}".format
     lines = [f"{'lead up to':>12}{heads}"]
     for k, each in enumerate(found["scores"]["model"]):
         cells = "".join(
             f"{found['scores'][name][k]['crps']:>22.4g}{found['scores'][name][k]['coverage']:>7.2f}"
             for name in methods
         )
-        lines.append(f"{each['to']:>12g}{cells}")
+        lines.append(f"{as_text(each['to']):>12}{cells}")
     return "\n".join(lines)

@@ -76,7 +76,7 @@ def forget(
     if as_json:
         result({"run": str(run), **done.to_json(), "warnings": told})
         return
-    what = f"client {client!r}" if done.gone_clients else f"of client {client!r}"
+    what = f"and client {client!r}" if done.gone_clients else f"of client {client!r}"
     say(f"forgotten: {counted(sum(done.rows.values()), 'row')} {what}: {run}", quiet=quiet)
     say(
         f"parameters that were learned with them stay; {run / 'previous'} still has the old model",

@@ -55,8 +55,9 @@ def update(
     from pfedhgp.cli.saved import columns_of, model_of, open_run
     from pfedhgp.data.readers import read_observations
     from pfedhgp.data.text_tables import delimiter_of
+    from pfedhgp.settings.config import in_options
 
-    with warnings_as_lines() as told:
+    with warnings_as_lines(in_options) as told:
         run = model_of(run)
         columns = columns_of(open_run(run))
         if columns.cycle is not None:

@@ -110,7 +110,8 @@ def _judged(
         if i >= new:
             by_row = not found.stretch[i] < found.row[i]
             inputs = {
-                c.name: str(values[i]) for c, values in zip(columns.inputs, shown, strict=True)
+                c.name: str(values[i]).removesuffix(".000000")
+                for c, values in zip(columns.inputs, shown, strict=True)
             }
             lines.append(
                 {

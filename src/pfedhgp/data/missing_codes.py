@@ -1,7 +1,7 @@
 """Outputs that look like codes for missing values: -999, 9999, or an extreme that repeats far from the rest.
 
     a code of `CODES`, or a smallest or largest value that one client has three times or more,
-    that lies beyond the range of all other values by more than that range
+    that lies beyond the range of all other values by more than that range; an output of two values has none
 
 The value stays as it is: only the owner of the data knows whether it was measured.
 """
@@ -53,7 +53,7 @@ def _suspects(values: Sequence[np.ndarray]) -> Iterator[float]:
         if len(rest) < REPEATED or not _far(value, rest):
             return
         most = max(int(np.sum(own == value)) for own in values)
-        if value not in CODES and most < REPEATED:
+        if value not in CODES and (most < REPEATED or rest.min() == rest.max()):  # 0 and 1, say
             return
         yield value
         left = rest

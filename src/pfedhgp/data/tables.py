@@ -272,7 +272,10 @@ def outputs_of(frame: nw.DataFrame[Any], names: Sequence[str]) -> np.ndarray:
     for name in names:
         series = frame[name]
         if not series.dtype.is_numeric() and series.dtype != nw.Boolean:
-            raise InputError(f"column {name!r} must be numbers, it holds {series.dtype}")
+            raise InputError(
+                f"column {name!r} must be numbers, it holds {series.dtype}: turn it into numbers first, as "
+                "pandas.to_numeric does"
+            )
         values = series.cast(nw.Float64).to_numpy()
         columns.append(numeric(values, f"column {name!r}", missing=True)[:, 0])
     return np.stack(columns, axis=1)

@@ -25,12 +25,14 @@ from pfedhgp.estimator.inputs import (
     warn_of_far,
 )
 from pfedhgp.model.fitted import FittedModel
+from pfedhgp.model.prediction import far_outside
 from pfedhgp.settings.config import checked
 from pfedhgp.settings.table import ModelSettings
 
 if TYPE_CHECKING:
     from pfedhgp.living.anomalies import Anomalies
     from pfedhgp.living.forecast import Forecast
+    from pfedhgp.living.horizons import Length
     from pfedhgp.living.update import Updated
 
 
@@ -75,14 +77,14 @@ class LivingMethods:
         rows = self._rows(data, client)
         if retrain is not None:
             return self._retrained(rows, self._rows(retrain, client), rounds)
-        for each in rows:
-            warn_of_far(
-                model,
-                each.X,
-                f"client {each.name!r}: no global inducing input is near them; fit again, with "
-                "`domain` up to where rows will come",
-                stacklevel=4,
-            )
+        far = [each.name for each in rows if far_outside(model.scaling.inputs(each.X)).any()]
+        warn_of_far(
+            model,
+            np.concatenate([each.X for each in rows]),
+            f"no global inducing input is near them (client{'s' if len(far) > 1 else ''} "
+            f"{checks.listed(far, 3)}); fit again, with `domain` up to where rows will come",
+            stacklevel=4,
+        )
         with on_device(settings.device), kept_memory():
             self.model_, self.last_update_ = update.updated(
                 model, rows, lambda now, new: one_adopted(now, settings, new)
@@ -133,9 +135,9 @@ class LivingMethods:
     def forecast(
         self,
         client: str,
-        horizon: float | str,
+        horizon: Length,
         *,
-        step: float | str | None = None,
+        step: Length | None = None,
         start: Any = None,
     ) -> Forecast:
         """What a client is predicted to observe after its last row, in the steps of its data.
@@ -152,7 +154,7 @@ class LivingMethods:
         Args:
             client: A client of the model.
             horizon: How far: a number in units of the input, or, if the input is a datetime, text such as
-                "3 days", "36h" or "90 min".
+                "3 days", "36h" or "90 min", or a timedelta.
             step: The step of the grid. Default: the usual step of the client's rows.
             start: The input after which the forecast begins, a number or a datetime. Default: the client's
                 last row.
@@ -181,12 +183,14 @@ class LivingMethods:
         each = float(span[1]) if step is None else horizons.length(model, step, "step")  # type: ignore[index]
         if each <= 0:
             raise InputError(f"client {name!r} has one row, and so no step: give `step`")
-        x = horizons.grid(last, each, horizons.length(model, horizon, "horizon"))
+        dates = horizons.has_dates(model)
+        x = horizons.grid(last, each, horizons.length(model, horizon, "horizon"), dates=dates)
         device = checks.one_of(*DEVICES)(vars(self).get("device", "cpu"), "device")
         found = prediction.predict(model, name, x[:, None], device=device)
-        times = np.round(x * 1e6).astype("datetime64[us]") if horizons.has_dates(model) else x
+        times = np.round(x * 1e6).astype("datetime64[us]") if dates else x
         shown, axis = found.flat() if model.settings.get("flat") else found, axes_of(model)[0]
-        return forecast.Forecast(name, times, x - last, shown, axis, tuple(model.output_names))
+        names, column = tuple(model.output_names), columns_of(model).client
+        return forecast.Forecast(name, times, x - last, shown, axis, names, column)
 
     @with_numerics
     def anomalies(self, client: str, rows: Any, *, fine: Any = None) -> Anomalies:
@@ -205,6 +209,8 @@ class LivingMethods:
 
         model = self._fitted()
         given = self._rows_of(checks.client_name(client, model.clients), rows)
+        if (text := anomalies.doubts(model, given.name, given.X, given.Y)) is not None:
+            warn(text, stacklevel=3)
         found = anomalies.anomalies(model, given.name, given.X, given.Y)
         if fine is None:
             return found
@@ -214,11 +220,11 @@ class LivingMethods:
     def backtest(
         self,
         data: Any,
-        horizon: float | str,
+        horizon: Length,
         *,
         origins: int = 5,
         client: str | None = None,
-        season: float | str | None = None,
+        season: Length | None = None,
         bins: int = 7,
     ) -> dict[str, Any]:
         """How good forecasts would have been: CRPS, RMSE and coverage by lead time, as a JSON table.

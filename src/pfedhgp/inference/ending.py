@@ -47,14 +47,29 @@ def has_converged(bounds: Sequence[float], slack: float) -> bool:
 def stands_still(bounds: Sequence[float], slack: float) -> bool:
     """Whether six rounds stayed within `slack` nats, or went up and down and the last one is the best.
 
+    Or they went up and down between the same two bounds, and the last one is up: three rounds are then as
+    high and as low as the three before, wherever the best one was.
+
     >>> stands_still([-9.0, -3.0, *[-5.0] * 7], 0.1), stands_still([-5.0, *[-6.0, -5.0] * 3], 0.1)
     (True, True)
+    >>> stands_still([-9.0, -3.0, -5.0, *[-6.0, -5.0] * 3], 0.1)
+    True
     """
     last = bounds[-STILL - 1 :]
     if len(last) <= STILL:
         return False
     gained = max(bounds) - max(bounds[:-STILL])
-    return max(last) - min(last) < slack or (gained < slack and may_end(bounds, slack))
+    return (
+        max(last) - min(last) < slack
+        or (gained < slack and may_end(bounds, slack))
+        or (_repeats(last, 0.5 * slack) and may_end(last, slack))
+    )
+
+
+def _repeats(bounds: Sequence[float], slack: float) -> bool:
+    """Whether the last three bounds are as high and as low as the three before, but for `slack` nats."""
+    now, before = bounds[-3:], bounds[-6:-3]
+    return abs(max(now) - max(before)) < slack and abs(min(now) - min(before)) < slack
 
 
 def outcome(bounds: Sequence[float], *, converged: bool, stopped: bool, slack: float) -> str:

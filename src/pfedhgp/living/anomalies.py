@@ -25,6 +25,7 @@ from pfedhgp.gp.linalg import solve_lower
 from pfedhgp.gp.tails import LENGTHS, Tails
 from pfedhgp.living.staleness import Expected, larger, tails_of
 from pfedhgp.model.fitted import FittedModel
+from pfedhgp.model.kept_sums import row_hashes
 
 TOGETHER = 300
 """Rows that are judged together, with the `BEFORE` rows before them."""
@@ -66,6 +67,28 @@ class Anomalies:
     def flagged(self, level: float = 0.01) -> np.ndarray:
         """Which rows are less likely than `level`."""
         return np.asarray(self.chance < level)
+
+    def __repr__(self) -> str:
+        return (
+            f"Anomalies({len(self.row)} rows, {int(self.flagged().sum())} with a chance below 1%)"
+        )
+
+
+def doubts(model: FittedModel, client: str, X: np.ndarray, Y: np.ndarray) -> str | None:
+    """Why chances may mislead, in words: the client is not in the model, or its rows are in it already."""
+    if client not in model.clients:
+        return f"no client {client!r} in the model: its rows are judged by the population"
+    kept = model.sums.get(client)
+    if kept is None:
+        return None
+    whole = row_hashes(client, X, Y)[1]
+    there = int(np.isin(whole, kept.rows).sum())
+    if not there:
+        return None
+    return (
+        f"client {client!r}: {there} of {len(whole)} rows are in the model already, and look better than "
+        "they are: judge rows first, then `update`"
+    )
 
 
 class _Block(NamedTuple):

@@ -40,6 +40,8 @@ class Forecast:
     """The input, for labels"""
     outputs: tuple[str, ...] = ()
     """Their names"""
+    client_column: str | None = None
+    """The column that named the clients in the fit, if they came in a table"""
 
     @property
     def mean(self) -> np.ndarray:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 import numpy as np
 
+from pfedhgp.base import checks
 from pfedhgp.data.columns import Columns
 from pfedhgp.errors import InputError
 from pfedhgp.model.fitted import FittedModel
+from pfedhgp.model.words import duration, number
 
 SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 NAMES = {
@@ -28,8 +31,18 @@ def has_dates(model: FittedModel) -> bool:
     return stored is not None and Columns.from_json(stored).inputs[0].kind == "datetime"
 
 
-def length(model: FittedModel, given: float | str, name: str) -> float:
+Length = float | str | timedelta | np.timedelta64
+"""A number in units of the input or, if it is a datetime, text such as "3 days", or a timedelta."""
+
+
+def length(model: FittedModel, given: Length, name: str) -> float:
     """A length of time in the units of the first input."""
+    if isinstance(given, timedelta | np.timedelta64):  # pandas' Timedelta is a timedelta
+        if not has_dates(model):
+            raise InputError(
+                f"`{name}` is a timedelta, but the first input is no datetime: give a number in its units"
+            )
+        given = float(np.timedelta64(given, "us") / np.timedelta64(1, "s"))
     if isinstance(given, str):
         found = re.fullmatch(r"\s*([0-9.]+)\s*([a-z]*)\s*", given.lower())
         value = _number(found[1]) if found else None
@@ -40,9 +53,8 @@ def length(model: FittedModel, given: float | str, name: str) -> float:
                 f"`{name}` is {given!r}, but the first input is no datetime: give a number in its units"
             )
         given = value * (SECONDS[NAMES[found[2]]] if found[2] else 1.0)
-    if not np.isfinite(given) or given <= 0:
-        raise InputError(f"`{name}` must be above 0, got {given}")
-    return float(given)
+    found_length: float = checks.number(above=0.0)(given, name)
+    return found_length
 
 
 def _number(text: str) -> float | None:
@@ -52,11 +64,13 @@ def _number(text: str) -> float | None:
         return None
 
 
-def grid(last: float, step: float, horizon: float) -> np.ndarray:
+def grid(last: float, step: float, horizon: float, *, dates: bool = False) -> np.ndarray:
     """last + step, last + 2 step, … up to the horizon."""
     count = int(np.floor(horizon / step + 1e-9))
     if not 1 <= count <= MOST:
+        as_text, such_as = (duration, ", such as '3 days'") if dates else (number, "")
         raise InputError(
-            f"the horizon has {count} steps of {step:g}: give a horizon of 1 to {MOST:,} steps"
+            f"the horizon, {as_text(horizon)}, has {count:,} steps of {as_text(step)}: give a horizon of "
+            f"1 to {MOST:,} steps{such_as}"
         )
     return last + step * np.arange(1, count + 1)

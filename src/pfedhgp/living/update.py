@@ -221,14 +221,28 @@ def _with_hashes(
     for each in rows:
         inputs, whole = row_hashes(each.name, each.X, each.Y)
         kept = found[each.name]
-        last = kept.span
-        if last is not None and change is _more:
-            there = np.isfinite(each.Y).any(axis=1)
-            last = np.array([max(last[0], each.X[there, 0].max()), last[1]])
+        x = each.X[np.isfinite(each.Y).any(axis=1), 0]
+        span = kept.span
+        if span is not None:
+            last = max(span[0], x.max()) if change is _more else _last_without(span, x)
+            span = np.array([last, span[1]])
         found[each.name] = replace(
-            kept, inputs=change(kept.inputs, inputs), rows=change(kept.rows, whole), span=last
+            kept, inputs=change(kept.inputs, inputs), rows=change(kept.rows, whole), span=span
         )
     return found
+
+
+def _last_without(span: np.ndarray, gone: np.ndarray) -> float:
+    """Where the last row is when the last ones have gone: one usual step before the first of them.
+
+    The model keeps no rows, so that this is a guess if their steps differ.
+    """
+    last, step = (float(each) for each in span)
+    for x in np.sort(gone)[::-1]:
+        if x < last - 0.5 * step:
+            break
+        last = float(x) - step
+    return last
 
 
 def _more(old: np.ndarray, new: np.ndarray) -> np.ndarray:

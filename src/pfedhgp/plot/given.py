@@ -10,6 +10,7 @@ import numpy as np
 from pfedhgp.base import checks
 from pfedhgp.data.arrays import numeric
 from pfedhgp.data.rows import ClientRows
+from pfedhgp.data.tables import client_names
 from pfedhgp.errors import InputError
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.words import InputAxis, axes_of
@@ -57,10 +58,23 @@ def moment(value: Any, axis: InputAxis, name: str) -> float:
     return found
 
 
+def client_column(model: FittedModel) -> str | None:
+    """The column that named the clients in the fit, if they came in a table."""
+    found: str | None = (model.settings.get("columns") or {}).get("client")
+    return found
+
+
 def rows_of(
-    rows: Any, client: str, axes: Sequence[InputAxis], outputs: Sequence[str]
+    rows: Any,
+    client: str,
+    axes: Sequence[InputAxis],
+    outputs: Sequence[str],
+    column: str | None = None,
 ) -> ClientRows | None:
-    """A client's rows, from (X, y), from {client: (X, y)}, or from a table with the model's columns."""
+    """A client's rows, from (X, y), from {client: (X, y)}, or from a table with the model's columns.
+
+    If the table has the `column` that names clients, only this client's rows of it count.
+    """
     if rows is None:
         return None
     if isinstance(rows, Mapping):
@@ -72,7 +86,7 @@ def rows_of(
             raise InputError("`rows` must be (X, y), or a table with the model's columns")
         X, Y = (_numbers(part) for part in rows)
     else:
-        X, Y = _of_table(rows, axes, outputs)
+        X, Y = _of_table(rows, client, axes, outputs, column)
     if X.shape != (len(Y), len(axes)) or Y.shape[1] != len(outputs):
         raise InputError(
             f"`rows` have {X.shape[1]} inputs and {Y.shape[1]} outputs, the model {len(axes)} and "
@@ -90,7 +104,11 @@ def _numbers(values: Any) -> np.ndarray:
 
 
 def _of_table(
-    table: Any, axes: Sequence[InputAxis], outputs: Sequence[str]
+    table: Any,
+    client: str,
+    axes: Sequence[InputAxis],
+    outputs: Sequence[str],
+    column: str | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     import narwhals as nw
 
@@ -103,6 +121,10 @@ def _of_table(
     if missing:
         there = ", ".join(map(str, frame.columns))
         raise InputError(f"no column {missing[0]!r}; the table has {there}")
+    if column is not None and column in frame.columns:
+        frame = frame.filter([name == client for name in client_names(frame, column)])
+        if not len(frame):
+            raise InputError(f"`rows`: the table has no row of client {client!r}")
     X, Y = (
         np.stack([_column(frame[name]) for name in names], axis=1) for names in (inputs, outputs)
     )

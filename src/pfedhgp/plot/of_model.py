@@ -44,8 +44,8 @@ def prediction(
         along: Which input the figure runs along. Default: the first. The others are held in the middle of
             the domain, and only rows near there are drawn.
         between: Where the figure begins and ends. Default: the whole domain.
-        rows: Rows of the fit, drawn as dots: (X, y), {client: (X, y)}, or a table with the model's columns
-            and this client's rows.
+        rows: Rows of the fit, drawn as dots: (X, y), {client: (X, y)}, or a table with the model's
+            columns, of which only this client's rows are drawn.
         held_out: Rows that were not in the fit, drawn as rings.
         ax: Axes to draw on. Default: those of a new figure.
 
@@ -286,7 +286,8 @@ def _view(
             raise InputError("`between` must be (from, to), with `from` before `to`")
     stretch = (high - low) / max(float(upper[j] - lower[j]), 1e-300)
     count = grid_size(finest_scale(model, [name], j) / max(stretch, 1e-6))
-    known = [given.rows_of(each, name, axes_of(model), model.output_names) for each in rows]
+    column = given.client_column(model)
+    known = [given.rows_of(each, name, axes_of(model), model.output_names, column) for each in rows]
     inside = [None if r is None else given.between(r, j, low, high) for r in known]
     return slice_of(model, name, j, np.linspace(low, high, count), 0.5 * (lower + upper), inside)
 

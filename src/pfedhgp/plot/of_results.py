@@ -41,8 +41,8 @@ def forecast(
 
     Args:
         found: What `FederatedGP.forecast` returned.
-        rows: The client's past rows: (X, y), {client: (X, y)}, or a table with the model's columns and this
-            client's rows.
+        rows: The client's past rows: (X, y), {client: (X, y)}, or a table with the model's columns, of
+            which only this client's rows are drawn.
         output: Which output, by name or number. Default: the first.
         before: How much of the past is shown, as a multiple of the forecast's length.
         ax: Axes to draw on. Default: those of a new figure.
@@ -60,7 +60,7 @@ def forecast(
     mean, sd = (part.reshape(len(found.times), -1) for part in (found.mean, found.sd))
     outputs = found.outputs or tuple(f"y{q}" for q in range(mean.shape[1]))
     q = given.place_of(output, outputs, "output")
-    past = given.rows_of(rows, found.client, [found.axis], outputs)
+    past = given.rows_of(rows, found.client, [found.axis], outputs, found.client_column)
     reach = checks.number(least=0.0)(before, "before") * float(found.lead[-1])
     ax, tints = styled.axes_of(ax, (8.4, 3.4))
     drawn = None if past is None else _last(past, q, reach, found)

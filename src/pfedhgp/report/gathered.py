@@ -59,10 +59,14 @@ class Gathered:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Observed cells of each client in the fit: as the fit counted them, or in the given rows."""
+        """Observed cells of each client in the fit: as the fit counted them, or in the given rows.
+
+        Clients that were forgotten since are left out.
+        """
         kept = self.metrics.get("data") or {}
         if kept:
-            return {name: int(entry["cells"]) for name, entry in kept.items() if "cells" in entry}
+            there = {name: kept[name] for name in self.model.clients if name in kept}
+            return {name: int(entry["cells"]) for name, entry in there.items() if "cells" in entry}
         return {name: int(np.isfinite(r.Y).sum()) for name, r in self.rows.items()}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import io
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
@@ -134,7 +135,11 @@ def to_svg(figure: Figure, *, name: str, label: str) -> str:
     """The figure as an SVG element for a page: `name` keeps its ids apart, `label` stands in for it."""
     _name_offsets(figure)
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", "Glyph .* missing from font"
+        )  # the browser has the letters
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from pfedhgp.base import atomic_files
+from pfedhgp.base.checks import listed
 from pfedhgp.errors import InputError
 from pfedhgp.model.run_folder import parse_json
 from pfedhgp.zones.groups import agreement
@@ -68,6 +69,10 @@ class Zones:
     def members(self) -> list[list[str]]:
         """The clients of each group."""
         return [[c for c in self.clients if self.labels[c] == g] for g in range(self.groups)]
+
+    def __repr__(self) -> str:
+        groups = "; ".join(listed(each, 8) for each in self.members())
+        return f"Zones({len(self.clients)} clients in {self.groups} groups: {groups})"
 
     @property
     def numbers(self) -> int:
