@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from copy import deepcopy
 from datetime import timedelta
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError
 from pfedhgp.gp.kernels import RBF, Periodic
 from pfedhgp.living import forecast
+from pfedhgp.model.words import percent
 
 DAYS = 14.0
 HOURS = 1.0 / 24.0
@@ -167,6 +169,11 @@ def test_the_command_with_dates(tmp_path, run, monkeypatch):
     words = ("--horizon", "12h", "--backtest", "2", "--data", "rows.csv")
     shown = run("forecast", "RUN", *words).out
     assert [line[:12].strip() for line in shown.splitlines()][-1] == "12 hours"
+    scores = json.loads(done.out)["scores"]["model"]
+    assert run("report", "RUN", "--out", "r.html").code == 0
+    page = Path("r.html").read_text("utf-8")
+    assert "Past forecasts" in page
+    assert f'<td data-label="inside 95%, this model">{percent(scores[-1]["coverage"])}</td>' in page
     assert "--out is for forecasts" in run("forecast", "RUN", *words, "--out", "s.csv").complaint
     assert "go together" in run("forecast", "RUN", "--horizon", "1d", "--backtest", "2").complaint
     assert "--out is missing" in run("forecast", "RUN", "--horizon", "1d").complaint

@@ -109,7 +109,7 @@ def findings_of(model: FederatedGP, rows: Sequence[ClientRows]) -> list[Finding]
 
 
 def _plain(finding: Finding) -> dict[str, Any]:
-    from pfedhgp.attacks.kept import plain
+    from pfedhgp.model.run_notes import plain
 
     found: dict[str, Any] = plain(finding.as_json())
     return found

@@ -64,7 +64,8 @@ def forecast(
     Forecasts begin after each client's last row, in the steps of its rows.
 
     With --backtest a model is fitted to the rows before the last N windows, and updated from window
-    to window: CRPS and coverage by lead time, beside seasonal-naive and climatology.
+    to window: CRPS and coverage by lead time, beside seasonal-naive and climatology. They are also
+    kept for the report.
     """
     from pfedhgp.cli.saved import columns_of, model_of, open_run
     from pfedhgp.settings.config import in_options
@@ -83,7 +84,8 @@ def forecast(
         if out is not None:
             check_table(out, overwrite=overwrite, as_json=as_json)
         run = model_of(run)
-        columns = columns_of(open_run(run))
+        spec = open_run(run)
+        columns = columns_of(spec)
         rows = None
         if data:
             from pfedhgp.cli.update import pairs
@@ -96,7 +98,10 @@ def forecast(
 
         model = FederatedGP.load(run)
         if backtest is not None:
+            from pfedhgp.living import kept_backtest
+
             found = model.backtest(rows, horizon, origins=backtest, season=season)
+            kept_backtest.write(run, str(spec["sha256"]), found)
         else:
             assert out is not None
             names = client or list(model.clients_)
@@ -107,6 +112,7 @@ def forecast(
             result({"run": str(run), **found, "warnings": told})
         else:
             print(_shown(found))
+            say(f"kept for the report: `pfedhgp report {run} --overwrite`", quiet=quiet)
         return
     if as_json:
         result({"out": out, "rows": table.height, "clients": len(names), "warnings": told})

@@ -61,6 +61,7 @@ def report(
         from pfedhgp.cli.resplit import GivenRows, parts_of, warn_of
         from pfedhgp.diagnosis import files as class_files
         from pfedhgp.estimator import FederatedGP
+        from pfedhgp.living import kept_backtest
         from pfedhgp.zones import result as zone_files
 
         this = str(spec["sha256"])
@@ -79,6 +80,7 @@ def report(
             others=parts.others,
             zones=_stored("zones", lambda: zone_files.read(run / zone_files.FOLDER, this)),
             classified=_stored("classified cycles", lambda: class_files.read(run, this)),
+            backtest=_stored("past forecasts", lambda: kept_backtest.read(run, this)),
             attacks=_stored("attacks", lambda: kept_attacks.read(run, this)),
         )
     if as_json:

@@ -11,11 +11,14 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from pfedhgp.model.layers import PARTS
-from pfedhgp.model.words import number
+from pfedhgp.model.words import number, shown
 from pfedhgp.plot.colours import Tints
 
 STRONGEST = 0.5
 """Opacity of a heat map's strongest cell: the numbers on it stay readable, on light pages and on dark."""
+SCORES = {"crps": "CRPS", "rmse": "RMSE", "coverage": "readings inside their 95% interval"}
+"""What the scores of a back-test are called on an axis."""
+UNITS = ((86_400.0, "days"), (3_600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 METHODS = {"model": "this model", "seasonal_naive": "seasonal-naive", "climatology": "climatology"}
 """The methods of a back-test, in words."""
 
@@ -121,14 +124,21 @@ def pit(axes: Axes, edges: Sequence[float], counts: Sequence[float], *, tints: T
 
 
 def backtest(axes: Axes, found: Mapping[str, Any], score: str, *, tints: Tints) -> None:
-    """One score of each method by lead time, at the end of each range."""
+    """One score of each method by lead time, at the end of each range; `found` is a whole back-test."""
+    size, unit = 1.0, f"{shown(found.get('input', 'time'))}, ahead"
+    if found.get("dates"):
+        size, word = next((s, w) for s, w in UNITS if found["horizon"] >= 2 * s or s == 1.0)
+        unit = f"{word} ahead"
+    axes.set_xlabel(unit)
+    axes.set_ylabel(SCORES[score])
     looks = {"model": ("prediction", "o"), "seasonal_naive": ("deviation", "s")}
     looks["climatology"] = ("muted", "^")
     for method, words in METHODS.items():
         if method not in found["scores"]:
             continue
         tint, marker = looks[method]
-        lead, values = ([each[key] for each in found["scores"][method]] for key in ("to", score))
+        table = found["scores"][method]
+        lead, values = [each["to"] / size for each in table], [each[score] for each in table]
         axes.plot(
             lead,
             values,

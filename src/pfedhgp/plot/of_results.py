@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 BEFORE = 3.0
 """Of past rows, a forecast's figure shows this many times its own length."""
-SCORES = {"crps": "CRPS", "rmse": "RMSE", "coverage": "readings inside their 95% interval"}
-"""The scores of a back-test, in words."""
-UNITS = ((86_400.0, "days"), (3_600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 MOST_CYCLES = 40
 """Cycles with a row of their own in a figure of a diagnosis."""
 
@@ -93,21 +90,11 @@ def backtest(found: Mapping[str, Any], *, score: str = "crps", ax: Axes | None =
         score: "crps", "rmse" or "coverage". Of the first two less is better; coverage should be 95%.
         ax: Axes to draw on. Default: those of a new figure.
     """
-    score = checks.one_of(*SCORES)(score, "score")
+    score = checks.one_of(*charts.SCORES)(score, "score")
     if not isinstance(found, Mapping) or "scores" not in found:
         raise InputError("`found` must be what `FederatedGP.backtest` returned")
-    size, unit = 1.0, f"{shown(found.get('input', 'time'))}, ahead"
-    if found.get("dates"):
-        size, word = next((s, w) for s, w in UNITS if found["horizon"] >= 2 * s or s == 1.0)
-        unit = f"{word} ahead"
-    scaled = {
-        method: [{**each, "to": each["to"] / size} for each in table]
-        for method, table in found["scores"].items()
-    }
     ax, tints = styled.axes_of(ax, (6.4, 3.4))
-    charts.backtest(ax, {"scores": scaled}, score, tints=tints)
-    ax.set_xlabel(unit)
-    ax.set_ylabel(SCORES[score])
+    charts.backtest(ax, found, score, tints=tints)
     styled.plain_legend(ax, tints, ncols=3, columnspacing=1.2)
     return styled.as_text(ax)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -125,3 +126,17 @@ def heatmap(
         )
         axes.set_title(title)
         return to_svg(figure, name=name, label=title)
+
+
+def past_forecasts(found: Mapping[str, Any], score: str, *, name: str) -> str:
+    """One score of a back-test by lead time, a line for each method."""
+    with drawing():
+        figure, (axes,) = new_figure(NARROW, 330, margins=(58, 12, 60, 44))
+        charts.backtest(axes, found, score, tints=COLOURS)
+        axes.set_ylabel("")
+        title = "Inside 95% intervals" if score == "coverage" else charts.SCORES[score]
+        axes.set_title(title, pad=28.0)  # above the legend
+        plain_legend(axes, COLOURS, ncols=3)
+        return to_svg(
+            figure, name=name, label=f"{charts.SCORES[score]} of past forecasts by lead time"
+        )

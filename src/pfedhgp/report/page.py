@@ -18,6 +18,7 @@ from pfedhgp.model.layers import layer_sizes
 from pfedhgp.report import (
     attack_section,
     diagnosis_section,
+    forecast_section,
     mixing_section,
     scores,
     sections,
@@ -54,6 +55,8 @@ class Shown(TypedDict, total=False):
     """what classifying cycles left in a RUN folder"""
     attacks: Sequence[Mapping[str, Any]] | None
     """what an audit's attacks found"""
+    backtest: Mapping[str, Any] | None
+    """what `FederatedGP.backtest` found"""
 
 
 def write(path: Path, model: FederatedGP, **shown: Unpack[Shown]) -> Path:
@@ -86,6 +89,7 @@ def render(model: FederatedGP, **shown: Unpack[Shown]) -> str:
         mixing=mixing,
         zones=own,
         diagnosis=cycles,
+        past=forecast_section.section(shown.get("backtest")),
         attacks=attack_section.lines(shown.get("attacks") or ()),
         css=Markup(style()),
         version=__version__,
