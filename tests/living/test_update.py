@@ -187,6 +187,10 @@ def test_commands_keep_what_they_replace(folder, run):
     assert new.predict("site 0", at).sd[0] < old.predict("site 0", at).sd[0]
     assert "are in the model already" in run("update", "RUN", "new.csv").complaint
     assert run("forget", "RUN", "new.csv", "--client", "site 0", "--from", "8.2").code == 0
+    (folder / "RUN" / "report.html").write_text("of the model before")
+    told = run("forget", "RUN", "new.csv", "--client", "site 0", "--to", "8.2")
+    assert "`pfedhgp report RUN` writes one" in told.err + told.out
+    assert (folder / "RUN" / "previous" / "report.html").is_file()
     assert "need DATA" in run("forget", "RUN", "--client", "site 0", "--from", "1").complaint
     assert "no client 'x'" in run("forget", "RUN", "--client", "x").complaint
     done = run("forget", "RUN", "--client", "site 2")

@@ -44,7 +44,7 @@ def forget(
     What was replaced is in RUN/previous: delete it if the rows must be gone.
     """
     from pfedhgp.cli.saved import columns_of, model_of, open_run
-    from pfedhgp.cli.update import save
+    from pfedhgp.cli.update import save, say_of_report
     from pfedhgp.data.readers import read_observations
     from pfedhgp.data.text_tables import delimiter_of
 
@@ -82,6 +82,7 @@ def forget(
         f"parameters that were learned with them stay; {run / 'previous'} still has the old model",
         quiet=quiet,
     )
+    say_of_report(run, quiet=quiet)
 
 
 def _bound(kind: str, given: str) -> float:

@@ -85,6 +85,13 @@ def update(
     say(f"{text}: {run} (before: {run / 'previous'})", quiet=quiet)
     if done.surprises and not done.stale:
         say(f"the new rows are as expected (chance {done.p:.2g})", quiet=quiet)
+    say_of_report(run, quiet=quiet)
+
+
+def say_of_report(run: Path, *, quiet: bool) -> None:
+    """The report went to RUN/previous with the model that it is about."""
+    if (run / "previous" / "report.html").is_file():
+        say(f"the report was of the model before: `pfedhgp report {run}` writes one", quiet=quiet)
 
 
 def pairs(rows: list[Observations]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
