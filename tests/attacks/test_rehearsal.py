@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import replace
 
 import numpy as np
@@ -55,7 +56,9 @@ def test_the_command(capsys):
         "--seeds",
         "2",
     ]
+    level = logging.getLogger("pfedhgp").level
     assert main(["rehearse", *options, "--json"]) == 0
+    assert logging.getLogger("pfedhgp").level == level  # of other commands and tests of the process
     (found,) = json.loads(capsys.readouterr().out)["outcomes"]
     assert found["attack"] == "-5 h"
     assert main(["rehearse", "--attack", "unknown"]) == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pfedhgp.cli.options import AsJson
-from pfedhgp.cli.terminal import result, say, warnings_as_lines
+from pfedhgp.cli.terminal import only_errors_logged, result, say, warnings_as_lines
 from pfedhgp.errors import InputError
 
 if TYPE_CHECKING:
@@ -73,9 +72,8 @@ def rehearse(
         raise InputError("--share must be above 0 and below 0.5: with half, nobody is right")
     if not data and (client or inputs or outputs):
         raise InputError("--client, --input and --output need DATA, a table of your own sites")
-    logging.getLogger("pfedhgp").setLevel(logging.ERROR)
     every: list[Outcome] = []
-    with warnings_as_lines():
+    with warnings_as_lines(), only_errors_logged():
         own = None if not data else _own_town(data, client, inputs, outputs, rounds)
         for town in range(seed, seed + seeds):
             about = f"seed {town}, " if seeds > 1 else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import sys
 import time
 from pathlib import Path
@@ -14,7 +13,7 @@ import typer
 from pfedhgp.base.compilation_cache import use_compilation_cache
 from pfedhgp.cli.commands import require_flower
 from pfedhgp.cli.options import AsJson, Quiet
-from pfedhgp.cli.terminal import result, say, warnings_as_lines
+from pfedhgp.cli.terminal import only_errors_logged, result, say, warnings_as_lines
 from pfedhgp.errors import InputError
 
 CONFIG = """[data]
@@ -112,16 +111,14 @@ def _in_memory(
     from pfedhgp.settings import config as configs
 
     terms = Agreement.of(configs.read(config))
-    logging.getLogger("pfedhgp").setLevel(logging.ERROR)  # the table says it all
     try:
-        log, missing, summary = in_memory.run(
-            population, terms, out.resolve(), timeout=timeout, quorum=1
-        )
+        with only_errors_logged():  # the table says it all
+            log, missing, summary = in_memory.run(
+                population, terms, out.resolve(), timeout=timeout, quorum=1
+            )
     except QuorumError as error:
         say(f"pfedhgp: error: {error}")
         raise typer.Exit(1) from None
-    finally:
-        logging.getLogger("pfedhgp").setLevel(logging.NOTSET)
     return log, {"bound": summary["bound"], "without_model": len(missing)}
 
 

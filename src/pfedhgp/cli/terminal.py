@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -37,6 +38,18 @@ def counted(number: int, thing: str) -> str:
 def result(summary: dict[str, Any]) -> None:
     """One JSON object for programs, to stdout."""
     print(json.dumps(summary, indent=1, allow_nan=False), flush=True)
+
+
+@contextmanager
+def only_errors_logged() -> Iterator[None]:
+    """Our log says nothing below an error inside; its level is what it was afterwards."""
+    logger = logging.getLogger("pfedhgp")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 @contextmanager
