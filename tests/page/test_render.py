@@ -165,3 +165,13 @@ def test_numbers_as_people_read_them():
     assert [words.duration(t) for t in times] == [
         *("–", "0 s", "99 s", "1 min 40 s", "10 min", "2 h 5 min", "3 days"),
     ]
+
+
+def test_until_a_site_connects_the_page_waits_for_sites():
+    """The first question is asked before anybody is there to answer it."""
+    state = server_state.ServerState(started=1000.0)
+    for event in (e.Listening("0.0.0.0:9092", ("a", "b"), 8), e.Asked(1, "census", 0, ("a", "b"))):
+        state = server_state.after(state, event, 1001.0)
+    assert sections(state, 1002.0)["title"].startswith("Waiting for sites")
+    state = server_state.after(state, e.Connected(("a",)), 1003.0)
+    assert sections(state, 1004.0)["title"].startswith("Preparing: census")

@@ -128,6 +128,8 @@ def _server_words(state: ServerState, now: float) -> tuple[str, str]:
             return "Starting", "Flower's SuperLink is starting."
         case "waiting":
             return "Waiting for sites", f"{here}."
+        case "preparing" if not connected:  # the first question is there, and nobody to answer it
+            return "Waiting for sites", f"{here}."
         case "preparing":
             return f"Preparing: {state.kind or 'census'}", f"{here}. {working}"
         case "training":
