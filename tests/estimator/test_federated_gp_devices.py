@@ -11,6 +11,7 @@ from pfedhgp import FederatedGP
 from pfedhgp.base import batching
 from pfedhgp.inference.structured import averaging, client_step, posterior
 from support.compiled import times_compiled
+from support.kept_twins import assert_kept_as_one_by_one
 
 HEAVY = (
     client_step.batched_opening,
@@ -56,3 +57,4 @@ def test_ragged_clients_are_predicted_alike_and_compile_few_programs(as_on_a_dev
         one, other = host.predict(name, x), device.predict(name, x)
         np.testing.assert_allclose(other.mean, one.mean, rtol=0, atol=1e-6 * one.sd.min())
         np.testing.assert_allclose(other.sd, one.sd, rtol=1e-6)
+    assert_kept_as_one_by_one(device.model_, sites)

@@ -225,7 +225,7 @@ def test_no_attribute_of_a_party_is_forgotten(name):
         kept_clients |= {"blocks"}
     # And of those around them: `starts` and `heard` bring back what the clients learnt from requests.
     settings |= {"plan", "clients", "padded_rows", "names", "centre", "few_rows", "affords"}
-    settings |= {"most_kept"}  # by the number of clients
+    settings |= {"most_kept", "rows_on_host"}  # by the number of clients; from the rows
     used_up |= {"asked", "posteriors", "kept"}
     parts_of_the_run = {"run", "current", "counted", "prepared", "running", "number"}
     run, known = server.run, server.run.prepared

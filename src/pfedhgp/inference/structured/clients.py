@@ -106,20 +106,25 @@ class StructuredClients:
     @cached_property
     def cells(self) -> Cells | None:
         """The rows as the host takes them; None where these clients need the compiled solver."""
-        if not on_host():
-            return None
-        return host.host_cells(self.options(), self.rows, self.blocks, self.like)
+        return self.rows_on_host if on_host() else None
+
+    @cached_property
+    def rows_on_host(self) -> Cells | None:
+        """The same on any device; None if the host cannot compute these clients."""
+        return host.host_cells(
+            self.options(), on_numpy(self.rows), on_numpy(self.blocks), self.like
+        )
 
     def on_host(
         self, shared: GlobalBlock, jitter: Array, others: GlobalEvidence, own_jitter: np.ndarray
     ) -> host.HostBatch:
         """The batch beside a global block, given the others' J and h and the clients' own jitter."""
-        assert self.cells is not None
+        assert self.rows_on_host is not None
         own = host.HostClients(
             self.options(),
-            self.rows,
-            self.cells,
-            self.blocks,
+            on_numpy(self.rows),
+            self.rows_on_host,
+            on_numpy(self.blocks),
             self.expected,
             own_jitter,
             self.floor,

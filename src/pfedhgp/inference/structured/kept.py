@@ -71,7 +71,7 @@ def kept_sums(
         )
         each = [PointSums.of([_part(grams, i)]) for i in range(len(found))]
         return [_kept(one, None) for one in each]
-    if clients.cells is not None:
+    if clients.rows_on_host is not None:  # on a GPU, too: one client at a time takes far longer
         return _on_host(clients, block, jitter, found)
     basis = on_numpy(block.basis(np.float64(jitter)))
     kept: list[KeptSums | None] = []
