@@ -19,6 +19,7 @@ from pfedhgp.cli.report import write_report
 from pfedhgp.cli.stopped_run import RunRecord, StoppedRun
 from pfedhgp.cli.targets import check_parent, writing_to
 from pfedhgp.cli.terminal import say
+from pfedhgp.data.calendar_hints import warn_of_calendar
 from pfedhgp.data.holdout import Holdout
 from pfedhgp.data.ingest import Ingested, ingest
 from pfedhgp.data.readers import client_rows, find_columns, read_tables
@@ -27,7 +28,7 @@ from pfedhgp.data.text_tables import delimiter_of
 from pfedhgp.errors import ExtrapolationWarning, InputError
 from pfedhgp.model.run_folder import check_target
 from pfedhgp.settings.config import SETTINGS, Config, check_together, check_use, naming_options
-from pfedhgp.settings.for_columns import Kernels, kernel_words, model_settings
+from pfedhgp.settings.for_columns import KERNELS, Kernels, kernel_words, model_settings
 
 if TYPE_CHECKING:
     from pfedhgp.base.progress import Progress
@@ -77,6 +78,10 @@ def fit_from_files(
             stopped.check_files(record.files)
         data = _ingested(config, tables)
         kernels.check(data.columns)
+        if not config.cycle:
+            warn_of_calendar(
+                data.training, data.columns, [getattr(config, name) for name in KERNELS]
+            )
     if config.diagnose and not federated and len(data.training) < 2:
         raise InputError("--diagnose tells clients apart: it needs two at least, and there is one")
     use_compilation_cache()

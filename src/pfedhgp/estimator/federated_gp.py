@@ -14,6 +14,7 @@ from pfedhgp.base import checks
 from pfedhgp.base.choices import DIFFERENTIAL
 from pfedhgp.base.kept_memory import kept_memory
 from pfedhgp.base.numerics import has_device, on_device, with_numerics
+from pfedhgp.data.calendar_hints import warn_of_calendar
 from pfedhgp.data.domain import check_domain
 from pfedhgp.data.missing_codes import warn_of_codes
 from pfedhgp.data.rows import with_observations
@@ -36,7 +37,7 @@ from pfedhgp.model import departures
 from pfedhgp.model.departures import Departure
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.settings.config import checked
-from pfedhgp.settings.for_columns import kernel_texts, with_kernels
+from pfedhgp.settings.for_columns import KERNELS, kernel_texts, with_kernels
 from pfedhgp.settings.setting import arguments_text
 from pfedhgp.settings.table import MODEL_SETTINGS, ModelSettings
 
@@ -159,6 +160,7 @@ class FederatedGP(PredictionMethods, CycleMethods, LivingMethods, ParameterMetho
         )
         if layered and any(client.cycles is None for client in given.clients):
             raise InputError("a cycle layer needs cycles: say which column numbers them (`cycle`)")
+        warn_of_calendar(given.clients, given.columns, [getattr(settings, k) for k in KERNELS])
         self._fit_given(settings, given, folder, resume=resume)
         if block is not None:
             from pfedhgp.estimator.diagnosis_training import diagnosed
