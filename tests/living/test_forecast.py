@@ -177,3 +177,26 @@ def test_the_command_with_dates(tmp_path, run, monkeypatch):
     assert "--out is for forecasts" in run("forecast", "RUN", *words, "--out", "s.csv").complaint
     assert "go together" in run("forecast", "RUN", "--horizon", "1d", "--backtest", "2").complaint
     assert "--out is missing" in run("forecast", "RUN", "--horizon", "1d").complaint
+
+
+def scored(z: np.ndarray) -> dict:
+    """A back-test's result with these errors in sds, at leads up to 2."""
+    lead = np.linspace(0.1, 2.0, len(z))
+    table = forecast._by_lead(
+        [(lead, z[:, None], np.zeros((len(z), 1)), np.ones((len(z), 1)))], np.array([0.0, 1.0, 2.0])
+    )
+    return {"scores": {"model": table}, "dates": False}
+
+
+def test_intervals_that_hold_too_little_are_named_with_the_width_that_would_hold():
+    z = np.random.default_rng(0).normal(size=4000)
+    fine = scored(z)
+    assert forecast.too_sure(fine) is None
+    assert all(abs(each["widen"] - 1.0) < 0.06 for each in fine["scores"]["model"])
+    late = scored(np.where(np.arange(4000) < 2000, 1.0, 3.0) * z)
+    assert late["scores"]["model"][1]["widen"] == pytest.approx(3.0, rel=0.06)
+    text = forecast.too_sure(late)
+    assert text is not None
+    assert "up to a lead of 2.00 95% intervals held 51%" in text
+    assert "3 times as wide" in text
+    assert forecast.too_sure(scored(10.0 * z[:20])) is None  # ten cells a range cannot tell

@@ -230,7 +230,8 @@ class LivingMethods:
         """How good forecasts would have been: CRPS, RMSE and coverage by lead time, as a JSON table.
 
         A model with the same settings is fitted to the rows before the first of the last `origins` windows,
-        and moved on by `update`. Beside it: the value one `season` ago, and climatology.
+        and moved on by `update`. Beside it: the value one `season` ago, and climatology. If 95% intervals
+        held less than 85% at some lead, a warning says so; `widen` is how many times as wide they should be.
 
         Args:
             data: The rows, as `fit` takes them.
@@ -275,7 +276,10 @@ class LivingMethods:
             update=update,
             predict=predict,
         )
-        return {**found, "input": model.input_names[0], "dates": horizons.has_dates(model)}
+        found |= {"input": model.input_names[0], "dates": horizons.has_dates(model)}
+        if (text := forecast.too_sure(found)) is not None:
+            warn(text, stacklevel=3)
+        return found
 
     def _retrained(self, new: list[ClientRows], old: list[ClientRows], rounds: int) -> Self:
         """Trained on old and new rows, from the fitted kernels on; the settings stay those of the fit."""

@@ -18,12 +18,14 @@ from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError
 from pfedhgp.model.kept_sums import usual_step
 from pfedhgp.model.prediction import Prediction
-from pfedhgp.model.words import InputAxis
+from pfedhgp.model.words import InputAxis, duration, number
 
 Predict = Callable[[str, np.ndarray], tuple[np.ndarray, np.ndarray]]
 """Mean and sd (n, Q) of a client at inputs, noise included."""
 REACH = 1.959963984540054
 METHODS = ("model", "seasonal_naive", "climatology")
+LOW, FEWEST = 0.85, 20
+"""Coverage of 95% intervals below which forecasts are too sure, and cells that can tell."""
 UNNAMED = InputAxis("input")
 
 
@@ -194,7 +196,10 @@ def _differences(t: np.ndarray, Y: np.ndarray, season: float) -> np.ndarray:
 
 
 def _by_lead(found: Sequence[tuple[np.ndarray, ...]], edges: np.ndarray) -> list[dict[str, float]]:
-    """CRPS, RMSE and coverage of 95% intervals in each range of lead times."""
+    """CRPS, RMSE and coverage of 95% intervals in each range of lead times.
+
+    `widen`: intervals so many times as wide would have held 95%.
+    """
     lead = np.concatenate([np.repeat(a, b.shape[1]) for a, b, _, _ in found])
     y, mean, sd = (np.concatenate([each[k].reshape(-1) for each in found]) for k in (1, 2, 3))
     seen = np.isfinite(y)
@@ -212,9 +217,24 @@ def _by_lead(found: Sequence[tuple[np.ndarray, ...]], edges: np.ndarray) -> list
                     "crps": float(scores[mine].mean()),
                     "rmse": float(np.sqrt(np.mean((y - mean)[mine] ** 2))),
                     "coverage": float(np.mean(np.abs(z[mine]) <= REACH)),
+                    "widen": float(np.quantile(np.abs(z[mine]), 0.95) / REACH),
                 }
             )
     return table
+
+
+def too_sure(found: dict[str, Any]) -> str | None:
+    """What to do if the model's intervals held too little, in words."""
+    low = [e for e in found["scores"]["model"] if e["coverage"] < LOW and e["cells"] >= FEWEST]
+    if not low:
+        return None
+    worst = min(low, key=lambda each: each["coverage"])
+    lead = duration(worst["to"]) if found.get("dates") else number(worst["to"])
+    return (
+        f"forecasts are too sure: up to a lead of {lead} 95% intervals held {worst['coverage']:.0%} (they "
+        f"would have to be {worst['widen']:.2g} times as wide): fit a rougher kernel, such as matern32 "
+        "in the place of rbf, and compare"
+    )
 
 
 def _density(z: np.ndarray) -> np.ndarray:
