@@ -1,8 +1,8 @@
 """Models over time on Beijing's PM2.5: injected faults, and a year of daily updates beside weekly fits.
 
-    python bench/living_beijing.py faults DATA [--days 60] [--seeds 5] [--first 59] [--hour 0]
+    python -m bench.living_beijing faults DATA [--days 60] [--seeds 5] [--first 59] [--hour 0]
         [--column NO2] [--nobody]
-    python bench/living_beijing.py year DATA [--days 365] [--stations 12] [--every 2]
+    python -m bench.living_beijing year DATA [--days 365] [--stations 12] [--every 2] [--jobs 12]
 
 `faults`: the odd stations lack the last ten days, which are then judged with and without a fault; with
 --nobody all stations lack them. --first is the day of the first row, counted from 1 January 2013, and --hour
@@ -16,13 +16,15 @@ import argparse
 import json
 import time
 import warnings
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
 
+from bench.beijing_rows import stations
 from pfedhgp import FederatedGP
 from pfedhgp.gp.metrics import crps
-from pfedhgp.studies.airquality.stations import load_stations
 
 LEVEL, LEVELS = 0.01, (0.01, 0.05, 0.1)
 FAULTS = ("shift", "drift", "stuck", "spike")
@@ -40,12 +42,10 @@ def rows_of(
     """{station: (days, log1p)}, one row every `hours`; rows without a value are left out."""
     found = {}
     every = range(hour, 24, hours)
-    for each in load_stations(data, years=[2013, 2014, 2015], columns=[column], hours=list(every))[
-        :count
-    ]:
-        x, y = each.days - first, np.log1p(each.values[:, 0])  # the data begin on 1 March, day 59
+    for name, (when, values) in list(stations(data, column, list(every)).items())[:count]:
+        x, y = when - first, np.log1p(values)  # the data begin on 1 March, day 59
         there = (x >= 0) & (x < days) & np.isfinite(y)
-        found[each.name] = (x[there], y[there])
+        found[name] = (x[there], y[there])
     return found
 
 
@@ -133,45 +133,65 @@ def stale_days(model: FederatedGP, judged: dict[str, tuple], cut: float) -> dict
 
 
 def year(arguments: Any) -> dict[str, Any]:
-    """CRPS a day ahead, and processor time, of daily updates and of a fit a week with daily updates."""
+    """CRPS a day ahead, and processor time, of daily updates and of a fit a week with daily updates.
+
+    Weeks do not depend on each other, so `--jobs` processes share them, the longest fits first.
+    """
     data = rows_of(arguments.data, arguments.days + 30, 24 // arguments.every, arguments.stations)
-    domain = [(0.0, arguments.days + 30.0)]
+    end = 30 + arguments.days
+    weeks = [(day, min(day + 7, end)) for day in reversed(range(30, end, 7))]
+    tasks = [(data, first, last, arguments) for first, last in [(30, end), *weeks]]
+    found = []
+    with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
+        for done in as_completed([pool.submit(days_of, *task) for task in tasks]):
+            found.append(done.result())
+            if arguments.out:
+                with open(arguments.out, "a", encoding="utf-8") as file:
+                    print(json.dumps(found[-1]), file=file)
+    return year_of(found)
 
-    def fitted(until: float) -> tuple[FederatedGP, float]:
-        began = time.process_time()
-        model = FederatedGP(
-            kernel="matern12", local="state-space", local_kernel="matern12", domain=domain,
-            layers=("global", "local"), inducing=arguments.inducing, rounds=arguments.rounds,
-        )  # fmt: skip
-        model.fit({n: (x[x < until], y[x < until]) for n, (x, y) in data.items()})
-        return model, time.process_time() - began
 
-    scores: dict[str, list[float]] = {"once": [], "weekly": []}
-    fits, updates = [], []
-    models = {}
-    for day in range(30, 30 + arguments.days):
-        for name in ("once", "weekly"):
-            if day == 30 or (name == "weekly" and (day - 30) % 7 == 0):
-                models[name], seconds = fitted(float(day))
-                fits.append(seconds)
-        new = {}
-        for n, (x, y) in data.items():
-            mine = (x >= day) & (x < day + 1)
-            if mine.any():
-                new[n] = (x[mine], y[mine])
-        for name, model in models.items():
-            for n, (x, y) in new.items():
-                p = model.predict(n, x[:, None])
-                scores[name].append(crps(y[:, None], p.mean, p.covariance()))
+def days_of(data: dict[str, tuple], first: int, last: int, arguments: Any) -> dict[str, Any]:
+    """A fit to the rows before the day `first`; then each day is predicted, scored and added."""
+    warnings.simplefilter("ignore")
+    began = time.process_time()
+    model = FederatedGP(
+        kernel="matern12", local="state-space", local_kernel="matern12",
+        domain=[(0.0, arguments.days + 30.0)], layers=("global", "local"),
+        inducing=arguments.inducing, rounds=arguments.rounds,
+    )  # fmt: skip
+    model.fit({n: (x[x < first], y[x < first]) for n, (x, y) in data.items()})
+    fit, updates, scores = time.process_time() - began, [], []
+    for day in range(first, last):
+        new = {n: (x[m], y[m]) for n, (x, y) in data.items() for m in [(x >= day) & (x < day + 1)]}
+        new = {n: rows for n, rows in new.items() if len(rows[0])}
+        for n, (x, y) in new.items():
+            p = model.predict(n, x[:, None])
+            scores.append((day, crps(y[:, None], p.mean[:, None], (p.sd**2)[:, None, None])))
+        if new:
             began = time.process_time()
             model.update(new)
-            if name == "once":
-                updates.append(time.process_time() - began)
+            updates.append(time.process_time() - began)
+    return {"first": first, "last": last, "fit": fit, "updates": updates, "scores": scores}
+
+
+def year_of(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """The figures of one run with updates only, and of the weeks beside it."""
+    once = max(found, key=lambda each: each["last"] - each["first"])
+    weekly = [each for each in found if each is not once]
+    days = {day for each in weekly for day, _ in each["scores"]}
+    fit = float(np.mean([each["fit"] for each in weekly]))
+    update = float(np.mean(once["updates"]))
     return {
-        "crps": {name: float(np.mean(each)) for name, each in scores.items()},
-        "seconds_of_a_fit": float(np.mean(fits)),
-        "seconds_of_an_update": float(np.mean(updates)),
-        "share": float(np.mean(updates) / np.mean(fits)),
+        "days": len(days),
+        "weeks": len(weekly),
+        "crps": {
+            "once": float(np.mean([score for day, score in once["scores"] if day in days])),
+            "weekly": float(np.mean([score for each in weekly for _, score in each["scores"]])),
+        },
+        "seconds_of_a_fit": fit,
+        "seconds_of_an_update": update,
+        "share": update / fit,
     }
 
 
@@ -189,6 +209,8 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=2, help="rows a day")
     parser.add_argument("--inducing", type=int, default=400)
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--jobs", type=int, default=1, help="processes of `year`")
+    parser.add_argument("--out", help="file for what each week of `year` gave, a line each")
     arguments = parser.parse_args()
     arguments.days = arguments.days or (60.0 if arguments.what == "faults" else 365.0)
     arguments.days = int(arguments.days) if arguments.what == "year" else arguments.days
