@@ -175,15 +175,15 @@ def test_parts_are_apart_and_hold_neither_rows_nor_names_in_paths(tmp_path):
 def test_a_write_that_fails_leaves_the_last_checkpoint(tmp_path, monkeypatch):
     import pfedhgp.base.atomic_files as atomic
 
-    real, calls = atomic.sync, []
+    real, calls = atomic._write_one, []
 
-    def full(path):
+    def full(path, content):
         calls.append(path)
         if len(calls) > 8:  # in the midst of a later checkpoint
             raise OSError(28, "No space left on device")
-        real(path)
+        return real(path, content)
 
-    monkeypatch.setattr(atomic, "sync", full)
+    monkeypatch.setattr(atomic, "_write_one", full)
     with pytest.raises(OSError, match="No space left"):
         FederatedGP(inducing=6, rounds=3).fit(SITES[1], checkpoint=tmp_path)
     monkeypatch.undo()

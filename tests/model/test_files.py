@@ -482,7 +482,7 @@ def test_into_an_empty_folder_or_a_finished_checkpoint(tmp_path, model):
 
 
 @pytest.mark.parametrize(
-    "step", ["_write", "sync", "sync_folder", "_put_in_place", "exchange", "rename"]
+    "step", ["_write_one", "fsync", "sync_folder", "_put_in_place", "exchange", "rename"]
 )
 def test_a_failure_leaves_the_old_model(step, run, model, monkeypatch):
     before = snapshot(run)
@@ -497,7 +497,7 @@ def test_a_failure_leaves_the_old_model(step, run, model, monkeypatch):
 
         return wrapped
 
-    modules = {"rename": os, "sync": atomic_files}
+    modules = {"rename": os, "fsync": os, "_write_one": atomic_files}
     target = (modules.get(step, run_folder), step)
     if step == "rename":  # where folders cannot change places in one step
         monkeypatch.setattr(atomic_files, "_swapped", lambda one, two: False)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import hashlib
 import os
 import secrets
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 AT_A_TIME = 8
-"""Files that are synced at a time. 1,000 files take 0.3 s on ext4, and 8 s one after another."""
+"""Files that are written at a time. Syncing 1,000 takes 0.3 s on ext4, and 8 s one after another."""
 
 
 def beside(target: Path, suffix: str = "") -> Path:
@@ -58,18 +60,13 @@ def write_new_folder(target: Path, files: Iterable[tuple[str, bytes]]) -> None:
     fresh = beside(target)
     try:
         fresh.mkdir()
-        written = []
-        for name, content in files:
-            path = fresh / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-            written.append(path)
-        sync_files(written)
-        for folder in {fresh, *(path.parent for path in written)}:
+        for folder in {fresh, *((fresh / name).parent for name in write_durably(fresh, files))}:
             sync_folder(folder)
         os.rename(fresh, target)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(fresh, ignore_errors=True)
+        if isinstance(error, OSError) and error.filename is None:  # a full disk names no path
+            error.filename = str(target)
         raise
     sync_folder(target.parent)
 
@@ -123,11 +120,36 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def sync_files(paths: Sequence[Path]) -> None:
-    """`sync` of many files, several at a time: the file system then handles them together."""
+def write_durably(folder: Path, files: Iterable[tuple[str, bytes]]) -> dict[str, str]:
+    """New files in `folder`, durable, and the SHA-256 of each by name; names may have folders in them.
+
+    Several are created, written and synced at a time, while the next ones are still being made.
+    """
+    digests: dict[str, str] = {}
+    under_way: deque[tuple[str, Future[str]]] = deque()
+    made = {folder}
     with ThreadPoolExecutor(AT_A_TIME) as pool:
-        for _ in pool.map(sync, paths):
-            pass
+        for name, content in files:
+            path = folder / name
+            if path.parent not in made:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                made.add(path.parent)
+            under_way.append((name, pool.submit(_write_one, path, content)))
+            if len(under_way) > 2 * AT_A_TIME:
+                done, written = under_way.popleft()
+                digests[done] = written.result()
+        digests |= {name: written.result() for name, written in under_way}
+    return digests
+
+
+def _write_one(path: Path, content: bytes) -> str:
+    """Creates the file, makes it durable, and hashes what is in it."""
+    with open(path, "xb", buffering=0) as file:
+        rest = memoryview(content)
+        while rest:
+            rest = rest[file.write(rest) :]
+        os.fsync(file.fileno())
+    return hashlib.sha256(content).hexdigest()
 
 
 def sync_folder(folder: Path) -> None:

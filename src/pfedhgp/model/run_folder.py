@@ -19,7 +19,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from pfedhgp.base.atomic_files import beside, exchange, sync_files, sync_folder
+from pfedhgp.base.atomic_files import beside, exchange, sync_folder, write_durably
 from pfedhgp.errors import InputError, ModelFileError
 from pfedhgp.version import __version__
 
@@ -92,15 +92,12 @@ def write_folder(
         target.parent.mkdir(parents=True, exist_ok=True)
         fresh.mkdir(mode=_mode_of(target))
         (fresh / "clients").mkdir()
-        digests = {}
-        for name, content in files:
-            _write(fresh / name, content)
-            digests[name] = hashlib.sha256(content).hexdigest()
+        digests = write_durably(fresh, files)
         head = {"format": FORMAT, "format_version": VERSION, "package_version": __version__}
         whole = {**head, **spec, "files": digests}
         whole["sha256"] = seal(whole)
-        _write(fresh / SPEC, json.dumps(whole, indent=1, allow_nan=False).encode("ascii"))
-        sync_files([fresh / name for name in (*digests, SPEC)])
+        text = json.dumps(whole, indent=1, allow_nan=False).encode("ascii")
+        write_durably(fresh, [(SPEC, text)])
         sync_folder(fresh / "clients")
         if keep_previous and (target / SPEC).exists():
             _link_model(target, fresh / PREVIOUS)
@@ -174,11 +171,6 @@ def _take_over(old: Path, target: Path, names: Sequence[str]) -> None:
             os.rename(old / name, target / name)
     sync_folder(target)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _write(path: Path, content: bytes) -> None:
-    with open(path, "xb") as file:
-        file.write(content)
 
 
 # ------------------------------------------------------------------------------------------ reading
