@@ -47,6 +47,8 @@ class MaskedSite:
     name: str
     identity: Identity
     scope: Scope
+    fewest: int = 0
+    """Sites that must be in a sum, if that is more than t: with fewer, noise in it would be too little"""
     save: Callable[[dict[str, Any]], None] = lambda state: None
     sealing: bytes = field(default_factory=keys.new_secret, repr=False)
     """The run's secret X25519 key, for boxes"""
@@ -76,6 +78,11 @@ class MaskedSite:
         if scope.roster.sites.get(name) != identity.public:
             raise MaskError("the list of sites has another key for this site")
         return MaskedSite(name, identity, scope, **more)
+
+    @property
+    def least(self) -> int:
+        """How many sites must be asked, and be in a sum."""
+        return max(self.scope.roster.threshold, self.fewest)
 
     # --------------------------------------------------------------------------- before exchanges
 
@@ -158,10 +165,8 @@ class MaskedSite:
             raise MaskError(f"this site has no key for exchange {exchange}")
         if publics.get(self.name) != self.next.public or len(publics) != len(adverts):
             raise MaskError("the list of those who are asked is wrong about this site")
-        if len(publics) < self.scope.roster.threshold:
-            raise MaskError(
-                f"{len(publics)} sites are asked, and {self.scope.roster.threshold} are needed"
-            )
+        if len(publics) < self.least:
+            raise MaskError(f"{len(publics)} sites are asked, and {self.least} are needed")
         for advert in adverts:
             if advert.exchange != exchange or not advert.is_genuine(self.scope):
                 raise MaskError(f"the mask key of {advert.name!r} is not signed for this exchange")
@@ -174,10 +179,8 @@ class MaskedSite:
             raise MaskError(f"exchange {exchange}: another set of survivors was signed before")
         if not set(names) <= set(question.publics) or self.name not in names:
             raise MaskError("these survivors were not all asked, or this site is not among them")
-        if len(names) < self.scope.roster.threshold:
-            raise MaskError(
-                f"{len(names)} sites have answered, and {self.scope.roster.threshold} are needed"
-            )
+        if len(names) < self.least:
+            raise MaskError(f"{len(names)} sites have answered, and {self.least} are needed")
         if not self.signed:
             statement = self.scope.survivors(exchange, question.digest, names)
             self.signed, self.signature = names, self.identity.sign(statement)
