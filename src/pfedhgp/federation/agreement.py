@@ -164,7 +164,7 @@ class Agreement:
         if promise is None or settings.privacy == LOCAL_PRIVACY:
             return None
         if settings.privacy != DISTRIBUTED_PRIVACY:
-            return Terms(promise, self.public, sites, 0, at_server=True)
+            return Terms(promise, self.public, 0, 0, at_server=True)  # nobody adds a share
         found = Terms(promise, self.public, sites, tolerated(sites, settings.tolerated))
         found.shares(mu_for(promise.epsilon, promise.delta))  # too little noise is refused now
         return found

@@ -67,6 +67,7 @@ class Terms:
     promise: Promise
     public: PublicBasis
     clients: int
+    """T: those who share the noise; nobody, if the server draws it"""
     missing: int
     """f: clients that may drop out or collude"""
     at_server: bool = False
@@ -124,8 +125,8 @@ class TotalsClient:
     Without a `limit` the promise is the limit of all releases of the ledger, and this fit gets what is left.
 
     `among` names what noise is drawn for: in one process all clients' own releases (`stamp`), between
-    machines one exchange. If one client has other rows, everybody draws new noise: two totals with the others'
-    same noise would differ by that client's part and its share alone.
+    machines one exchange. If one client has other rows, everybody draws new noise: two totals with the
+    others' same noise would differ by that client's part and its share alone.
     """
 
     terms: Terms
@@ -199,7 +200,11 @@ class TotalsClient:
         return {**found, **stacked([moments_of(g, terms.family, terms.cells) for g in grams])}
 
     def _spread(self, centre: np.ndarray, mu: float) -> dict[str, np.ndarray]:
-        terms, rows, grams = self.terms, self.rows, self.grams(mu)  # a ledger releases one at a time
+        terms, rows, grams = (
+            self.terms,
+            self.rows,
+            self.grams(mu),
+        )  # a ledger releases one at a time
 
         def make(_: float) -> dict[str, np.ndarray]:
             residual = residuals(terms.public, rows.X, rows.Y, BOUND, centre)

@@ -25,7 +25,7 @@ from pfedhgp.federation.totals_fit import (
     outputs_of,
 )
 from pfedhgp.inference.arrays import State, below
-from pfedhgp.inference.messages import FINITE, FLAG, POSITIVE
+from pfedhgp.inference.messages import COUNT, FINITE, FLAG, POSITIVE
 from pfedhgp.privacy.from_totals import symmetric
 from pfedhgp.privacy.twin import Parameters
 
@@ -80,7 +80,7 @@ class Shapes:
             "wider": Sent((Q, M, M), FINITE),
             "evidence": Sent((), FINITE),
             "clients": Sent((), POSITIVE),
-            "sites": Sent((), POSITIVE),
+            "sites": Sent((), COUNT),
             "within": Sent((), FLAG),
         }
 

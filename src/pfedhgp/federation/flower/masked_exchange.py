@@ -123,11 +123,7 @@ class MaskedExchanges:
         strangers = [own for own in sorted(self.names) if own not in server.cards]
         self._trip(engine, request, CARD, dict.fromkeys(strangers, roster), take_card, tally, most)
         cards = wire.cards_bytes(each for _, each in sorted(server.cards.items()))
-        keyless = [
-            own
-            for own in sorted(server.cards)
-            if own not in server.adverts or server.adverts[own].exchange != number
-        ]
+        keyless = [own for own in sorted(server.cards) if not self._has_key(own, number)]
         least = server.scope.roster.threshold
         if len(server.cards) < least:
             raise _too_few(engine, request, f"{len(server.cards)} sites came, {least} are needed")
@@ -240,6 +236,12 @@ class MaskedExchanges:
             "bytes_up": tally.up,
             "bytes_down": tally.down,
         }
+
+    def _has_key(self, own: str, number: int) -> bool:
+        """Whether a site has told its key of an exchange, with a share of it for all that are known."""
+        advert = self.server.adverts.get(own)
+        known = set(self.server.cards)
+        return advert is not None and advert.exchange == number and known <= set(advert.boxes)
 
     def _least(self, engine: Engine) -> int:
         """How many sites must be in a total."""

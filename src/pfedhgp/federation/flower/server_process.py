@@ -179,6 +179,8 @@ class Coordinator:
                 masks=masks,
                 announced={} if self.after_delivery is None else {"zones": True},
             )
+            if terms is not None and not self.resume:
+                save_checkpoint()  # the first answers cost ε: a run that stops there must go on
             if self.finished:
                 model = files.load(self.out)
             elif private:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -47,8 +47,6 @@ class MaskedSite:
     name: str
     identity: Identity
     scope: Scope
-    fewest: int = 0
-    """Sites that must be in a sum, if that is more than t: with fewer, noise in it would be too little"""
     save: Callable[[dict[str, Any]], None] = lambda state: None
     sealing: bytes = field(default_factory=keys.new_secret, repr=False)
     """The run's secret X25519 key, for boxes"""
@@ -67,6 +65,8 @@ class MaskedSite:
     revealed: Revealed | None = None
     answered: dict[str, int] = field(default_factory=dict)
     """Every question that was answered, with its exchange"""
+    fewest: int = 0
+    """Sites that must be in a sum, if that is more than t: with fewer, noise in it would be too little"""
 
     @staticmethod
     def joining(
@@ -100,11 +100,19 @@ class MaskedSite:
         self._keep()
 
     def advertise(self, exchange: int) -> Advert:
-        """The key of an exchange that is to come, with sealed shares of it for all whose cards are known."""
+        """The key of an exchange that is to come, with sealed shares of it for all whose cards are known.
+
+        If a card came later, the same key is shared out anew: else too few could open it if this site drops
+        out.
+        """
         if self.question is not None and exchange <= self.question.exchange:
             raise MaskError(f"exchange {exchange} is over")
         if self.next is None or self.next.exchange != exchange:
             self._prepare(exchange)
+            self._keep()
+        elif not set(self.cards) <= set(self.next.boxes):
+            boxes = self._sealed(KEY, exchange, self.next_secret, self.cards)
+            self.next = replace(self.next, boxes=boxes)
             self._keep()
         assert self.next is not None
         return self.next
