@@ -31,6 +31,8 @@ from pfedhgp.privacy.totals import (
 )
 
 NO_NOISE = Scales(0.0, 0.0, 0.0, 0.0)
+ROUNDING = 1e-6
+"""Of exact numbers, as a share of their size: far more than there is, and far less than noise."""
 LEAST_NOISE = 1e-3
 """Of the rows' own noise in a client's function, as a variance."""
 
@@ -90,7 +92,7 @@ class NoisyTotals:
             for part, tau in zip(parts[1:], (noise.gram, noise.linear, noise.spread), strict=True)
         ]
         given = np.concatenate(sd)
-        exact = relative_precision(seen)
+        exact = relative_precision(seen) / ROUNDING**2
         return np.where(given > 0.0, 1.0 / np.maximum(given, 1e-100) ** 2, exact)
 
     def function(self, seen: np.ndarray, x: np.ndarray) -> np.ndarray:

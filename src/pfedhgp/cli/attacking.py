@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +102,9 @@ def findings_of(model: FederatedGP, rows: Sequence[ClientRows]) -> list[Finding]
 
     settings, fitted = checked(model), model.model_
     if settings.privacy in DIFFERENTIAL:
+        if settings.domain is None:  # of a run between machines the model's scales are the domain
+            domain = tuple(zip(fitted.scaling.lower, fitted.scaling.upper, strict=True))
+            settings = replace(settings, domain=domain)
         promise = promise_of(settings, fitted.inputs, fitted.outputs)
         at_server = bool(fitted.settings["privacy_spent"].get("noise_at_server", False))
         clients = len(fitted.clients)

@@ -75,7 +75,7 @@ def test_central_by_federate_and_the_attacks_on_its_run(tmp_path, run):
     done = run("audit", tmp_path / "RUN", "--attack", "--data", tmp_path / "all.csv", "--json")
     assert done.code == 0, done.err
     told = {(f["attack"], f["measure"]): f["found"] for f in json.loads(done.out)["attacks"]}
-    assert told["membership", "AUC, by the server"]["value"] > 0.99
+    assert told["membership", "AUC, by the server"]["value"] > 0.95
     assert told["membership", "AUC, by who gets the model"]["value"] < 0.8
 
 
