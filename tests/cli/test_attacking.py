@@ -72,3 +72,25 @@ def test_what_is_missing_is_said(fitted, run):
     done = run("audit", fitted / "RUN", "--attack", "--data", fitted / "other.csv")
     assert "no rows of the fit" in done.complaint
     assert "--data is for --attack" in run("audit", fitted, "--data", "x.csv").complaint
+
+
+@pytest.mark.parametrize("mode", ["distributed", "central"])
+def test_attacks_on_a_run_by_totals_in_one_process(fitted, run, monkeypatch, mode):
+    """What the server sees: totals, or each client's sums nearly exactly."""
+    few = audit.Effort(clients=1, rows=6, outputs=3, splits=1, noisy=20)
+    monkeypatch.setattr(audit, "USUAL", few)
+    given = ["--client", "site", "--input", "x", "--output", "y", "--kernel", "rbf(3)"]
+    given += ["--privacy", mode, "--epsilon", "1", "--domain", "0..10", "--output-bounds=-3..3"]
+    made = run("fit", fitted / "all.csv", *given, "--out", fitted / mode)
+    assert made.code == 0, made.err
+    done = run("audit", fitted / mode, "--attack", "--data", fitted / "all.csv", "--json")
+    assert done.code == 0, done.err
+    found = {(f["attack"], f["measure"]): f for f in json.loads(done.out)["attacks"]}
+    if mode == "distributed":
+        assert found["membership", "AUC"]["promised"].startswith("AUC at most 0.566")
+        assert "no message of a single client" in found["linkage", "halves matched"]["why"]
+    else:
+        assert found["linkage", "halves matched, by the server"]["promised"].startswith("nothing")
+        assert ("membership", "AUC, by who gets the model") in found
+    assert run("report", fitted / mode, "--overwrite").code == 0
+    assert "What an attacker learns" in (fitted / mode / "report.html").read_text("utf-8")

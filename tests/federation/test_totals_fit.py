@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -77,3 +80,35 @@ def test_noise_in_a_total_is_what_the_terms_promise_without_the_tolerated(tmp_pa
     assert shares.own == tau.own
     for part in ("gram", "linear", "spread"):
         assert np.sqrt(2) * getattr(shares, part) == pytest.approx(getattr(tau, part), rel=1e-12)
+
+
+def test_if_the_server_draws_the_noise_clients_add_none_and_the_total_has_all_of_it(tmp_path):
+    """Central, between machines: the same τ however many clients answer."""
+    terms = replace(TERMS, clients=0, missing=0, at_server=True)
+    assert terms.shares(MU) == (terms.scales(MU).own, 0.0, 0.0, 0.0)
+    assert terms.noise(MU, 2) == terms.noise(MU, 9) == terms.scales(MU)
+    exact = {"linear": np.zeros((1, 400)), "known": np.ones((1, 2))}
+    drawn = terms.with_servers_noise(exact, MU, random.Random(0).randrange)
+    assert np.std(drawn["linear"]) == pytest.approx(terms.scales(MU).linear, rel=0.1)
+    assert np.array_equal(drawn["known"], exact["known"])
+
+
+def test_a_fit_says_what_it_will_cost_before_it_is_charged(tmp_path):
+    client = fit(tmp_path)[0]
+    client.ledger = Ledger(tmp_path / "new")
+    client.__dict__.pop("_own")
+    assert not client.has_own
+    assert client.unpaid(MU) == pytest.approx(MU, rel=1e-12)
+    client.answer(TOTALS, {}, MU)
+    assert client.has_own
+    assert client.unpaid(MU) == 0.0
+    client.among = "another exchange"
+    assert client.unpaid(MU) == pytest.approx(MU * np.sqrt(0.85), rel=1e-12)
+
+
+def test_a_new_process_answers_every_question_from_its_ledger(tmp_path):
+    """One that begins with the second question reads its own matrix from the ledger, which is not locked."""
+    fit(tmp_path)[0].answer(TOTALS, {}, MU)
+    centre = {"centre": np.zeros((1, len(TERMS.public.inputs)))}
+    one, two = (fit(tmp_path)[0].answer(SPREAD, centre, MU)["spread"] for _ in range(2))
+    assert np.array_equal(one, two)

@@ -141,3 +141,15 @@ def test_it_writes_with_files_that_are_whole_or_not_there(tmp_path, monkeypatch)
         ledger.release("a" * 64, purpose="a", mu=0.1, limit=LIMIT, make=numbers(0))
     monkeypatch.undo()
     assert ledger.entries() == []
+
+
+def test_what_is_there_and_whether_more_is_allowed_can_be_asked_without_a_charge(tmp_path):
+    ledger = Ledger(tmp_path)
+    assert not ledger.has("a" * 64)
+    ledger.check(MU, LIMIT)
+    ledger.release("a" * 64, purpose="a", mu=0.8 * MU, limit=LIMIT, make=numbers(0))
+    assert ledger.has("a" * 64)
+    ledger.check(0.6 * MU, LIMIT)
+    with pytest.raises(InputError, match="budget"):
+        ledger.check(0.61 * MU, LIMIT)
+    assert len(ledger.entries()) == 1

@@ -16,11 +16,14 @@ from pfedhgp.attacks import games, rows_found
 from pfedhgp.attacks.captured import Captured, captured
 from pfedhgp.attacks.channels import Channel, Releases, Sums
 from pfedhgp.attacks.intervals import Measured
+from pfedhgp.attacks.noisy_totals import NoisyTotals
 from pfedhgp.attacks.rows_found import RowsFound
 from pfedhgp.data.rows import ClientRows
+from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import InputError
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.telling import is_closed
+from pfedhgp.federation.totals_fit import Terms
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,9 @@ HIDDEN = {
     "property": "signs right",
     "linkage": "halves matched",
 }
+OF_SITES = ("property", "linkage")
+"""Attacks on clients rather than rows"""
+OF_A_TRUSTED_SERVER = dict.fromkeys(OPEN, "nothing: the server is trusted")
 IN_TOTALS = "the server has no message of a single client: it needs all others to tell theirs"
 
 
@@ -106,12 +112,10 @@ def audit_site(found: Captured, rows: ClientRows, *, effort: Effort | None = Non
     promised = MASKED if found.plan.masks else CLOSED if is_closed(found.plan) else OPEN
     solved = None if why else rows_found.from_sums(found, [rows], 1)
     findings = _rows(solved, why or "too many rows for this attack", promised)
-    alone = "it needs the messages of other sites"
     return [
         *findings,
         *_on_rows(Sums(found), [rows], promised, effort, 0),
-        Finding("property", "signs right", None, None, promised["property"], alone),
-        Finding("linkage", "halves matched", None, None, promised["linkage"], alone),
+        *_alone(promised),
     ]
 
 
@@ -123,12 +127,66 @@ def audit_releases(
     effort: Effort | None = None,
     seed: int = 0,
 ) -> list[Finding]:
-    """Attacks on the releases of a private fit."""
+    """Attacks on the releases of a private fit, or on that of one site."""
     promised, effort = promises_of(channel.mu, epsilon), effort or USUAL
     solved = rows_found.from_release(channel, rows, effort.clients)
     findings = _rows(solved, "this attack knows one input only", promised)
     many = replace(effort, rows=effort.noisy, outputs=effort.noisy)
+    if len(rows) == 1:
+        return [*findings, *_on_rows(channel, rows, promised, many, seed), *_alone(promised)]
     return findings + _games(channel, rows, promised, many, seed)
+
+
+def audit_totals(
+    terms: Terms,
+    scaling: Scaling,
+    mu: float,
+    rows: Sequence[ClientRows],
+    *,
+    hidden: bool,
+    effort: Effort | None = None,
+    seed: int = 0,
+) -> list[Finding]:
+    """Attacks on a private run by totals, from one site's rows or all clients'.
+
+    Whoever gets the model has totals with the whole noise. For the attacks on one row it knows all other rows
+    too, and as many shares of the noise as are tolerated. If totals are not `hidden` from the server
+    (central), the server has each client's sums, with a share of the noise or none.
+    """
+    effort = effort or USUAL
+    many = replace(effort, rows=effort.noisy, outputs=effort.noisy)
+    outside = NoisyTotals(replace(terms, clients=1, missing=0, at_server=False), scaling, mu)
+    promised = promises_of(mu, terms.promise.epsilon)
+    if hidden:
+        solved = rows_found.from_noisy_totals(outside, rows) if len(rows) > 1 else None
+        why = IN_TOTALS if len(rows) == 1 else "this attack knows one input and few rows only"
+        of_sites = [Finding(a, HIDDEN[a], None, None, promised[a], IN_TOTALS) for a in OF_SITES]
+        return [
+            *_rows(solved, why, {**promised, "reconstruction": MASKED["reconstruction"]}),
+            *_on_rows(outside, rows, promised, many, seed),
+            *of_sites,
+        ]
+    server = NoisyTotals(terms, scaling, mu)
+    solved = rows_found.from_release(server, rows, effort.clients)
+    found = _rows(solved, "this attack knows one input and few rows only", OF_A_TRUSTED_SERVER)
+    if len(rows) > 1:
+        found += _games(server, rows, OF_A_TRUSTED_SERVER, effort, seed)
+    else:
+        found += _on_rows(server, rows, OF_A_TRUSTED_SERVER, effort, seed)
+        found += _alone(OF_A_TRUSTED_SERVER)
+    others = _on_rows(outside, rows, promised, many, seed)
+    return [*_by(found, "by the server"), *_by(others, "by who gets the model")]
+
+
+def _by(findings: Sequence[Finding], whom: str) -> list[Finding]:
+    """The same, said of one of two attackers."""
+    return [replace(each, measure=f"{each.measure}, {whom}") for each in findings]
+
+
+def _alone(promised: dict[str, str]) -> list[Finding]:
+    """Attacks that one site cannot try."""
+    why = "it needs the messages of other sites"
+    return [Finding(a, HIDDEN[a], None, None, promised[a], why) for a in OF_SITES]
 
 
 def promises_of(mu: float, epsilon: float) -> dict[str, str]:

@@ -37,8 +37,8 @@ class Channel(Protocol):
     def sent(self, rows: ClientRows) -> np.ndarray:
         """What a client with these rows sends."""
 
-    def expected(self, rows: ClientRows) -> np.ndarray:
-        """The same without noise, as the attacker computes it."""
+    def expected(self, rows: ClientRows, seen: np.ndarray) -> np.ndarray:
+        """The same without noise, as the attacker computes it who has seen a message."""
 
     def precision(self, seen: np.ndarray) -> np.ndarray:
         """How exactly each number is known, 1/sd²."""
@@ -63,6 +63,20 @@ def with_output(rows: ClientRows, row: int, q: int, value: float) -> ClientRows:
     return replace(rows, Y=Y)
 
 
+def relative_precision(seen: np.ndarray) -> np.ndarray:
+    """Relative to the size of each number: they are all exact."""
+    return 1.0 / np.maximum(np.abs(seen), 1e-3 * np.abs(seen).max()) ** 2
+
+
+def unknown_output(
+    known: tuple[float, float], a: np.ndarray, left: np.ndarray, tau: float
+) -> float:
+    """y of `left` = a y + N(0, τ²I), by a prior with this mean and spread."""
+    centre, spread = known
+    gain = spread**2 / (spread**2 * (a @ a) + tau**2)
+    return float(centre + gain * (a @ (left - a * centre)))
+
+
 @dataclass(frozen=True)
 class Sums:
     """The statistics of a start: what they are follows from the rows exactly."""
@@ -76,12 +90,11 @@ class Sums:
     def sent(self, rows: ClientRows) -> np.ndarray:
         return vector(self.captured.answer(rows))
 
-    def expected(self, rows: ClientRows) -> np.ndarray:
+    def expected(self, rows: ClientRows, seen: np.ndarray) -> np.ndarray:
         return self.sent(rows)
 
     def precision(self, seen: np.ndarray) -> np.ndarray:
-        """Relative to the size of each number: they are all exact."""
-        return 1.0 / np.maximum(np.abs(seen), 1e-3 * np.abs(seen).max()) ** 2
+        return relative_precision(seen)
 
     @cached_property
     def _basis(self) -> Basis:
@@ -111,7 +124,7 @@ class Sums:
         weights = self.precision(seen)
 
         def misfit(value: float) -> float:
-            guess = self.expected(with_output(rows, row, q, centre + spread * value))
+            guess = self.sent(with_output(rows, row, q, centre + spread * value))
             return float(weights @ (guess - seen) ** 2)
 
         grid = np.linspace(-REACH, REACH, 5)
@@ -137,7 +150,7 @@ class Releases:
         made = self.make(self.public, scaled.X, scaled.Y, bound=self.bound, mu=self.mu)
         return self._flat(made.gram, made.linear)
 
-    def expected(self, rows: ClientRows) -> np.ndarray:
+    def expected(self, rows: ClientRows, seen: np.ndarray) -> np.ndarray:
         scaled = self.scaling.rows(rows)
         return self._flat(*exact_sums(self.public, scaled.X, scaled.Y, self.bound))
 
@@ -154,6 +167,10 @@ class Releases:
         gram[:, rows, columns] = seen[: Q * len(rows)].reshape(Q, -1)
         gram[:, columns, rows] = gram[:, rows, columns]
         return gram, seen[Q * len(rows) :].reshape(Q, M)
+
+    def gram(self, seen: np.ndarray) -> np.ndarray:
+        """S of each output, as far as the message tells it."""
+        return self.parts(seen)[0]
 
     def precision(self, seen: np.ndarray) -> np.ndarray:
         """What the release promises; mechanisms that add less noise are found out by it."""
@@ -180,12 +197,11 @@ class Releases:
 
     def output(self, rows: ClientRows, row: int, q: int, seen: np.ndarray) -> float:
         """b̃ less the others' part is a y + noise: its posterior mean, by the others' outputs as prior."""
-        centre, spread = others_of(self.scaling.rows(rows), row, q)
+        known = others_of(self.scaling.rows(rows), row, q)
         scaled = self.scaling.rows(with_output(rows, row, q, np.nan))
         _, linear = self.parts(seen)
         left = linear[q] - exact_sums(self.public, scaled.X, scaled.Y, self.bound)[1][q]
         a = self.public.features(scaled.X[row : row + 1])[:, 0]
         tau = noise_scales(self.mu, self.bound, len(linear), len(a)).linear
-        gain = spread**2 / (spread**2 * (a @ a) + tau**2)
-        value = centre + gain * (a @ (left - a * centre))
+        value = unknown_output(known, a, left, tau)
         return float(self.scaling.centre[q] + self.scaling.spread[q] * value)

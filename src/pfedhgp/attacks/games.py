@@ -57,10 +57,10 @@ def membership(channel: Channel, rows: Sequence[ClientRows], trials: int, seed: 
     absent: list[float] = []
     for client, row in some_rows(rows, trials, seed):
         less = without(client, row)
-        with_it, without_it = channel.expected(client), channel.expected(less)
-        step = with_it - without_it
         for found, own in ((there, client), (absent, less)):
             seen = channel.sent(own)
+            with_it, without_it = channel.expected(client, seen), channel.expected(less, seen)
+            step = with_it - without_it
             weights = channel.precision(seen)
             size = np.sqrt(weights @ step**2) or 1.0
             found.append(weights * step @ (seen - 0.5 * (with_it + without_it)) / size)

@@ -15,9 +15,11 @@ from pfedhgp.attacks import reconstruction
 from pfedhgp.attacks.captured import Captured
 from pfedhgp.attacks.channels import Releases
 from pfedhgp.attacks.intervals import Measured, share
+from pfedhgp.attacks.noisy_totals import NoisyTotals
 from pfedhgp.attacks.reconstruction import CLOSE, Answered, answers_at_start, score
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.inference.arrays import statistics_from_arrays
+from pfedhgp.privacy.release import PublicBasis
 
 MOST_CELLS = 700
 """Rows times outputs of a client, or of all clients together, from which the attack takes too long."""
@@ -110,34 +112,59 @@ def from_totals(captured: Captured, rows: Sequence[ClientRows], seed: int) -> Ro
     return RowsFound(share(hits, len(guess)), share(before, len(guess)))
 
 
-def from_release(channel: Releases, rows: Sequence[ClientRows], most: int) -> RowsFound | None:
-    """The inputs whose Σ a aᵀ is nearest to S̃, beginning evenly over the public domain."""
+def from_release(
+    channel: Releases | NoisyTotals, rows: Sequence[ClientRows], most: int
+) -> RowsFound | None:
+    """The inputs whose Σ a aᵀ is nearest to what a message tells of it, beginning evenly over the domain."""
     if rows[0].X.shape[1] != 1:
         return None
+    able = [client for client in rows if len(client.X) <= MOST_CELLS]
+    able = sorted(able, key=lambda each: len(each.X))[:most]
+    pairs = [(channel.gram(channel.sent(each)).mean(axis=0), [each]) for each in able]
+    return _near_grams(channel, pairs)
+
+
+def from_noisy_totals(channel: NoisyTotals, rows: Sequence[ClientRows]) -> RowsFound | None:
+    """All clients' inputs from Σ W_iS_i and its noise, as if all had the mean W, which the server knows."""
+    if rows[0].X.shape[1] != 1 or sum(len(client.X) for client in rows) > MOST_CELLS:
+        return None
+    exact = replace(channel, terms=replace(channel.terms, at_server=True))
+    seen = [exact.parts(exact.sent(client)) for client in rows]
+    grams = [exact.grams(each.own) for each in seen]
+    known = np.sum([[own.weight @ own.gram for own in each] for each in grams], axis=0)
+    missing = {"missing": np.sum([each.missing for each in seen], axis=0)}
+    missing = channel.terms.with_servers_noise(missing, channel.mu, channel.below)  # once
+    weight = np.mean([[own.weight for own in each] for each in grams], axis=0)
+    total = np.linalg.solve(weight, known + missing["missing"]).mean(axis=0)
+    return _near_grams(channel, [(0.5 * (total + total.T), list(rows))])
+
+
+def _near_grams(
+    channel: Releases | NoisyTotals, pairs: Sequence[tuple[np.ndarray, Sequence[ClientRows]]]
+) -> RowsFound | None:
+    """For each matrix, the inputs of these clients together."""
     hits = before = trials = 0
-    for client in sorted(rows, key=lambda each: len(each.X))[:most]:
-        scaled, n = channel.scaling.rows(client), len(client.X)
-        if n > MOST_CELLS:
-            continue
-        gram = channel.parts(channel.sent(client))[0].mean(axis=0)
+    for gram, clients in pairs:
+        scaled = [channel.scaling.rows(client) for client in clients]
+        truth = (np.concatenate([c.X[:, 0] for c in scaled]), np.concatenate([c.Y for c in scaled]))
+        n = len(truth[0])
         guess = (np.arange(n) + 0.5) / n
-        x = _inputs_of_gram(channel, gram, guess)
-        truth = (scaled.X[:, 0], scaled.Y)
+        x = _inputs_of_gram(channel.public, gram, guess)
         hits += round(score(truth, x).close * n)
         before += round(score(truth, guess).close * n)
         trials += n
     return RowsFound(share(hits, trials), share(before, trials)) if trials else None
 
 
-def _inputs_of_gram(channel: Releases, gram: np.ndarray, guess: np.ndarray) -> np.ndarray:
+def _inputs_of_gram(public: PublicBasis, gram: np.ndarray, guess: np.ndarray) -> np.ndarray:
     lower = np.tril_indices(len(gram))
 
     def misfit(x: np.ndarray) -> np.ndarray:
-        A = channel.public.features(x[:, None])
+        A = public.features(x[:, None])
         return np.concatenate([(A @ A.T - gram)[lower], CLOSE * (x - guess)])
 
     found = least_squares(misfit, guess, method="trf", bounds=(-0.1, 1.1), max_nfev=15)
     return np.asarray(found.x)
 
 
-__all__ = ["RowsFound", "from_release", "from_sums", "from_totals", "why_not"]
+__all__ = ["RowsFound", "from_noisy_totals", "from_release", "from_sums", "from_totals", "why_not"]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pfedhgp.base.choices import DIFFERENTIAL, LOCAL_PRIVACY
+from pfedhgp.base.choices import DIFFERENTIAL, DISTRIBUTED_PRIVACY, LOCAL_PRIVACY
 from pfedhgp.base.compilation_cache import use_compilation_cache
 from pfedhgp.cli.terminal import result, say, warnings_as_lines
 from pfedhgp.errors import InputError
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from pfedhgp.attacks.audit import Finding
     from pfedhgp.data.rows import ClientRows
     from pfedhgp.estimator import FederatedGP
+    from pfedhgp.federation.private_fit import Promise
+    from pfedhgp.settings.table import ModelSettings
 
 
 def attack_run(run: Path, data: Sequence[Path], *, delimiter: str | None, as_json: bool) -> None:
@@ -68,16 +71,23 @@ def _attack_home(home: Path, data: Sequence[Path], *, delimiter: str | None, as_
         name = str(json.loads((home / "site.json").read_bytes())["name"])
         runs = sorted((home / "runs").glob("*"), key=lambda path: path.stat().st_mtime)
         store = RunStore(runs[-1]) if runs else None
-        text, last = (None, None) if store is None else (store.agreement(), store.newest())
-        parts = {} if last is None else last.state.part(f"start {last.state.plain['attempt']}")
-        if text is None or not parts:
-            raise InputError(
-                f"{home}: this site answered no start request: there is nothing to attack"
-            )
+        text = None if store is None else store.agreement()
+        if store is None or text is None:
+            raise InputError(f"{home}: this site took part in no run: there is nothing to attack")
         agreement = Agreement.from_json(text)
         files = find_files(list(data))
         rows, _ = agreement.read(files, name, delimiter=delimiter, least_rows=1)
-        findings = audit_site(captured_at_home(agreement.plan, rows, parts), rows)
+        settings, promise = agreement.model_settings, agreement.promise
+        if promise is not None:
+            findings = _private(settings, promise, [rows], at_server=True)
+        else:
+            last = store.newest()
+            parts = {} if last is None else last.state.part(f"start {last.state.plain['attempt']}")
+            if not parts:
+                raise InputError(
+                    f"{home}: this site answered no start request: there is nothing to attack"
+                )
+            findings = audit_site(captured_at_home(agreement.plan, rows, parts), rows)
     if as_json:
         result({"home": str(home), "attacks": [_plain(f) for f in findings], "warnings": told})
     else:
@@ -86,26 +96,46 @@ def _attack_home(home: Path, data: Sequence[Path], *, delimiter: str | None, as_
 
 def findings_of(model: FederatedGP, rows: Sequence[ClientRows]) -> list[Finding]:
     """By the settings of the fit: attacks on sums, on totals, or on releases."""
-    from pfedhgp.attacks.audit import audit_releases, audit_sums
-    from pfedhgp.attacks.channels import Releases
-    from pfedhgp.federation.private_fit import BOUND, promise_of, public_basis, public_scaling
-    from pfedhgp.privacy.accounting import mu_for
+    from pfedhgp.attacks.audit import audit_sums
+    from pfedhgp.federation.private_fit import promise_of
     from pfedhgp.settings.config import checked
 
     settings, fitted = checked(model), model.model_
-    if settings.privacy == LOCAL_PRIVACY:
-        promise = promise_of(settings, fitted.inputs, fitted.outputs)
-        scaling = public_scaling(promise)
-        mu = mu_for(promise.epsilon, promise.delta)
-        channel = Releases(public_basis(settings.kernel, scaling), scaling, BOUND, mu)
-        return audit_releases(channel, rows, promise.epsilon, seed=settings.seed)
     if settings.privacy in DIFFERENTIAL:
-        raise InputError(
-            f"--attack has no attack on the totals of privacy={settings.privacy!r}: it knows sums, masked "
-            "totals and the releases of privacy='local'"
-        )
+        if settings.domain is None:  # of a run between machines the model's scales are the domain
+            domain = tuple(zip(fitted.scaling.lower, fitted.scaling.upper, strict=True))
+            settings = replace(settings, domain=domain)
+        promise = promise_of(settings, fitted.inputs, fitted.outputs)
+        at_server = bool(fitted.settings["privacy_spent"].get("noise_at_server", False))
+        clients = len(fitted.clients)
+        return _private(settings, promise, rows, at_server=at_server, clients=clients)
     plan = model.make_plan(settings, fitted.inputs, fitted.outputs)
     return audit_sums(plan, rows, seed=settings.seed)
+
+
+def _private(
+    settings: ModelSettings,
+    promise: Promise,
+    rows: Sequence[ClientRows],
+    *,
+    at_server: bool,
+    clients: int = 3,
+) -> list[Finding]:
+    """Attacks on what left of these rows in a private run. `at_server`: the server drew central's noise."""
+    from pfedhgp.attacks.audit import audit_releases, audit_totals
+    from pfedhgp.attacks.channels import Releases
+    from pfedhgp.federation.private_fit import BOUND, public_basis, public_scaling
+    from pfedhgp.federation.totals_fit import Terms
+    from pfedhgp.privacy.accounting import mu_for
+
+    scaling, mu = public_scaling(promise), mu_for(promise.epsilon, promise.delta)
+    public = public_basis(settings.kernel, scaling)
+    if settings.privacy == LOCAL_PRIVACY:
+        channel = Releases(public, scaling, BOUND, mu)
+        return audit_releases(channel, rows, promise.epsilon, seed=settings.seed)
+    hidden = settings.privacy == DISTRIBUTED_PRIVACY
+    terms = Terms(promise, public, clients, 0, at_server=at_server)
+    return audit_totals(terms, scaling, mu, rows, hidden=hidden, seed=settings.seed)
 
 
 def _plain(finding: Finding) -> dict[str, Any]:

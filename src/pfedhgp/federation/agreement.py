@@ -16,7 +16,14 @@ from typing import Any
 import numpy as np
 
 from pfedhgp.base.checks import short
-from pfedhgp.base.choices import AUTO, DIFFERENTIAL, LOCAL_PRIVACY, NO_PRIVACY, SUMS_PRIVACY
+from pfedhgp.base.choices import (
+    AUTO,
+    DIFFERENTIAL,
+    DISTRIBUTED_PRIVACY,
+    LOCAL_PRIVACY,
+    NO_PRIVACY,
+    SUMS_PRIVACY,
+)
 from pfedhgp.base.toml_text import quoted
 from pfedhgp.data import cells
 from pfedhgp.data.columns import Columns, InputColumn
@@ -42,6 +49,9 @@ from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.planning import make_plan
 from pfedhgp.federation.private_fit import Promise, promise_of, public_basis, public_scaling
 from pfedhgp.federation.telling import is_closed, refuse_open
+from pfedhgp.federation.totals_fit import Terms
+from pfedhgp.privacy.accounting import mu_for
+from pfedhgp.privacy.noise_shares import tolerated
 from pfedhgp.privacy.release import PublicBasis
 from pfedhgp.settings import config as configs
 from pfedhgp.settings.config import SETTINGS, Config, check_together, check_use
@@ -141,15 +151,23 @@ class Agreement:
         """With differential privacy: what rows may cost, and public bounds. There are no rounds then."""
         if self.model_settings.privacy not in DIFFERENTIAL:
             return None
-        if self.model_settings.privacy != LOCAL_PRIVACY:
-            raise InputError(
-                f"privacy = {self.model_settings.privacy!r} is for a fit in one process as yet: between "
-                'machines choose privacy = "local"'
-            )
         if self.config.diagnose:
             raise InputError("a private fit has no form for a diagnosis: leave `diagnose` out")
+        if self.model_settings.privacy == DISTRIBUTED_PRIVACY:
+            _check_distributed(self.model_settings)
         columns = self.columns
         return promise_of(self.model_settings, len(columns.inputs), len(columns.outputs))
+
+    def totals(self, sites: int) -> Terms | None:
+        """With differential privacy by totals: what `sites` know of each other; None in other runs."""
+        settings, promise = self.model_settings, self.promise
+        if promise is None or settings.privacy == LOCAL_PRIVACY:
+            return None
+        if settings.privacy != DISTRIBUTED_PRIVACY:
+            return Terms(promise, self.public, 0, 0, at_server=True)  # nobody adds a share
+        found = Terms(promise, self.public, sites, tolerated(sites, settings.tolerated))
+        found.shares(mu_for(promise.epsilon, promise.delta))  # too little noise is refused now
+        return found
 
     @cached_property
     def public(self) -> PublicBasis:
@@ -198,6 +216,19 @@ class Agreement:
                 why = f"column {columns.inputs[j].name!r}: there are rows outside the agreed domain"
                 raise Refused("data", why)
         return found, own
+
+
+def _check_distributed(settings: ModelSettings) -> None:
+    """Refuses terms between machines on which ε would not be kept from the server or from a site."""
+    if not settings.masks:
+        raise InputError(
+            'privacy = "distributed" between machines needs masks (`masks = true` in [federation], or '
+            "--masks): without them the server would see each site's sums with a share of the noise alone"
+        )
+    if settings.tolerated == 0:
+        raise InputError(
+            "`tolerated` must be at least 1 between machines: every site knows its own share of the noise"
+        )
 
 
 def _terms() -> dict[str, dict[str, Any]]:

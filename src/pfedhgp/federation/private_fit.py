@@ -187,10 +187,13 @@ def frame(
     messages: Sequence[dict[str, Any]] = (),
     exchanges: int = 1,
     missing: int = 0,
+    *,
+    at_server: bool = False,
 ) -> FittedModel:
     """The model before any client has its own layers; `names` are those of inputs and outputs.
 
-    `missing` clients may drop out or collude, with privacy="distributed".
+    `missing` clients may drop out or collude, with privacy="distributed". `at_server`: the server drew the
+    noise of totals, and had each client's sums without any.
     """
     outputs = len(names[1])
     kernel = settings.kernel if isinstance(settings.kernel, Kernel) else RBF()
@@ -232,6 +235,7 @@ def frame(
             "delta": promise.delta,
             "mode": settings.privacy,
             "tolerated": missing,
+            **({"noise_at_server": True} if at_server else {}),
         },
     }
     return FittedModel(

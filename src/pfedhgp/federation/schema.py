@@ -326,9 +326,11 @@ _ALL = (
     ),
     Exchange(
         RELEASE,
-        "in a run with differential privacy: the only request before the delivery",
-        "The site's noisy sums on the public basis, from its ledger: `gram`, `linear` and `scales`. By "
-        "totals (distributed, central): `missing`, `linear` and moments; then `spread`; then `expected`.",
+        "in a run with differential privacy: all requests before the delivery",
+        "With local, once: the site's noisy sums on the public basis, `gram`, `linear` and `scales`. With "
+        "distributed and central, four times: `missing`, `linear` and moments of the site's own noisy "
+        "matrix; asked about a `centre`, `spread`; twice, at `parameters`, `expected`. With distributed all "
+        "answers are behind masks. The delivery then has the totals, the parameters and how sure they are.",
         federated=False,
     ),
     Exchange(

@@ -5,8 +5,8 @@
 `totals` and `spread` are answered with noise. Whatever else is in an answer is computed from the client's
 gram matrix, which was noised in full at the client and stays there. With privacy="distributed" the server
 gets totals over clients alone. With privacy="central" it gets each client's answers, and must be trusted: a
-client's share of the noise is too little to protect it from the server. What the server delivers is private
-in both.
+client's share of the noise is too little to protect it from the server, and between machines the server draws
+all of that noise. What the server delivers is private in both.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pfedhgp.privacy.from_totals import (
 )
 from pfedhgp.privacy.kernel_family import KernelFamily
 from pfedhgp.privacy.ledger import Ledger, Limit, request_of
-from pfedhgp.privacy.noise_shares import in_total, share_of
+from pfedhgp.privacy.noise_shares import in_total, share_of, with_share
 from pfedhgp.privacy.release import PublicBasis, exact_sums, noisy_gram
 from pfedhgp.privacy.shared_function import LONGER, START, SharedFunction
 from pfedhgp.privacy.totals import (
@@ -67,8 +67,11 @@ class Terms:
     promise: Promise
     public: PublicBasis
     clients: int
+    """T: those who share the noise; nobody, if the server draws it"""
     missing: int
     """f: clients that may drop out or collude"""
+    at_server: bool = False
+    """whether the server draws the noise of totals, and clients add none: central, between machines"""
 
     @cached_property
     def cells(self) -> Cells:
@@ -93,7 +96,26 @@ class Terms:
     def shares(self, mu: float) -> Scales:
         """What each client adds; its own gram matrix it noises in full."""
         own, *totals = self.scales(mu)
+        if self.at_server:
+            return Scales(own, 0.0, 0.0, 0.0)
         return Scales(own, *(share_of(each, self.clients, self.missing) for each in totals))
+
+    def noise(self, mu: float, count: int) -> Scales:
+        """Of the noise in a total of so many clients."""
+        if self.at_server:
+            return self.scales(mu)
+        return Scales(*(in_total(each, count) for each in self.shares(mu)))
+
+    def with_servers_noise(
+        self, totals: Arrays, mu: float, below: Below = secrets.randbelow
+    ) -> dict[str, np.ndarray]:
+        """Totals of exact answers as the server may use them: the noise is drawn once, for all clients."""
+        of = self.scales(mu)
+        drawn = {"missing": of.gram, "linear": of.linear, "spread": of.spread}
+        return {
+            name: with_share(total, drawn[name], below) if name in drawn else total
+            for name, total in totals.items()
+        }
 
 
 @dataclass
@@ -102,8 +124,9 @@ class TotalsClient:
 
     Without a `limit` the promise is the limit of all releases of the ledger, and this fit gets what is left.
 
-    `among` names all clients' own releases (`stamp`). If one of them has other rows, everybody draws new
-    noise: two totals with the others' same noise would differ by that client's part and its share alone.
+    `among` names what noise is drawn for: in one process all clients' own releases (`stamp`), between
+    machines one exchange. If one client has other rows, everybody draws new noise: two totals with the
+    others' same noise would differ by that client's part and its share alone.
     """
 
     terms: Terms
@@ -147,6 +170,18 @@ class TotalsClient:
             return self._scales(asked, mu)
         raise InputError(f"a private fit has no question {question!r}")
 
+    def unpaid(self, mu: float) -> float:
+        """μ that this fit still takes of the budget: nothing once its totals are in the ledger."""
+        if self.ledger is None or self.ledger.has(self._request(TOTALS, mu)):
+            return 0.0
+        own = 0.0 if self.has_own else SHARES.own
+        return mu * float(np.sqrt(own + SHARES.gram + SHARES.linear + SHARES.spread))
+
+    @property
+    def has_own(self) -> bool:
+        """Whether the ledger has its noisy gram matrix, so that its part can be computed again."""
+        return self.ledger is not None and self.ledger.has(self._request(OWN, self._mu_of_own))
+
     def part(self, mu: float) -> list[tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]]:
         """Its part in the totals of each output, without noise: WS, Wb, and what Ŝ says."""
         terms = self.terms
@@ -165,12 +200,15 @@ class TotalsClient:
         return {**found, **stacked([moments_of(g, terms.family, terms.cells) for g in grams])}
 
     def _spread(self, centre: np.ndarray, mu: float) -> dict[str, np.ndarray]:
-        terms, rows = self.terms, self.rows
+        terms, rows, grams = (
+            self.terms,
+            self.rows,
+            self.grams(mu),
+        )  # a ledger releases one at a time
 
         def make(_: float) -> dict[str, np.ndarray]:
             residual = residuals(terms.public, rows.X, rows.Y, BOUND, centre)
-            shares = terms.shares(mu)
-            return part_of_spread(self.grams(mu), residual, terms.modes, shares, self.below)
+            return part_of_spread(grams, residual, terms.modes, terms.shares(mu), self.below)
 
         return self._released(SPREAD, SHARES.spread, make, mu, centre)
 
@@ -194,8 +232,13 @@ class TotalsClient:
             noisy = gram if scale == 0.0 else noisy_gram(gram, scale, self.below)
             return {"gram": noisy, "mu": np.asarray(whole, np.float64)}
 
-        mu = None if self.limit is None else mu_for(terms.promise.epsilon, terms.promise.delta)
-        return self._released(OWN, SHARES.own, make, mu)
+        return self._released(OWN, SHARES.own, make, self._mu_of_own)
+
+    @property
+    def _mu_of_own(self) -> float | None:
+        """None: what is left of the promise."""
+        promise = self.terms.promise
+        return None if self.limit is None else mu_for(promise.epsilon, promise.delta)
 
     def _released(
         self,
@@ -212,25 +255,29 @@ class TotalsClient:
             return make(whole * float(np.sqrt(share)))
         if step != OWN and not self.among:
             raise ValueError("a client with a ledger must know among whom its noise is shared")
-        request = request_of(
-            {
-                "X": self.rows.X,
-                "Y": self.rows.Y,
-                "inputs": terms.public.inputs,
-                "lengthscales": terms.public.lengthscales,
-                "promise": promise,
-                "terms": (terms.clients, terms.missing),
-                "step": (step, mu, "" if step == OWN else self.among),
-                **{f"question {i}": each for i, each in enumerate(question)},
-            }
-        )
         return self.ledger.release(
-            request,
+            self._request(step, mu, *question),
             purpose=f"{step} on {len(terms.public.inputs)} basis functions, for totals",
             limit=self.limit or Limit(promise.epsilon, promise.delta),
             make=make,
             mu=None if mu is None else mu * float(np.sqrt(share)),
             share=share,
+        )
+
+    def _request(self, step: str, mu: float | None, *question: np.ndarray) -> str:
+        """What the ledger calls a release: the same for the same rows, terms and question."""
+        terms = self.terms
+        return request_of(
+            {
+                "X": self.rows.X,
+                "Y": self.rows.Y,
+                "inputs": terms.public.inputs,
+                "lengthscales": terms.public.lengthscales,
+                "promise": terms.promise,
+                "terms": (terms.clients, terms.missing),
+                "step": (step, mu, "" if step == OWN else self.among),
+                **{f"question {i}": each for i, each in enumerate(question)},
+            }
         )
 
 
@@ -271,8 +318,8 @@ def learned_from_totals(terms: Terms, mu: float, ask: Ask) -> Learned:
     start = Parameters(LONGER * terms.public.lengthscales, **START)
     gains = [centre_of(one, start).gain for one in ones]
     centre = np.stack([K @ one.linear for K, one in zip(gains, ones, strict=True)])
-    spread, count = ask(SPREAD, {"centre": centre})
-    noise = in_total(terms.shares(mu).spread, count)
+    spread, answered = ask(SPREAD, {"centre": centre})
+    noise = terms.noise(mu, answered).spread
     about = [start] * len(ones)
     for _ in range(SEARCHES):
         centres = [centre_of(*each) for each in zip(ones, about, gains, strict=True)]
@@ -281,7 +328,8 @@ def learned_from_totals(terms: Terms, mu: float, ask: Ask) -> Learned:
             "gain": np.stack(gains),
             "error": np.stack([each.error for each in centres]),
         }
-        expected = ask(SCALES, asked)[0]["expected"]
+        total, count = ask(SCALES, asked)
+        expected = total["expected"] * (answered / count)  # others may have dropped out
         spreads = [
             Spread(total, noise, terms.modes, *each)
             for total, *each in zip(spread["spread"], expected, about, strict=True)
@@ -299,7 +347,7 @@ def learned_from_totals(terms: Terms, mu: float, ask: Ask) -> Learned:
 
 def outputs_of(terms: Terms, mu: float, totals: Arrays, count: int) -> tuple[OneOutput, ...]:
     """Totals by output, with the noise that so many clients have put into them."""
-    noise = Scales(*(in_total(each, count) for each in terms.shares(mu)))
+    noise = terms.noise(mu, count)
     return tuple(
         OneOutput.of(
             terms.family, terms.cells, {n: each[q] for n, each in totals.items()}, noise, count

@@ -92,21 +92,34 @@ class Ledger:
             for entry, _ in known:
                 if entry.request == request:
                     return self._kept(entry)
-            spent, most = composed(e.mu for e, _ in known), mu_for(limit.epsilon, limit.delta)
-            left = math.sqrt(max(most**2 - spent**2, 0.0))
-            mu = left * math.sqrt(share) if mu is None else composed([mu])
-            if mu > left * (1 + 1e-9) or left < SMALLEST * most:
-                raise InputError(
-                    f"{self.folder}: the privacy budget does not allow another release: rows may cost "
-                    f"ε = {limit.epsilon:g} in all (δ = {limit.delta:g}), and earlier releases cost "
-                    f"{epsilon_of(spent, limit.delta):.4g}"
-                )
+            mu = self._allowed(composed(e.mu for e, _ in known), limit, mu, share)
             content = save({name: np.array(a, order="C") for name, a in make(mu).items()})
             digest = hashlib.sha256(content).hexdigest()
             atomic_files.write_bytes(self._path(request), content)
             before = known[-1][1] if known else FIRST
             self._append(Entry(request, purpose, mu, digest, before), [line for line, _ in known])
             return dict(load(content))
+
+    def has(self, request: str) -> bool:
+        """Whether there is a release for `request`, which costs nothing more."""
+        return any(entry.request == request for entry in self.entries())
+
+    def check(self, mu: float, limit: Limit) -> None:
+        """Raises unless the limit leaves so much μ, for several releases to come."""
+        self._allowed(self.mu(), limit, mu, 1.0)
+
+    def _allowed(self, spent: float, limit: Limit, mu: float | None, share: float) -> float:
+        """μ of a release, or this share of all that is left; raises if that is too little."""
+        most = mu_for(limit.epsilon, limit.delta)
+        left = math.sqrt(max(most**2 - spent**2, 0.0))
+        mu = left * math.sqrt(share) if mu is None else composed([mu])
+        if mu > left * (1 + 1e-9) or left < SMALLEST * most:
+            raise InputError(
+                f"{self.folder}: the privacy budget does not allow another release: rows may cost "
+                f"ε = {limit.epsilon:g} in all (δ = {limit.delta:g}), and earlier releases cost "
+                f"{epsilon_of(spent, limit.delta):.4g}"
+            )
+        return mu
 
     def _append(self, entry: Entry, known: list[Entry]) -> None:
         """All lines written anew, so that no cut-off line stays in the way; whole or not at all."""

@@ -10,10 +10,6 @@ from pfedhgp.settings.setting import setting, table
 
 AT_SITES = "in a federation every site has its ledger in its own home: leave it out"
 
-IN_ONE_PROCESS = (
-    'it is for privacy = "distributed", which is for a fit in one process: leave it out'
-)
-
 
 @table("run")
 class PrivacySection:
@@ -60,7 +56,7 @@ class PrivacySection:
     tolerated: int | None = setting(
         default=None,
         kind=kinds.whole(0),
-        refused=IN_ONE_PROCESS,
+        agreed=True,
         help="With --privacy distributed: how many clients may drop out, or tell the server their part of "
         "the noise, before ε is not kept any more. More tolerated clients mean more noise.",
         unset="a third of the clients",

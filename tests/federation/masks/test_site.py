@@ -293,3 +293,32 @@ def test_nothing_leaves_before_it_is_kept():
     site.restore(kept)
     site.save = lambda state: None
     assert site.answer(1, "q", server.adverts_for(names[0]), ZEROS).to_bytes() != lost.to_bytes()
+
+
+def test_a_site_that_wants_more_sites_in_a_sum_neither_answers_nor_signs_with_fewer():
+    """As privacy="distributed" does: the noise of fewer would be too little."""
+    masks, names = asked(7)
+    masks.sites[names[0]].fewest = 6
+    with pytest.raises(MaskError, match="5 sites have answered, and 6 are needed"):
+        masks.sites[names[0]].sign(1, names[:5])
+    assert masks.sites[names[0]].sign(1, names[:6])
+    assert masks.sites[names[1]].sign(1, names[:5]), "the threshold of masks is 5"
+
+
+def test_a_key_is_shared_out_anew_when_a_card_comes_later():
+    """The same key, and only then: a site that drops out must be opened by those who came late, too."""
+    scope, identities = scope_of(4)
+    sites = {
+        name: MaskedSite.joining(name, own, scope, scope.roster.digest)
+        for name, own in identities.items()
+    }
+    *early, late = sorted(sites)
+    one = sites[early[0]]
+    one.meet(sites[name].card() for name in early)
+    first = one.advertise(1)
+    assert one.advertise(1) == first
+    one.meet([sites[late].card()])
+    second = one.advertise(1)
+    assert (first.public, first.signature) == (second.public, second.signature)
+    assert set(second.boxes) == {*first.boxes, late}
+    assert one.advertise(1) == second

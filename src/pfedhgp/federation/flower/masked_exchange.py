@@ -20,11 +20,12 @@ import numpy as np
 from pfedhgp.federation import message_checks
 from pfedhgp.federation.envelope import ANSWER, CARD, KEY, REVEAL, SIGN, Envelope, Refused
 from pfedhgp.federation.flower.state import site_hash
-from pfedhgp.federation.flower.waiting import Limits, QuorumError
+from pfedhgp.federation.flower.waiting import Limits, QuorumError, reasons_of
 from pfedhgp.federation.masks import kept, wire
 from pfedhgp.federation.masks.aggregator import Aggregator, check_count
 from pfedhgp.federation.masks.fixed_point import decoded
 from pfedhgp.federation.masks.roster import MaskError, Revealed, Roster, Scope
+from pfedhgp.federation.message_checks import Expected
 from pfedhgp.federation.messages import Message
 from pfedhgp.inference.arrays import State
 
@@ -72,14 +73,23 @@ class MaskedExchanges:
         self, engine: Engine, request: Message
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """The total over the survivors, and the entry of the participation log."""
-        began, number, server = engine.clock(), engine.server.exchanges + 1, self.server
         expected = message_checks.of_reply(engine.server.plan, request.kind, request.arrays)
+        return self.total_of(engine, request, expected)
+
+    def total_of(
+        self, engine: Engine, request: Message, expected: Expected
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """The same for replies that look as `expected`."""
+        began, number, server = engine.clock(), engine.server.exchanges + 1, self.server
         shapes = {name: sent.shape for name, sent in expected.items()}
         shares = message_checks.SLACK * message_checks.LARGEST_SHARES
         engine.link.expect(message_checks.largest_reply(expected) + shares)
         tally = Tally()
         if server.question is None or server.question.exchange != number:
             self._introduce(engine, request, number, tally)
+            here = sum(each.exchange == number for each in server.adverts.values())
+            if here < (least := self._least(engine)):  # who is asked cannot be changed any more
+                raise _too_few(engine, request, f"{here} sites came, {least} are needed")
         try:
             server.ask(number, f"{request.kind} {request.round} {request.block}")
         except MaskError as error:
@@ -113,11 +123,7 @@ class MaskedExchanges:
         strangers = [own for own in sorted(self.names) if own not in server.cards]
         self._trip(engine, request, CARD, dict.fromkeys(strangers, roster), take_card, tally, most)
         cards = wire.cards_bytes(each for _, each in sorted(server.cards.items()))
-        keyless = [
-            own
-            for own in sorted(server.cards)
-            if own not in server.adverts or server.adverts[own].exchange != number
-        ]
+        keyless = [own for own in sorted(server.cards) if not self._has_key(own, number)]
         least = server.scope.roster.threshold
         if len(server.cards) < least:
             raise _too_few(engine, request, f"{len(server.cards)} sites came, {least} are needed")
@@ -126,8 +132,7 @@ class MaskedExchanges:
 
     def _collect(self, engine: Engine, request: Message, tally: Tally) -> None:
         """Masked replies, until the time is up; then the survivors are settled, on disk."""
-        server, least = self.server, self.server.scope.roster.threshold
-        least = max(least, engine.patience.quorum)
+        server, least = self.server, self._least(engine)
 
         def take(name: str, reply: Envelope) -> None:
             masked = wire.read_reply(reply.sealed)
@@ -140,7 +145,8 @@ class MaskedExchanges:
             told[own] = wire.question_bytes(new, server.adverts_for(own))
         self._trip(engine, request, ANSWER, told, take, tally, least=least)
         if len(server.replies) < least:
-            raise _too_few(engine, request, f"{len(server.replies)} answered, {least} are needed")
+            short_of = f"{len(server.replies)} answered, {least} are needed"
+            raise _too_few(engine, request, short_of, tally.missing)
         for own in server.asked:
             self.told.setdefault(own, set()).update(server.asked)
         server.settle()
@@ -231,6 +237,16 @@ class MaskedExchanges:
             "bytes_down": tally.down,
         }
 
+    def _has_key(self, own: str, number: int) -> bool:
+        """Whether a site has told its key of an exchange, with a share of it for all that are known."""
+        advert = self.server.adverts.get(own)
+        known = set(self.server.cards)
+        return advert is not None and advert.exchange == number and known <= set(advert.boxes)
+
+    def _least(self, engine: Engine) -> int:
+        """How many sites must be in a total."""
+        return max(self.server.scope.roster.threshold, engine.patience.quorum)
+
     def _check_sender(self, name: str, own: str) -> None:
         if self.names.get(own) != name:
             raise MaskError("it speaks for another site")
@@ -239,9 +255,13 @@ class MaskedExchanges:
         self.save(kept.state_of(self.server))
 
 
-def _too_few(engine: Engine, request: Message, why: str) -> QuorumError:
-    """For an exchange that cannot be completed now."""
+def _too_few(
+    engine: Engine, request: Message, why: str, missing: Mapping[str, str] | None = None
+) -> QuorumError:
+    """For an exchange that cannot be completed now; `missing` has codes of refusals by site."""
+    refused = {n: code for n, code in (missing or {}).items() if code != "no-answer"}
+    about = "".join(f"; {reason}" for reason in reasons_of(refused, engine.patience.timeout))
     return QuorumError(
         f"the {request.kind} request (exchange {engine.server.exchanges + 1}): {why} with masks, within "
-        f"{engine.patience.timeout:g} s: the same command goes on from here, in the same exchange"
+        f"{engine.patience.timeout:g} s{about}: the same command goes on from here, in the same exchange"
     )

@@ -23,14 +23,18 @@ from pfedhgp.federation.flower.state import site_hash
 from pfedhgp.federation.masks import wire
 from pfedhgp.federation.masks.fixed_point import encoded
 from pfedhgp.federation.masks.keys import Identity
-from pfedhgp.federation.masks.roster import MaskError, Scope
+from pfedhgp.federation.masks.roster import MaskError, Question, Scope
 from pfedhgp.federation.masks.site import MaskedSite
+from pfedhgp.federation.message_checks import Expected
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.schema import DELIVER
 from pfedhgp.model.run_folder import naming
 
 STATE = "masks.json"
 Arrays = Mapping[str, np.ndarray]
+Reply = Callable[[str], tuple[Arrays, Expected]]
+"""From the question, by its hash, to the site's reply and what it has to look like. Every exchange of every
+run has its own hash, which also names those who are asked."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,8 @@ class MaskedRun:
     folder: Path
     name: str
     keys: MaskKeys
+    fewest: Callable[[int], int] = lambda sites: 0
+    """From the number of sites to how many must be in a sum, if that is more than masks need"""
     site: MaskedSite | None = field(default=None, repr=False)
 
     @property
@@ -80,7 +86,12 @@ class MaskedRun:
         """How many sites are in a total at least."""
         return 1 if self.site is None else self.site.scope.roster.threshold
 
-    def answer(self, request: Envelope, reply: Callable[[], Arrays], plan: Plan) -> bytes:
+    @property
+    def sites(self) -> int:
+        """How many sites the pinned list has."""
+        return len(self._known().scope.roster.sites)
+
+    def answer(self, request: Envelope, reply: Reply) -> bytes:
         """What leaves in this trip; `reply` computes the site's reply, if it comes to that."""
         try:
             if request.trip == CARD:
@@ -90,7 +101,7 @@ class MaskedRun:
                 site.meet(wire.read_cards(request.sealed))
                 return wire.advert_bytes(site.advertise(request.exchange))
             if request.trip == ANSWER:
-                return self._masked(site, request, reply, plan)
+                return self._masked(site, request, reply)
             if request.trip == SIGN:
                 return site.sign(request.exchange, wire.read_survivors(request.sealed))
             survivors, signatures, boxes = wire.read_opening(request.sealed)
@@ -100,16 +111,15 @@ class MaskedRun:
             self.site = None  # what was half done is read from disk again
             raise Refused("masks", str(error)) from None
 
-    def _masked(
-        self, site: MaskedSite, request: Envelope, reply: Callable[[], Arrays], plan: Plan
-    ) -> bytes:
+    def _masked(self, site: MaskedSite, request: Envelope, reply: Reply) -> bytes:
         cards, adverts = wire.read_question(request.sealed)
         if cards:
             site.meet(cards)
         given = site.given(request.exchange, about(request), adverts)  # before any row is used
         if given is None:
-            arrays = reply()
-            asked = message_checks.of_reply(plan, request.kind, request.parts()[0])
+            publics = {advert.name: advert.public for advert in adverts}
+            question = Question(request.exchange, about(request), publics)
+            arrays, asked = reply(question.digest.hex())
             message_checks.check_arrays(arrays, asked)
             shapes = {name: sent.shape for name, sent in asked.items()}
             values = encoded(arrays, shapes, len(site.scope.roster.sites))
@@ -132,7 +142,8 @@ class MaskedRun:
 
     def _joining(self, scope: Scope) -> MaskedSite:
         own, pinned = site_hash(self.name), self.keys.pinned
-        return MaskedSite.joining(own, self.keys.identity, scope, pinned, save=self._saver(scope))
+        more = {"fewest": self.fewest(len(scope.roster.sites)), "save": self._saver(scope)}
+        return MaskedSite.joining(own, self.keys.identity, scope, pinned, **more)
 
     def _saver(self, scope: Scope) -> Callable[[dict[str, Any]], None]:
         kept = {"roster": wire.roster_bytes(scope.roster).hex(), "run": scope.run}

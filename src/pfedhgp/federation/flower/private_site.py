@@ -1,4 +1,4 @@
-"""A site of a private run: one release, by its own ledger and under its own ceiling; own layers at the end.
+"""A site of a private run, with its own ledger and ceiling: one release, or answers to questions (totals).
 
     HOME/ledger/        what was released of this site's rows, in all runs, and what it cost
 
@@ -13,11 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
+from pfedhgp.base.choices import LOCAL_PRIVACY
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError
 from pfedhgp.federation import message_checks
 from pfedhgp.federation.agreement import Agreement
 from pfedhgp.federation.envelope import Envelope, Refused
+from pfedhgp.federation.flower.totals_site import TotalsSite
 from pfedhgp.federation.private_fit import frame, own_layers, public_scaling, released
 from pfedhgp.federation.private_messages import (
     Shapes,
@@ -48,9 +50,7 @@ class PrivateSite:
             raise Refused("malformed", "a private run asks for one release")
         promise, public = agreement.promise, agreement.public
         assert promise is not None
-        if promise.epsilon > self.ceiling:
-            why = f"ε = {promise.epsilon:g} is above this site's --epsilon-ceiling {self.ceiling:g}"
-            raise Refused("budget", why)
+        self.check_ceiling(agreement)
         try:
             found = released(
                 promise,
@@ -62,6 +62,21 @@ class PrivateSite:
         except InputError as error:  # it names the ledger and what it cost, and no value
             raise Refused("budget", str(error)) from None
         return release_arrays(found)
+
+    def check_ceiling(self, agreement: Agreement) -> None:
+        """Refuses terms that may cost more than this site's owner allows."""
+        assert agreement.promise is not None
+        epsilon = agreement.promise.epsilon
+        if epsilon > self.ceiling:
+            why = f"ε = {epsilon:g} is above this site's --epsilon-ceiling {self.ceiling:g}"
+            raise Refused("budget", why)
+
+    def by_totals(self, agreement: Agreement, rows: ClientRows, folder: Path) -> TotalsSite | None:
+        """The same site in a run by totals, whose files are in `folder`; None in another run."""
+        assert agreement.promise is not None
+        if agreement.model_settings.privacy == LOCAL_PRIVACY:
+            return None
+        return TotalsSite(agreement, rows, folder, Ledger(self.home / FOLDER), self.ceiling)
 
     def model(self, agreement: Agreement, rows: ClientRows, request: Envelope) -> FittedModel:
         """The delivered shared function, with this site's own layers."""

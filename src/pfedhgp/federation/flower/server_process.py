@@ -41,6 +41,7 @@ from pfedhgp.federation.flower.private_exchange import PrivateRun, Releases
 from pfedhgp.federation.flower.processes import LARGEST, OVERSIZED
 from pfedhgp.federation.flower.spool import Spool
 from pfedhgp.federation.flower.state import Roster
+from pfedhgp.federation.flower.totals_exchange import NextQuestion, Totals, TotalsRun
 from pfedhgp.federation.flower.transport import GridLink
 from pfedhgp.federation.flower.waiting import Patience
 from pfedhgp.federation.messages import Message
@@ -54,7 +55,7 @@ from pfedhgp.model.run_folder import SPEC, check_target, naming, parse_json
 from pfedhgp.settings import config as configs
 
 CHECKPOINT, PARTICIPATION, DELIVERED = "checkpoint", "participation.jsonl", "delivered.json"
-MASKS = "masks.safetensors"
+MASKS, QUESTION = "masks.safetensors", "question.safetensors"
 log = logging.getLogger("pfedhgp.server")
 
 
@@ -109,6 +110,7 @@ class Coordinator:
         if agreement.plan.masks:
             roster_hash(known)  # too few sites are refused now
         names = tuple(known)
+        agreement.totals(len(names))  # so are numbers of sites that the noise is not for
         least = max(1, -(-len(names) // 2)) if quorum is None else quorum
         if not 1 <= least <= len(names):
             raise InputError(
@@ -137,9 +139,12 @@ class Coordinator:
             server = Server(self.agreement.plan)
             roster = Roster(self.sites, self.agreement.to_json())
             kept = Checkpoint(self.checkpoint)
-            releases = Releases()
+            releases, totals = Releases(), Totals()
+            terms = self.agreement.totals(len(self.sites))
             private = self.agreement.promise is not None
-            parties: list[Party] = [roster, releases] if private else [roster]
+            parties: list[Party] = [roster]
+            if private:
+                parties.append(releases if terms is None else totals)
             messages = self._begin(kept, server, roster, parties)
             audit_log = audit.AuditLog(self.out)
             masks = self._masks(roster)
@@ -174,10 +179,23 @@ class Coordinator:
                 masks=masks,
                 announced={} if self.after_delivery is None else {"zones": True},
             )
+            if terms is not None and not self.resume:
+                save_checkpoint()  # the first answers cost ε: a run that stops there must go on
             if self.finished:
                 model = files.load(self.out)
             elif private:
-                model, self.missing = PrivateRun(self.agreement, engine, releases).run()
+                run = (
+                    PrivateRun(self.agreement, engine, releases)
+                    if terms is None
+                    else TotalsRun(
+                        self.agreement,
+                        terms,
+                        engine,
+                        totals,
+                        NextQuestion(self.checkpoint / QUESTION),
+                    )
+                )
+                model, self.missing = run.run()
                 settings = {**model.settings, **self.agreement.settings()}
                 model = replace(model, settings=settings, messages=messages)
             else:
@@ -213,7 +231,7 @@ class Coordinator:
             return []
         if not self.resume:
             kept.clear()
-            for name in (DELIVERED, MASKS):
+            for name in (DELIVERED, MASKS, QUESTION):
                 (self.checkpoint / name).unlink(missing_ok=True)
             for name in (audit.LOG, audit.HEAD, PARTICIPATION):
                 (self.out / name).unlink(missing_ok=True)

@@ -35,6 +35,8 @@ from pfedhgp.federation.flower.private_site import PrivateSite
 from pfedhgp.federation.flower.refusal_codes import code_of, reason
 from pfedhgp.federation.flower.site_model import site_model
 from pfedhgp.federation.flower.state import RUN_ID, AnsweredExchange, RunStore
+from pfedhgp.federation.flower.totals_site import TotalsSite
+from pfedhgp.federation.message_checks import Expected
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.policy.book import Book
 from pfedhgp.federation.policy.consent import Approve, Consent
@@ -42,6 +44,7 @@ from pfedhgp.federation.policy.guard import Guard
 from pfedhgp.federation.policy.settings import Policy
 from pfedhgp.federation.schema import ALARM, DELIVER, HELLO
 from pfedhgp.model import files
+from pfedhgp.privacy.ledger import request_of
 
 log = logging.getLogger("pfedhgp.site")
 MOVED = 2.0
@@ -145,23 +148,65 @@ class Site:
         if request.kind == HELLO or request.receiver not in ("", self.name):
             return self._arrays_for(request), b""
         here = self._open(request)
-        plan = here.agreed.plan
-        if here.agreed.agreement.promise is not None:
-            return self._private_for(here, request), b""
-        check_trip(request, plan, self.masks)
+        check_trip(request, here.agreed.plan, self.masks)
+        private = here.agreed.agreement.promise is not None
         if self.masks is None or not request.trip:
-            return self._arrays_for(request), b""
-        message_checks.check_kind(request, plan)
-        here.masked = here.masked or MaskedRun(here.store.folder, self.name, self.masks)
-        return {}, here.masked.answer(request, lambda: self._arrays_for(request), plan)
+            return (self._private_for(here, request) if private else self._arrays_for(request)), b""
+        if private:
+            return {}, self._masked_run(here).answer(
+                request, lambda n: self._asked(here, request, n)
+            )
+        message_checks.check_kind(request, here.agreed.plan)
+
+        def reply(question: str) -> tuple[Mapping[str, np.ndarray], Expected]:
+            found = self._arrays_for(request)
+            own = request.parts()[0]
+            return found, message_checks.of_reply(here.agreed.plan, request.kind, own)
+
+        return {}, self._masked_run(here).answer(request, reply)
+
+    def _masked_run(self, here: OpenRun) -> MaskedRun:
+        """The run's part of masks, by the rules that its terms set for who must be in a sum."""
+        assert self.masks is not None
+        if here.masked is None:
+            totals = self._totals(here)
+            fewest = (lambda sites: 0) if totals is None else totals.fewest
+            here.masked = MaskedRun(here.store.folder, self.name, self.masks, fewest)
+        return here.masked
+
+    def _totals(self, here: OpenRun) -> TotalsSite | None:
+        """With differential privacy by totals: the site's part in this run."""
+        agreement, rows = here.agreed.agreement, here.agreed.rows
+        if agreement.promise is None:
+            return None
+        return self.private.by_totals(agreement, rows, here.store.folder)
+
+    def _asked(
+        self, here: OpenRun, request: Envelope, among: str
+    ) -> tuple[Mapping[str, np.ndarray], Expected]:
+        """The answer to one question of a private run by totals, with noise for `among` alone."""
+        totals = self._totals(here)
+        assert totals is not None
+        self.private.check_ceiling(here.agreed.agreement)
+        sites = here.masked.sites if here.masked is not None else 0
+        return totals.answer(request, sites, among)
 
     def _private_for(self, here: OpenRun, request: Envelope) -> Mapping[str, np.ndarray]:
-        """With differential privacy: the release; then the delivery, which is answered with nothing."""
+        """With differential privacy: releases; then the delivery, which is answered with nothing."""
         agreement, rows = here.agreed.agreement, here.agreed.rows
-        if request.kind != DELIVER:
+        totals = self._totals(here)
+        if request.kind == DELIVER:
+            model = (
+                self.private.model(agreement, rows, request)
+                if totals is None
+                else totals.model(request)
+            )
+            files.save(model, self.home / MODEL, overwrite=True)
+            return {}
+        if totals is None:
             return self.private.release(agreement, rows, request)
-        files.save(self.private.model(agreement, rows, request), self.home / MODEL, overwrite=True)
-        return {}
+        exchange = request_of({"run": request.run, "exchange": request.exchange})
+        return self._asked(here, request, exchange)[0]
 
     def _arrays_for(self, request: Envelope) -> Mapping[str, np.ndarray]:
         if request.receiver not in ("", self.name):

@@ -141,14 +141,19 @@ def too_few(
     "0 of 3 sites answered the census request, and the quorum is 2: A, B: the site does not accept the \
 server's settings (columns, model); C: no answer in time (600 s); the same command goes on from here"
     """
+    reasons = "; ".join(reasons_of(missing, timeout))
+    return (
+        f"{counted} of {counted + len(missing)} sites answered the {kind} request, and the quorum is "
+        f"{quorum}: {reasons}; the same command goes on from here"
+    )
+
+
+def reasons_of(missing: Mapping[str, str], timeout: float) -> list[str]:
+    """Sites by the reason why they are missing."""
     by_code: dict[str, list[str]] = {}
     for name, code in missing.items():
         by_code.setdefault(code, []).append(name)
-    reasons = [
+    return [
         f"{listed(names)}: {CODES[code]}" + (f" ({timeout:g} s)" if code == "no-answer" else "")
         for code, names in by_code.items()
     ]
-    return (
-        f"{counted} of {counted + len(missing)} sites answered the {kind} request, and the quorum is "
-        f"{quorum}: {'; '.join(reasons)}; the same command goes on from here"
-    )

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -65,6 +65,8 @@ class MaskedSite:
     revealed: Revealed | None = None
     answered: dict[str, int] = field(default_factory=dict)
     """Every question that was answered, with its exchange"""
+    fewest: int = 0
+    """Sites that must be in a sum, if that is more than t: with fewer, noise in it would be too little"""
 
     @staticmethod
     def joining(
@@ -76,6 +78,11 @@ class MaskedSite:
         if scope.roster.sites.get(name) != identity.public:
             raise MaskError("the list of sites has another key for this site")
         return MaskedSite(name, identity, scope, **more)
+
+    @property
+    def least(self) -> int:
+        """How many sites must be asked, and be in a sum."""
+        return max(self.scope.roster.threshold, self.fewest)
 
     # --------------------------------------------------------------------------- before exchanges
 
@@ -93,11 +100,19 @@ class MaskedSite:
         self._keep()
 
     def advertise(self, exchange: int) -> Advert:
-        """The key of an exchange that is to come, with sealed shares of it for all whose cards are known."""
+        """The key of an exchange that is to come, with sealed shares of it for all whose cards are known.
+
+        If a card came later, the same key is shared out anew: else too few could open it if this site drops
+        out.
+        """
         if self.question is not None and exchange <= self.question.exchange:
             raise MaskError(f"exchange {exchange} is over")
         if self.next is None or self.next.exchange != exchange:
             self._prepare(exchange)
+            self._keep()
+        elif not set(self.cards) <= set(self.next.boxes):
+            boxes = self._sealed(KEY, exchange, self.next_secret, self.cards)
+            self.next = replace(self.next, boxes=boxes)
             self._keep()
         assert self.next is not None
         return self.next
@@ -158,10 +173,8 @@ class MaskedSite:
             raise MaskError(f"this site has no key for exchange {exchange}")
         if publics.get(self.name) != self.next.public or len(publics) != len(adverts):
             raise MaskError("the list of those who are asked is wrong about this site")
-        if len(publics) < self.scope.roster.threshold:
-            raise MaskError(
-                f"{len(publics)} sites are asked, and {self.scope.roster.threshold} are needed"
-            )
+        if len(publics) < self.least:
+            raise MaskError(f"{len(publics)} sites are asked, and {self.least} are needed")
         for advert in adverts:
             if advert.exchange != exchange or not advert.is_genuine(self.scope):
                 raise MaskError(f"the mask key of {advert.name!r} is not signed for this exchange")
@@ -174,10 +187,8 @@ class MaskedSite:
             raise MaskError(f"exchange {exchange}: another set of survivors was signed before")
         if not set(names) <= set(question.publics) or self.name not in names:
             raise MaskError("these survivors were not all asked, or this site is not among them")
-        if len(names) < self.scope.roster.threshold:
-            raise MaskError(
-                f"{len(names)} sites have answered, and {self.scope.roster.threshold} are needed"
-            )
+        if len(names) < self.least:
+            raise MaskError(f"{len(names)} sites have answered, and {self.least} are needed")
         if not self.signed:
             statement = self.scope.survivors(exchange, question.digest, names)
             self.signed, self.signature = names, self.identity.sign(statement)
