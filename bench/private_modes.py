@@ -20,6 +20,7 @@ from pfedhgp.privacy.accounting import mu_for
 from pfedhgp.privacy.denoising import cells_of
 from pfedhgp.privacy.noise_shares import tolerated
 from pfedhgp.privacy.release import PublicBasis, release
+from pfedhgp.privacy.row_density import PER_INPUT
 from pfedhgp.privacy.shared_function import LONGER, START
 from pfedhgp.privacy.twin import Found, Parameters, Twins
 
@@ -66,7 +67,7 @@ def by_releases(made: Made, public: PublicBasis, epsilon: float) -> tuple[Found,
     """The same for one release a client."""
     mu = mu_for(epsilon, DELTA)
     seen = [release(public, rows.X, rows.Y, bound=BOUND, mu=mu) for rows in made.rows]
-    twins = Twins.of(seen, 0, cells_of(public))
+    twins = Twins.of(seen, 0, cells_of(public, PER_INPUT))
     search = twin.learned(public, twins, Parameters(LONGER * public.lengthscales, **START))
     return twin.posterior(public, twins, known()), twin.averaged(public, twins, search)
 

@@ -11,6 +11,7 @@ from pfedhgp.errors import InputError
 from pfedhgp.privacy.accounting import mu_for
 from pfedhgp.privacy.denoising import cells_of
 from pfedhgp.privacy.release import JITTER, PublicBasis, release
+from pfedhgp.privacy.row_density import PER_INPUT
 from pfedhgp.privacy.shared_function import SharedFunction, shared_function
 from pfedhgp.privacy.twin import Parameters, Twins, posterior
 from support.private_sites import GRID, made_up
@@ -32,10 +33,21 @@ def releases(clients: int, epsilon: float = 2.0):
     ]
 
 
-def of(seen) -> SharedFunction:
-    cells = cells_of(PUBLIC)
-    found = tuple(posterior(PUBLIC, Twins.of(seen, q, cells), PARAMETERS[q]) for q in range(2))
-    return SharedFunction(PUBLIC, PARAMETERS, found)
+def of(seen, left_out: int | None = None) -> SharedFunction:
+    """Where rows lie is told by all releases; b̃ and Ŝ of the client that is left out are not used."""
+    cells, found = cells_of(PUBLIC, PER_INPUT), []
+    for q in range(2):
+        all_of_them = Twins.of(seen, q, cells)
+        kept = [i for i in range(len(seen)) if i != left_out]
+        twins = Twins(
+            all_of_them.gram[kept],
+            all_of_them.linear[kept],
+            all_of_them.linear_noise[kept],
+            tuple(all_of_them.features[i] for i in kept),
+            tuple(all_of_them.counts[i] for i in kept),
+        )
+        found.append(posterior(PUBLIC, twins, PARAMETERS[q]))
+    return SharedFunction(PUBLIC, PARAMETERS, tuple(found))
 
 
 def test_predictions_are_the_same_in_either_weights():
@@ -58,7 +70,7 @@ def test_without_a_client_it_is_what_the_others_say():
     seen = releases(4)
     F = PUBLIC.features(GRID[:, None])
     taken = of(seen).posterior(without=1)
-    others = of([seen[0], *seen[2:]]).posterior()
+    others = of(seen, left_out=1).posterior()
     A = np.asarray(taken.block.basis(JITTER).features(GRID[:, None]))[0]
     M = len(F)
     for name in ("mean", "covariance"):
@@ -67,6 +79,20 @@ def test_without_a_client_it_is_what_the_others_say():
             np.testing.assert_allclose(A.T @ a[:M], A.T @ b[:M], atol=1e-5)
         else:
             np.testing.assert_allclose(A.T @ a[:M, :M] @ A, A.T @ b[:M, :M] @ A, atol=1e-5)
+
+
+def test_what_averaging_adds_is_not_taken_for_evidence_when_a_client_is_taken_out():
+    """The others' moments at the best parameters, and as much wider as with all clients."""
+    shared = of(releases(4))
+    spread = 0.3 * np.eye(len(PUBLIC.inputs))
+    wide = SharedFunction(
+        PUBLIC,
+        PARAMETERS,
+        tuple(f._replace(covariance=f.covariance + spread, wider=spread) for f in shared.found),
+    )
+    for (mean, covariance), (m, S) in zip(wide.moments(2), shared.moments(2), strict=True):
+        np.testing.assert_allclose(mean, m, atol=1e-9)
+        np.testing.assert_allclose(covariance, S + spread, atol=1e-9)
 
 
 def test_the_same_releases_give_the_same_shared_function_to_the_bit():

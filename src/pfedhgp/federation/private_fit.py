@@ -22,12 +22,12 @@ from pfedhgp.data.scaling import Scaling
 from pfedhgp.errors import InputError
 from pfedhgp.federation.kept_settings import settings_to_json
 from pfedhgp.federation.planning import settings_of_adoption
-from pfedhgp.gp.kernels import RBF, Kernel
+from pfedhgp.gp.kernels import KERNELS, RBF, Kernel, Matern32
 from pfedhgp.inference.starts.candidates import Start
 from pfedhgp.inference.structured.adoption import adopt
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population
-from pfedhgp.model.spec import build_spec, like_shared, noise_form
+from pfedhgp.model.spec import build_spec, noise_form
 from pfedhgp.privacy.accounting import mu_for
 from pfedhgp.privacy.discrete_gaussian import Below
 from pfedhgp.privacy.ledger import Ledger, Limit, request_of
@@ -66,6 +66,7 @@ def promise_of(settings: ModelSettings, inputs: int, outputs: int) -> Promise:
     ):
         if getattr(settings, name) != wanted:
             raise InputError(f"a private fit has no form for {what}: leave `{name}` out")
+    local_kernel(settings)
     if settings.masks and settings.privacy != DISTRIBUTED_PRIVACY:
         raise InputError(
             "a private fit has no form for masks, unless privacy='distributed': leave `masks` out"
@@ -114,6 +115,22 @@ def public_basis(kernel: object, scaling: Scaling) -> PublicBasis:
     if not np.all(np.isfinite(scales)):
         return PublicBasis.over(np.full(size, SHORTEST))
     return PublicBasis.over(np.broadcast_to(scales, (size,)) / scaling.extent)
+
+
+def local_kernel(settings: ModelSettings) -> Kernel:
+    """That of the local layers, which are fitted at home; matern32 if none was given.
+
+    What is faster than the public basis is left to the local layer. A smooth kernel there swings out where a
+    client has no rows, and is sure of it.
+    """
+    given = settings.local_kernel
+    if given is None:
+        return Matern32()
+    if isinstance(given, Kernel):
+        return given
+    if isinstance(given, str) and given in KERNELS:
+        return KERNELS[given]()
+    raise InputError("a private fit does not choose between kernels: give one `local_kernel`")
 
 
 def own_layers(
@@ -201,7 +218,7 @@ def frame(
         inputs=len(names[0]),
         outputs=outputs,
         kernel=kernel,
-        local_kernel=like_shared(kernel),
+        local_kernel=local_kernel(settings),
         layers=("global", "deviation", "local"),
         latents=outputs,
         local_latents=outputs,

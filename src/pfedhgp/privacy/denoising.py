@@ -34,24 +34,26 @@ class Denoised(NamedTuple):
 class Cells(NamedTuple):
     """Features at the middle of each cell, and a root of N."""
 
+    places: Float[np.ndarray, "G d"]
     features: Float[np.ndarray, "M G"]
     overlap: Float[np.ndarray, "G G"]
     root: Float[np.ndarray, "G G"]
     inverse_root: Float[np.ndarray, "G G"]
 
 
-def cells_of(public: PublicBasis) -> Cells:
-    """A grid over the unit box, finer than that of the basis."""
+def cells_of(public: PublicBasis, per: int | None = None) -> Cells:
+    """A grid over the unit box, finer than that of the basis: `per` cells for an inducing input."""
     d = public.inputs.shape[1]
-    per = CELLS[min(d, len(CELLS)) - 1]
+    per = CELLS[min(d, len(CELLS)) - 1] if per is None else per
     counts = [per * len(np.unique(column)) for column in public.inputs.T]
     axes = np.meshgrid(*(np.linspace(0.0, 1.0, count) for count in counts), indexing="ij")
-    A = public.features(np.stack([axis.ravel() for axis in axes], -1))
+    places = np.stack([axis.ravel() for axis in axes], -1)
+    A = public.features(places)
     N = (A.T @ A) ** 2
     values, vectors = np.linalg.eigh(N)
     values = np.maximum(values, 0.0) + RIDGE * float(np.mean(np.diagonal(N)))
     root = np.sqrt(values)[:, None] * vectors.T
-    return Cells(A, N, root, vectors.T / np.sqrt(values)[:, None])
+    return Cells(places, A, N, root, vectors.T / np.sqrt(values)[:, None])
 
 
 def denoised(gram: Float[np.ndarray, "M M"], noise: float, cells: Cells) -> Denoised:

@@ -19,6 +19,7 @@ from pfedhgp.model.blocks import GlobalBlock
 from pfedhgp.model.posterior import GlobalPosterior
 from pfedhgp.privacy.denoising import cells_of
 from pfedhgp.privacy.release import JITTER, PublicBasis, Release
+from pfedhgp.privacy.row_density import PER_INPUT
 from pfedhgp.privacy.twin import Found, Parameters, Twins, averaged, learned
 
 START = {"variance": 0.25, "departure": 0.3, "noise": 0.1, "local": 1e-3}
@@ -75,11 +76,13 @@ class SharedFunction:
 def _without(
     found: Found, client: int | None
 ) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, "M M"]]:
-    """S⁻¹ − J_i and S⁻¹m − h_i; eigenvalues stay positive."""
+    """S⁻¹ − J_i and S⁻¹m − h_i at the best parameters, as much wider as with all clients."""
     if client is None:
         return found.mean, found.covariance
     # S(I − J_i S)⁻¹ needs no inverse of S, which may be nearly singular.
-    S, J, h = found.covariance, found.J[client], found.h[client]
+    J, h = found.J[client], found.h[client]
+    wider = np.zeros_like(found.covariance) if found.wider is None else found.wider
+    S = found.covariance - wider
     values, vectors = np.linalg.eigh(J)
     half = vectors * np.sqrt(np.maximum(values, 0.0))
     inner = np.eye(len(values)) - half.T @ S @ half
@@ -88,14 +91,14 @@ def _without(
     gain = S @ half
     covariance = S + gain @ inverse @ gain.T
     mean = found.mean + gain @ inverse @ half.T @ found.mean - covariance @ h
-    return mean, covariance
+    return mean, covariance + wider
 
 
 def shared_function(public: PublicBasis, releases: Sequence[Release]) -> SharedFunction:
     """Learned from all clients' releases, output by output, and averaged over its parameters."""
     if not releases:
         raise InputError("there is no release to learn from")
-    cells = cells_of(public)
+    cells = cells_of(public, PER_INPUT)
     start = Parameters(LONGER * public.lengthscales, **START)
     outputs = len(releases[0].linear)
     parameters, found = [], []

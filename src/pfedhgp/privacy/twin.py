@@ -20,6 +20,7 @@ from scipy.optimize import minimize
 from pfedhgp.gp.features import Basis
 from pfedhgp.gp.kernels import RBF, stack
 from pfedhgp.privacy.denoising import Cells, denoised
+from pfedhgp.privacy.row_density import LARGEST, denoised_together
 from pfedhgp.privacy.release import JITTER, PublicBasis, Release
 
 WIDTH = 1.5
@@ -70,7 +71,12 @@ class Twins:
 
     @staticmethod
     def of(releases: Sequence[Release], output: int, cells: Cells) -> Twins:
-        found = [denoised(each.gram[output], each.scales.gram, cells) for each in releases]
+        grams = [each.gram[output] for each in releases]
+        noise = [each.scales.gram for each in releases]
+        if min(noise) > 0.0 and cells.features.shape[1] <= LARGEST:
+            found = denoised_together(grams, noise, cells)
+        else:
+            found = [denoised(*each, cells) for each in zip(grams, noise, strict=True)]
         return Twins(
             np.stack([each.gram for each in found]),
             np.stack([each.linear[output] for each in releases]),
@@ -93,6 +99,8 @@ class Found(NamedTuple):
     J: Float[np.ndarray, "T M M"]
     h: Float[np.ndarray, "T M"]
     evidence: float
+    wider: Float[np.ndarray, "M M"] | None = None
+    """the part of the covariance that averaging over parameters has added"""
 
 
 At = Callable[[Parameters], Found]
@@ -214,7 +222,7 @@ def widened(at: At, public: PublicBasis, search: Search) -> Found:
                 spread += 0.5 * (np.outer(change, change) + wider)
     values, vectors = np.linalg.eigh(spread)
     spread = (vectors * np.maximum(values, 0.0)) @ vectors.T
-    return found._replace(covariance=found.covariance + spread)
+    return found._replace(covariance=found.covariance + spread, wider=spread)
 
 
 def _curvature(f: Callable[[np.ndarray], float], at: np.ndarray) -> np.ndarray:
