@@ -22,8 +22,8 @@ from pfedhgp.diagnosis.candidates import (
     distances,
     grown,
     log_density,
-    log_posterior,
     metrics,
+    probabilities,
 )
 from pfedhgp.diagnosis.coordinates import Coordinates, View
 from pfedhgp.diagnosis.cycle_metric import CycleMetric
@@ -135,7 +135,7 @@ class RunClassifier:
                 metric, wider = self._metrics(shape, space, which), self.grown(shape)[which]
                 known[shape] = distances(metric, found, means, wider)
             density = log_density(*known[shape], size, heavy=each.candidate.heavy)
-            probability += each.weight * np.exp(log_posterior(density, each.temperature))
+            probability += each.weight * probabilities(density, each.temperature, each.even)
         with np.errstate(divide="ignore"):
             log_probability = np.log(np.maximum(probability, 1e-300))
         metric = self._metrics(self.reference, space, which)

@@ -22,8 +22,8 @@ from pfedhgp.diagnosis.candidates import (
     candidates_for,
     judged,
     kept,
-    log_posterior,
     losses,
+    probabilities,
 )
 from pfedhgp.diagnosis.coordinates import Coordinates, coordinates_per_channel, interpolation
 from pfedhgp.diagnosis.decision import FALSE_ALARMS, Calibration, less_certain
@@ -337,7 +337,7 @@ def _judge(data: Cycles, total: RunSums, space: Coordinates, how: How) -> _Judge
     density = {c: held[c.shape].density(heavy=c.heavy) for c in tried}
     sums = {c: losses(each[member], truth, weights) for c, each in density.items()}
     found = kept(judged(sums, float(weights.sum())))
-    share = [e.weight * np.exp(log_posterior(density[e.candidate], e.temperature)) for e in found]
+    share = [e.weight * probabilities(density[e.candidate], e.temperature, e.even) for e in found]
     ours = beside.scored(data, np.log(less_certain(np.sum(share, axis=0), len(data.labels), PRIOR)))
     facts["held_out"] = {"accuracy": ours.accuracy, "log_loss": ours.log_loss}
     facts["lda"] = beside.lda_beside(data).to_json()

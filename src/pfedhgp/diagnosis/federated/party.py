@@ -14,7 +14,13 @@ import numpy.typing as npt
 
 from pfedhgp.base.numerics import one_blas_thread
 from pfedhgp.diagnosis import beside
-from pfedhgp.diagnosis.candidates import Candidate, log_posterior, losses, metrics
+from pfedhgp.diagnosis.candidates import (
+    Candidate,
+    log_posterior,
+    losses,
+    metrics,
+    probabilities,
+)
 from pfedhgp.diagnosis.coordinates import Coordinates
 from pfedhgp.diagnosis.decision import less_certain
 from pfedhgp.diagnosis.federated import messages as sent
@@ -153,8 +159,8 @@ class Party:
         probability = np.zeros((int(member.sum()), K))
         for at in np.flatnonzero(a["weights"]):
             density = self.held[found[at].shape].density(heavy=found[at].heavy)[member]
-            warm = log_posterior(density, float(a["temperatures"][at]))
-            probability += a["weights"][at] * np.exp(warm)
+            own = probabilities(density, float(a["temperatures"][at]), float(a["even"][at]))
+            probability += a["weights"][at] * own
         careful = np.log(less_certain(probability, int(a["cycles"]), PRIOR))
         for i, shape in enumerate(compared):
             for k in range(K):

@@ -88,7 +88,7 @@ class DiagnosisServer:
             sent.RUNS: ("alone",),
             sent.CURVES: ("samples",),
             sent.SPREAD: ("grid", "curves"),
-            sent.AVERAGE: ("used", "candidates", "weights", "temperatures", "cycles", "compared"),
+            sent.AVERAGE: tuple(each.name for each in sent.AVERAGED),
             sent.STRANGERS: ("used", "candidates", "compared", "limits"),
             sent.LIMITS: ("used", "candidates", "reference", "noise"),
         }[str(self.step)]
@@ -263,9 +263,11 @@ class DiagnosisServer:
             return
         found, every = self._found(), self._candidates()
         k["weights"], k["temperatures"] = np.zeros(len(every)), np.ones(len(every))
+        k["even"] = np.zeros(len(every))
         for each in found:
             at = every.index(each.candidate)
             k["weights"][at], k["temperatures"][at] = each.weight, each.temperature
+            k["even"][at] = each.even
         shapes = [_first(every, shape) for shape in for_strangers(found)]
         k["reference"] = np.asarray(float(shapes[0]))
         k["compared"] = np.asarray(shapes if len(shapes) > 1 else [], np.float64)
