@@ -47,7 +47,7 @@ def assert_same(one: Training, two: Training, new) -> None:
         np.testing.assert_allclose(b.to_arrays()[name], array, rtol=1e-9, atol=1e-9)
     assert [e.candidate for e in a.judged] == [e.candidate for e in b.judged]
     for x, y in zip(a.judged, b.judged, strict=True):
-        assert x.temperature == y.temperature
+        assert (x.temperature, x.even) == (y.temperature, y.even)
         assert (x.weight, x.loss) == pytest.approx((y.weight, y.loss), abs=1e-9)
     assert (a.calibration.thresholds is None) == (b.calibration.thresholds is None)
     if a.calibration.thresholds is not None:
@@ -82,6 +82,18 @@ def test_sites_find_what_one_site_with_everything_finds(terms, options):
     known = np.delete(np.arange(len(found.none)), np.s_[::5])
     right = [found.labels[c] == strange[2][c] for c in known]
     assert np.mean(right) > 0.85
+
+
+def test_a_run_of_the_wrong_class_is_found_by_sums():
+    """The share that is dealt out evenly is fitted to losses that were summed over sites."""
+    data = simulated(runs=8)
+    at = [c for c, pair in enumerate(zip(*data[2:], strict=True)) if pair == ("normal", 3)]
+    for c in at:
+        data[2][c], data[3][c] = "worn", 8
+    pooled = trained(TERMS, data, WAYS["one site"])
+    assert pooled.classifier.judged[0].even > 0.0
+    for deal in (WAYS["by run"], WAYS["a site for each class"]):
+        assert_same(pooled, trained(TERMS, data, deal), simulated(2))
 
 
 def test_neither_the_order_of_sites_nor_that_of_cycles_matters():
@@ -120,7 +132,9 @@ def test_it_is_the_judgement_of_one_process_with_the_same_folds():
     common = [each for each in found.classifier.judged if each.candidate in expected]
     assert len(common) >= 30  # of 36: those that are equally good may be cut off in another order
     for each in common:
-        assert each.weight == pytest.approx(expected[each.candidate].weight, rel=1e-6)
+        own = expected[each.candidate]
+        assert each.weight == pytest.approx(own.weight, rel=1e-6)
+        assert (each.temperature, each.even) == (own.temperature, own.even)
     lda = beside.lda_beside(cycles)
     assert found.facts["lda"] == pytest.approx(lda.to_json(), abs=1e-9)
     rate = terms.false_alarms
