@@ -21,6 +21,7 @@ from pfedhgp.diagnosis.held_out_runs import held_out
 from pfedhgp.diagnosis.strangers import margin, ratios_of_runs
 from pfedhgp.diagnosis.thresholds import limits_of_runs
 from pfedhgp.diagnosis.training import Training, for_strangers
+from pfedhgp.diagnosis.typical import typical_of
 from pfedhgp.errors import InputError, PFedHGPWarning
 from pfedhgp.federation.checkpoint import decode, encode
 from pfedhgp.federation.clients import ClientGroup
@@ -52,6 +53,9 @@ def assert_same(one: Training, two: Training, new) -> None:
     assert (a.calibration.thresholds is None) == (b.calibration.thresholds is None)
     if a.calibration.thresholds is not None:
         np.testing.assert_allclose(a.calibration.thresholds, b.calibration.thresholds, rtol=1e-9)
+    assert (a.typical is None) == (b.typical is None)
+    if a.typical is not None:
+        assert vars(a.typical) == pytest.approx(vars(b.typical), rel=1e-9)
     assert one.facts["runs"] == two.facts["runs"]
     for part in ("held_out", "lda"):
         assert one.facts[part] == pytest.approx(two.facts[part], abs=1e-9)
@@ -137,22 +141,25 @@ def test_it_is_the_judgement_of_one_process_with_the_same_folds():
         assert (each.temperature, each.even) == (own.temperature, own.even)
     lda = beside.lda_beside(cycles)
     assert found.facts["lda"] == pytest.approx(lda.to_json(), abs=1e-9)
-    rate = terms.false_alarms
+    rate = terms.false_alarms / 2.0
     shapes = for_strangers(found.classifier.judged)
-    reference, margins = (
-        found.classifier.reference,
-        {s: margin(cycles, held[s], rate) for s in shapes},
-    )
-    assert margins[reference] > 0.9 * max(margins.values())
-    ratio, lengths = ratios_of_runs(cycles, held[reference], None)
-    counts = np.asarray([held[reference].directions[0], lengths.sum(), 0.0, *lengths])
-    exact = np.asarray(limits_of_runs(ratio, counts, rate))
-    there = np.isfinite(exact)
-    near = np.asarray(found.classifier.calibration.thresholds)
-    np.testing.assert_array_equal(there, np.isfinite(near))
-    N = counts[there]
-    as_ratio = [1.0 + limits[there] / np.sqrt(0.5 * N) for limits in (exact, near)]
-    np.testing.assert_allclose(as_ratio[1], as_ratio[0], rtol=0.015)
+    margins = {s: margin(cycles, held[s], rate) for s in shapes}
+    assert len(set(found.classifier.references)) == 2
+    parts = np.split(np.asarray(found.classifier.calibration.thresholds), 2)
+    for place, reference, near in zip((-1, -2), found.classifier.references, parts, strict=True):
+        assert margins[reference] > 0.9 * sorted(margins.values())[place]
+        ratio, lengths = ratios_of_runs(cycles, held[reference], None)
+        counts = np.asarray([held[reference].directions[0], lengths.sum(), 0.0, *lengths])
+        exact = np.asarray(limits_of_runs(ratio, counts, rate))
+        there = np.isfinite(exact)
+        np.testing.assert_array_equal(there, np.isfinite(near))
+        N = counts[there]
+        as_ratio = [1.0 + limits[there] / np.sqrt(0.5 * N) for limits in (exact, near)]
+        np.testing.assert_allclose(as_ratio[1], as_ratio[0], rtol=0.015)
+    pooled_typical = typical_of(cycles, held[found.classifier.reference])
+    near_it = found.classifier.typical
+    assert near_it.cycle == pytest.approx(pooled_typical.cycle, rel=0.1)
+    assert near_it.run == pytest.approx(pooled_typical.run, rel=0.1)
 
 
 def test_folds_that_do_not_fit_one_message_are_asked_for_one_after_another(monkeypatch):

@@ -25,6 +25,7 @@ SYMBOLS: Mapping[str, str] = {
     "f": "folds that a message is about",
     "c": "candidates for the covariance",
     "a": "covariances that are compared by how well they show strangers",
+    "r": 'covariances by which "none of these" goes: 1 or 2',
     "v": "kinds of surprise: 3 + U",
     "b": "bins of the hash of a run",
     "s": "pairs of a temperature and an evenly dealt share, and one more",
@@ -125,13 +126,19 @@ BEYOND = (
 REFERENCE = (
     USED,
     *CANDIDATES,
-    Field("reference", "", "number of the candidate that is used", COUNT),
+    Field("references", "r", "numbers of the candidates that are used", COUNT),
     Field("noise", "U", "mean square outside of the coordinates, of each channel", NOT_NEGATIVE),
 )
 SURPRISE = (
-    Field("largest", "v x", "held-out runs by their largest ratio", COUNT),
+    Field("largest", "r v x", "held-out runs by their largest ratio", COUNT),
     Field(
-        "directions", "2", "directions between classes, summed over sites; number of sites", COUNT
+        "directions", "r 2", "directions between classes, summed over sites; number of sites", COUNT
+    ),
+    Field(
+        "typical",
+        "2 x",
+        "held-out runs by d²/D under the first of these: of their cycles, of their means",
+        NOT_NEGATIVE,
     ),
 )
 
