@@ -8,14 +8,17 @@ from scipy.optimize import minimize
 
 from pfedhgp.diagnosis.beside import lda_densities, shrunken_correlation
 from pfedhgp.diagnosis.candidates import (
+    PAIRS,
     TEMPERATURES,
     Candidate,
+    Judged,
     distances,
     grown,
     judged,
     log_posterior,
     losses,
     metrics,
+    probabilities,
 )
 from pfedhgp.diagnosis.cycle_metric import CycleMetric
 from pfedhgp.diagnosis.held_out_runs import Cycles, folds_of_runs, held_out
@@ -257,6 +260,45 @@ def test_losses_are_sums_and_weights_follow_the_loss():
     found = judged({one: whole, two: better}, runs=10.0)
     assert [each.candidate for each in found] == [two, one]
     assert found[0].weight / found[1].weight == pytest.approx(np.exp(2.0 * 0.5))
+
+
+def test_losses_at_pairs_are_those_of_loops():
+    rng = np.random.default_rng(1)
+    density, truth, weights = 20.0 * rng.normal(size=(7, 3)), rng.integers(3, size=7), np.ones(7)
+    found = losses(density, truth, weights)
+    assert len(found) == len(PAIRS) + 1
+    for at in (0, 40, len(TEMPERATURES) + 5, len(PAIRS) - 1):
+        t, share = PAIRS[at]
+        expected = 0.0
+        for row, k in zip(density, truth, strict=True):
+            warm = np.exp((row - row.max()) / t)
+            expected -= np.log((1.0 - share) * warm[k] / warm.sum() + share / 3.0)
+        assert found[at] == pytest.approx(expected, rel=1e-9)
+    mixed = probabilities(density, 5.0, 0.3)
+    np.testing.assert_allclose(mixed, 0.7 * np.exp(log_posterior(density, 5.0)) + 0.1)
+
+
+def test_a_few_runs_that_look_like_another_class_cost_a_share_and_not_clearness():
+    """Of 100 runs 90 are clear, six say 3 nats and are right, four are clear and wrong."""
+    density = np.zeros((100, 2))
+    density[:, 0] = np.r_[np.full(90, 300.0), np.full(6, 3.0), np.full(4, 300.0)]
+    truth, one = np.zeros(100, np.int64), np.ones(100)
+    candidate = Candidate("cell", 0.1)
+    (calm,) = judged({candidate: losses(density, truth, one)}, runs=100.0)
+    assert (calm.temperature, calm.even) == (1.0, 0.0)
+    truth[96:] = 1
+    (found,) = judged({candidate: losses(density, truth, one)}, runs=100.0)
+    assert (found.temperature, found.even) == (1.0, 0.1)  # a share of .08 would be best
+    sure = 0.9 / (1.0 + np.exp(-3.0)) + 0.05
+    expected = -(90 * np.log(0.95) + 6 * np.log(sure) + 4 * np.log(0.05)) / 100
+    assert found.loss == pytest.approx(expected, abs=1e-9)
+    # with less to gain than `COST` it is not used: two runs that are unsure
+    unsure = np.array([[1.0, 0.0], [0.0, 1.0]] + [[3.0, 0.0]] * 8)
+    (found,) = judged({candidate: losses(unsure, np.zeros(10, np.int64), np.ones(10))}, runs=10.0)
+    assert found.even == 0.0
+    tree = found.to_json()
+    del tree["even"]  # as older versions wrote it
+    assert Judged.from_json(tree) == found
 
 
 def test_lda_beside_shrinks_as_sklearns_oas():

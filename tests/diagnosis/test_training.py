@@ -7,6 +7,7 @@ import pytest
 
 from pfedhgp.diagnosis.candidates import Candidate
 from pfedhgp.diagnosis.coordinates import Coordinates
+from pfedhgp.diagnosis.cycle_metric import without_the_wildest
 from pfedhgp.diagnosis.filling import Filled, filled
 from pfedhgp.diagnosis.reasons import why_of_runs
 from pfedhgp.diagnosis.run_classifier import RunClassifier
@@ -92,6 +93,32 @@ def test_reasons_are_the_log_odds_of_the_candidate_that_weighs_most():
     found = model.evidence(GRID, np.moveaxis(cycle[None], 1, 2)).log_density[0]
     reason = why_of_runs(model, ("class 0", "class 1"), X=GRID, channels=NAMES, cycle=cycle.T)
     assert reason.total == pytest.approx(found[0] - found[1], rel=1e-6)
+
+
+def with_one_run_in_the_wrong_class():
+    """Ten runs a class; the last of class 0 is called class 1."""
+    cycles, block = runs(count=10)
+    cycles["class 1"] = np.concatenate([cycles["class 1"], cycles["class 0"][45:]])
+    block["class 1"] = [*block["class 1"], *[10] * 5]
+    cycles["class 0"], block["class 0"] = cycles["class 0"][:45], block["class 0"][:45]
+    return cycles, block
+
+
+def test_after_a_run_of_the_wrong_class_a_share_of_every_probability_is_dealt_out():
+    one = How(candidates=(Candidate("within", 0.1),), folds=5)
+    model = trained(*with_one_run_in_the_wrong_class(), how=one)
+    (only,) = model.judged
+    assert only.even > 0.0
+    Y = runs(1)[0]["class 1"]
+    found = model.evidence(GRID, np.moveaxis(Y, 1, 2)).log_density
+    (metric,) = model.complete(only.candidate)
+    wider = 1.0 + 1.0 / np.array([9.0, 11.0])
+    square, given = metric.distances(model.coordinates.of(Y), model.layers.means)
+    saved = without_the_wildest(square / wider, given / wider[:, None], metric.lengths)
+    log = (-0.5 * saved - 0.5 * 30.0 * np.log(wider)) / only.temperature
+    plain = np.exp(log) / np.exp(log).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(np.exp(found), (1.0 - only.even) * plain + only.even / 2, atol=1e-9)
+    assert np.exp(found).min() >= only.even / 2
 
 
 # ------------------------------------------------------------------------------------- bad input

@@ -21,6 +21,7 @@ from pfedhgp.diagnosis.held_out_runs import held_out
 from pfedhgp.diagnosis.strangers import margin, ratios_of_runs
 from pfedhgp.diagnosis.thresholds import limits_of_runs
 from pfedhgp.diagnosis.training import Training, for_strangers
+from pfedhgp.diagnosis.typical import typical_of
 from pfedhgp.errors import InputError, PFedHGPWarning
 from pfedhgp.federation.checkpoint import decode, encode
 from pfedhgp.federation.clients import ClientGroup
@@ -47,11 +48,14 @@ def assert_same(one: Training, two: Training, new) -> None:
         np.testing.assert_allclose(b.to_arrays()[name], array, rtol=1e-9, atol=1e-9)
     assert [e.candidate for e in a.judged] == [e.candidate for e in b.judged]
     for x, y in zip(a.judged, b.judged, strict=True):
-        assert x.temperature == y.temperature
+        assert (x.temperature, x.even) == (y.temperature, y.even)
         assert (x.weight, x.loss) == pytest.approx((y.weight, y.loss), abs=1e-9)
     assert (a.calibration.thresholds is None) == (b.calibration.thresholds is None)
     if a.calibration.thresholds is not None:
         np.testing.assert_allclose(a.calibration.thresholds, b.calibration.thresholds, rtol=1e-9)
+    assert (a.typical is None) == (b.typical is None)
+    if a.typical is not None:
+        assert vars(a.typical) == pytest.approx(vars(b.typical), rel=1e-9)
     assert one.facts["runs"] == two.facts["runs"]
     for part in ("held_out", "lda"):
         assert one.facts[part] == pytest.approx(two.facts[part], abs=1e-9)
@@ -82,6 +86,18 @@ def test_sites_find_what_one_site_with_everything_finds(terms, options):
     known = np.delete(np.arange(len(found.none)), np.s_[::5])
     right = [found.labels[c] == strange[2][c] for c in known]
     assert np.mean(right) > 0.85
+
+
+def test_a_run_of_the_wrong_class_is_found_by_sums():
+    """The share that is dealt out evenly is fitted to losses that were summed over sites."""
+    data = simulated(runs=8)
+    at = [c for c, pair in enumerate(zip(*data[2:], strict=True)) if pair == ("normal", 3)]
+    for c in at:
+        data[2][c], data[3][c] = "worn", 8
+    pooled = trained(TERMS, data, WAYS["one site"])
+    assert pooled.classifier.judged[0].even > 0.0
+    for deal in (WAYS["by run"], WAYS["a site for each class"]):
+        assert_same(pooled, trained(TERMS, data, deal), simulated(2))
 
 
 def test_neither_the_order_of_sites_nor_that_of_cycles_matters():
@@ -120,25 +136,30 @@ def test_it_is_the_judgement_of_one_process_with_the_same_folds():
     common = [each for each in found.classifier.judged if each.candidate in expected]
     assert len(common) >= 30  # of 36: those that are equally good may be cut off in another order
     for each in common:
-        assert each.weight == pytest.approx(expected[each.candidate].weight, rel=1e-6)
+        own = expected[each.candidate]
+        assert each.weight == pytest.approx(own.weight, rel=1e-6)
+        assert (each.temperature, each.even) == (own.temperature, own.even)
     lda = beside.lda_beside(cycles)
     assert found.facts["lda"] == pytest.approx(lda.to_json(), abs=1e-9)
-    rate = terms.false_alarms
+    rate = terms.false_alarms / 2.0
     shapes = for_strangers(found.classifier.judged)
-    reference, margins = (
-        found.classifier.reference,
-        {s: margin(cycles, held[s], rate) for s in shapes},
-    )
-    assert margins[reference] > 0.9 * max(margins.values())
-    ratio, lengths = ratios_of_runs(cycles, held[reference], None)
-    counts = np.asarray([held[reference].directions[0], lengths.sum(), 0.0, *lengths])
-    exact = np.asarray(limits_of_runs(ratio, counts, rate))
-    there = np.isfinite(exact)
-    near = np.asarray(found.classifier.calibration.thresholds)
-    np.testing.assert_array_equal(there, np.isfinite(near))
-    N = counts[there]
-    as_ratio = [1.0 + limits[there] / np.sqrt(0.5 * N) for limits in (exact, near)]
-    np.testing.assert_allclose(as_ratio[1], as_ratio[0], rtol=0.015)
+    margins = {s: margin(cycles, held[s], rate) for s in shapes}
+    assert len(set(found.classifier.references)) == 2
+    parts = np.split(np.asarray(found.classifier.calibration.thresholds), 2)
+    for place, reference, near in zip((-1, -2), found.classifier.references, parts, strict=True):
+        assert margins[reference] > 0.9 * sorted(margins.values())[place]
+        ratio, lengths = ratios_of_runs(cycles, held[reference], None)
+        counts = np.asarray([held[reference].directions[0], lengths.sum(), 0.0, *lengths])
+        exact = np.asarray(limits_of_runs(ratio, counts, rate))
+        there = np.isfinite(exact)
+        np.testing.assert_array_equal(there, np.isfinite(near))
+        N = counts[there]
+        as_ratio = [1.0 + limits[there] / np.sqrt(0.5 * N) for limits in (exact, near)]
+        np.testing.assert_allclose(as_ratio[1], as_ratio[0], rtol=0.015)
+    pooled_typical = typical_of(cycles, held[found.classifier.reference])
+    near_it = found.classifier.typical
+    assert near_it.cycle == pytest.approx(pooled_typical.cycle, rel=0.1)
+    assert near_it.run == pytest.approx(pooled_typical.run, rel=0.1)
 
 
 def test_folds_that_do_not_fit_one_message_are_asked_for_one_after_another(monkeypatch):

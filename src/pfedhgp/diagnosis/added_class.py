@@ -138,16 +138,20 @@ def _strange(classifier: RunClassifier, found: FloatArray, owners: Sequence[str]
     means /= length[:, None]
     count = 0
     with one_blas_thread():
-        metric = classifier.complete(classifier.reference)
+        metrics = [classifier.complete(shape) for shape in reversed(classifier.references)]
         for run in range(len(length)):
             mine = found[place == run]
             rest = (means.sum(axis=0) - means[run]) / (len(length) - 1)
             centres = np.concatenate([classifier.layers.means[:-1], rest[None]])
-            square, new = novelty_of(metric, mine, centres, novelty=True)
-            cells = np.broadcast_to(
-                metric[0].lengths.astype(np.int64), (len(mine), len(metric[0].lengths))
-            )
-            nothing = np.zeros_like(square)
-            evidence = Evidence(classifier.classes, nothing, square, cells, new)
+            evidence = None
+            for metric in metrics:
+                square, new = novelty_of(
+                    metric, mine, centres, novelty=True, most=classifier.directions
+                )
+                lengths = metric[0].lengths.astype(np.int64)
+                cells = np.broadcast_to(lengths, (len(mine), len(lengths)))
+                nothing = np.zeros_like(square)
+                evidence = Evidence(classifier.classes, nothing, square, cells, new, evidence)
+            assert evidence is not None
             count += bool(diagnose(evidence, calibration=calibration).none.any())
     return count

@@ -2,11 +2,14 @@
 
     ℓ_k = −½ d²_k − ½ log|Σ_k|,   or, with a scale of the cycle's own, −½ (D+1) log(1 + d²_k) − ½ log|Σ_k|
     Σ_k = (1 + 1/B_k) Σ                         the mean of a class is known from its B_k runs, and not better
-    P = Σ_c w_c softmax(ℓ_c/τ_c),   w_c ∝ exp(−2 runs · (loss_c − least))
+    P_c = (1 − ε_c) softmax(ℓ_c/τ_c) + ε_c/K
+    P = Σ_c w_c P_c,   w_c ∝ exp(−2 runs · (loss_c − least))
 
-Each candidate has the temperature τ at which held-out runs lose least. All runs weigh the same, however many
-cycles they have: a run of 200 cycles is one draw of what else was different. A site that has runs of its own
-can judge them alone, since losses at given temperatures are sums over runs (`losses`).
+Each candidate has the temperature τ and the evenly dealt share ε at which held-out runs lose least. A high τ
+says that all runs are less clear than they seem; a share says that a few runs look like another class, and
+the others need not suffer for them. All runs weigh the same, however many cycles they have: a run of 200
+cycles is one draw of what else was different. A site that has runs of its own can judge them alone, since
+losses at given pairs (τ, ε) are sums over runs (`losses`).
 """
 
 from __future__ import annotations
@@ -42,6 +45,14 @@ OWN_RUNS, OWN_SIZE = 3, 340
 """A class's own covariance is tried if every class has this many runs and there are few coordinates."""
 TEMPERATURES = np.append(np.geomspace(1.0, 1e8, 81), 1e300)
 """The last one makes all classes equally likely."""
+EVEN = (0.01, 0.03, 0.1, 0.3)
+"""ε above 0 that are tried."""
+PAIRS = np.asarray(
+    [(t, 0.0) for t in TEMPERATURES] + [(t, e) for e in EVEN for t in TEMPERATURES[:-1]]
+)
+"""Pairs (τ, ε), those without ε first."""
+COST = 1.0
+"""Nats that held-out runs must gain by an ε above 0."""
 SHARP = 2.0
 """How many independent losses a held-out run counts for: its cycles are alike, and more than one."""
 ROUNDED = 10
@@ -84,9 +95,11 @@ class Judged:
     candidate: Candidate
     temperature: float
     loss: float
-    """log-loss, all runs weighing the same"""
+    """log-loss at this temperature and `even`, all runs weighing the same"""
     accuracy: float
     weight: float
+    even: float = 0.0
+    """ε, the share that is dealt out evenly; 0 in models of older versions"""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -97,7 +110,8 @@ class Judged:
     @staticmethod
     def from_json(tree: Mapping[str, Any]) -> Judged:
         parts = {name: tree[name] for name in Candidate.__dataclass_fields__}
-        rest = {name: tree[name] for name in Judged.__dataclass_fields__ if name != "candidate"}
+        names = [name for name in Judged.__dataclass_fields__ if name in tree]
+        rest = {name: tree[name] for name in names if name != "candidate"}
         return Judged(Candidate(**parts), **rest)
 
 
@@ -178,34 +192,43 @@ def log_posterior(density: FloatArray, temperature: float) -> FloatArray:
     return np.asarray(warm - logsumexp(warm, axis=1, keepdims=True))
 
 
+def probabilities(density: FloatArray, temperature: float, even: float = 0.0) -> FloatArray:
+    """(1 − ε) softmax(ℓ/τ) + ε/K."""
+    found = np.exp(log_posterior(density, temperature))
+    return np.asarray((1.0 - even) * found + even / density.shape[1])
+
+
 def losses(density: FloatArray, truth: IntArray, weights: FloatArray) -> FloatArray:
-    """Σ_c weight · log-loss at each of `TEMPERATURES`, and last Σ_c weight · [right]; sums over cycles."""
+    """Σ_c weight · log-loss at each of `PAIRS`, and last Σ_c weight · [right]; sums over cycles."""
     behind = density - density.max(axis=1, keepdims=True)
     own = behind[np.arange(len(truth)), truth]
-    found = [
-        np.sum(weights * (np.log(np.sum(np.exp(behind / t), axis=1)) - own / t))
-        for t in TEMPERATURES
-    ]
+    logs = [own / t - np.log(np.sum(np.exp(behind / t), axis=1)) for t in TEMPERATURES]
+    sure = np.exp(np.stack(logs[:-1]))
+    less = [np.log((1.0 - e) * sure + e / density.shape[1]) for e in EVEN]
     right = np.sum(weights * (np.argmax(density, axis=1) == truth))
-    return np.asarray([*found, right])
+    return np.asarray([*(-np.concatenate([np.stack(logs), *less]) @ weights), right])
 
 
 def judged(sums: Mapping[Candidate, FloatArray], runs: float) -> tuple[Judged, ...]:
-    """Temperature and weight of each candidate, from its `losses` over all held-out runs; best first.
+    """Temperature, share and weight of each candidate, from its `losses` over all held-out runs; best first.
 
     `runs` is the sum of all weights, that is the number of runs.
     """
     mean = {candidate: np.round(each, ROUNDED) / runs for candidate, each in sums.items()}
-    least = min(float(each[:-1].min()) for each in mean.values())
-    raw = {c: float(np.exp(-SHARP * runs * (each[:-1].min() - least))) for c, each in mean.items()}
+    dear = np.where(PAIRS[:, 1] > 0.0, COST / runs, 0.0)
+    pair = {c: int(np.argmin(each[:-1] + dear)) for c, each in mean.items()}
+    loss = {c: float(each[pair[c]]) for c, each in mean.items()}
+    least = min(loss.values())
+    raw = {c: float(np.exp(-SHARP * runs * (each - least))) for c, each in loss.items()}
     total = sum(raw.values())
     found = [
         Judged(
             candidate,
-            temperature=float(TEMPERATURES[int(np.argmin(each[:-1]))]),
-            loss=float(each[:-1].min()),
+            temperature=float(PAIRS[pair[candidate], 0]),
+            loss=loss[candidate],
             accuracy=float(each[-1]),
             weight=raw[candidate] / total,
+            even=float(PAIRS[pair[candidate], 1]),
         )
         for candidate, each in mean.items()
     ]
@@ -216,6 +239,4 @@ def kept(found: Sequence[Judged]) -> tuple[Judged, ...]:
     """Those that are averaged, with weights that sum to one."""
     some = [each for each in found if each.weight >= LEAST_WEIGHT][:KEPT]
     total = sum(each.weight for each in some)
-    return tuple(
-        Judged(e.candidate, e.temperature, e.loss, e.accuracy, e.weight / total) for e in some
-    )
+    return tuple(replace(each, weight=each.weight / total) for each in some)

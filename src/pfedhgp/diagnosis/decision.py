@@ -47,7 +47,8 @@ class Calibration:
 
     temperature: float = 1.0
     thresholds: tuple[float, ...] | None = None
-    """towards other classes, within the span of the class's functions, outside of it, and for each channel"""
+    """towards other classes, within the span of the class's functions, outside of it, and for each channel;
+    then the same for a second covariance, if there is one"""
     false_alarms: float | None = None
     """share of known cycles that may be called none of these"""
     cycles: int = 0
@@ -130,9 +131,9 @@ def calibrate(
     ℓ is confidently wrong, the held-out log-loss is at most log K, that of not knowing.
 
     Half of `false_alarms` goes to the directions towards other classes; the other kinds share the other half
-    equally. A threshold is the surprise that at most its share of n + 1 such cycles exceeds. If there are too
-    few cycles for that, the tail is extrapolated from the largest twentieth (`quantile`), and is at least as
-    long as the median over all kinds.
+    equally. If surprises go by two covariances, each has half of it. A threshold is the surprise that at most
+    its share of n + 1 such cycles exceeds. If there are too few cycles for that, the tail is extrapolated
+    from the largest twentieth (`quantile`), and is at least as long as the median over all kinds.
     """
     if not 0.0 < false_alarms < 1.0:
         raise InputError(f"`false_alarms` must be between 0 and 1, got {false_alarms!r}")
@@ -143,9 +144,11 @@ def calibrate(
     losses = [_log_loss(_log_posterior(found.log_density, flat, t), truth) for t in tried]
     at = int(np.argmin(losses))
     own = found.surprise[np.arange(len(truth)), truth]
+    parts = np.split(own, found.covariances, axis=1)
+    limits = [thresholds_of(part, false_alarms / len(parts)) for part in parts]
     return Calibration(
         temperature=tried[at],
-        thresholds=thresholds_of(own, false_alarms),
+        thresholds=tuple(limit for each in limits for limit in each),
         false_alarms=float(false_alarms),
         cycles=len(truth),
         accuracy=float(np.mean(np.argmax(found.log_density, axis=1) == truth)),

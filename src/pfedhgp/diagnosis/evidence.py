@@ -53,18 +53,26 @@ class Evidence:
     """(C, Q): how many of each channel"""
     novelty: Novelty | None = None
     """if it was wanted"""
+    also: Evidence | None = None
+    """The same cycles by a second covariance"""
 
     @property
     def surprise(self) -> FloatArray:
         """(dᵀΣ⁻¹d − N)/√(2N), (C, K, 3 + Q): in the directions towards other classes, within the span of the
         class's functions, outside of it, and of each channel given the others; (C, K, 1), of the whole
-        cycle, without novelty.
+        cycle, without novelty. Behind these are those by the second covariance, if there is one.
 
         About N(0, 1) for a cycle of the class, if the class is Gaussian. NaN if there are no cells.
         """
         distance, freedom = self.views
         with np.errstate(invalid="ignore", divide="ignore"):
-            return np.where(freedom > 0, (distance - freedom) / np.sqrt(2.0 * freedom), np.nan)
+            own = np.where(freedom > 0, (distance - freedom) / np.sqrt(2.0 * freedom), np.nan)
+        return own if self.also is None else np.concatenate([own, self.also.surprise], axis=2)
+
+    @property
+    def covariances(self) -> int:
+        """By how many covariances cycles may be surprising."""
+        return 1 if self.also is None else 1 + self.also.covariances
 
     @property
     def views(self) -> tuple[FloatArray, FloatArray]:
@@ -89,7 +97,8 @@ class Evidence:
         if new is not None:
             new = Novelty(*(getattr(new, f.name)[order] for f in fields(Novelty)))
         parts = (self.log_density[order], self.distance[order], self.cells[order])
-        return Evidence(self.classes, *parts, new)
+        also = None if self.also is None else self.also.take(order)
+        return Evidence(self.classes, *parts, new, also)
 
 
 def concatenated(parts: Sequence[Evidence]) -> Evidence:
@@ -100,12 +109,14 @@ def concatenated(parts: Sequence[Evidence]) -> Evidence:
         joined = Novelty(
             *(np.concatenate([getattr(each, f.name) for each in new]) for f in fields(Novelty))
         )
+    second = [part.also for part in parts if part.also is not None]
     return Evidence(
         parts[0].classes,
         np.concatenate([part.log_density for part in parts]),
         np.concatenate([part.distance for part in parts]),
         np.concatenate([part.cells for part in parts]),
         joined,
+        concatenated(second) if len(second) == len(parts) else None,
     )
 
 

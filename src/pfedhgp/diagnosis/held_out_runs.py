@@ -123,6 +123,8 @@ class Held:
     """coordinates of each channel, (Q,)"""
     grown: FloatArray
     """what Σ is multiplied by for the runs that a class's mean is of, (C, K)"""
+    of_run: FloatArray
+    """dᵀΣ⁻¹d of the mean of the cycle's run, under its own class, (C,)"""
 
     @staticmethod
     def nothing(cycles: int, classes: int, lengths: FloatArray) -> Held:
@@ -130,7 +132,8 @@ class Held:
         C, K, Q = cycles, classes, len(lengths)
         sizes = ((C, K), (C, K, Q), (C, K), (C, K, 1 + K), (1 + K,))
         square, given, log_det, towards, directions = (np.zeros(size) for size in sizes)
-        return Held(square, given, log_det, towards, directions, lengths, np.ones((C, K)))
+        ones, nothing = np.ones((C, K)), np.zeros(C)
+        return Held(square, given, log_det, towards, directions, lengths, ones, nothing)
 
     def density(self, *, heavy: bool) -> FloatArray:
         """ℓ, (C, K)."""
@@ -150,7 +153,7 @@ def held_out(cycles: Cycles, shapes: Sequence[Candidate]) -> dict[Candidate, Hel
     def judge(sums: RunSums, layers: Layers, members: IntArray) -> None:
         for shape, held in out.items():
             each = list(metrics(shape, layers, sums))
-            write_fold(held, each, cycles.found[members], layers.means, members)
+            write_fold(held, each, cycles, layers.means, members)
 
     over_folds(cycles, judge)
     return out
@@ -159,15 +162,22 @@ def held_out(cycles: Cycles, shapes: Sequence[Candidate]) -> dict[Candidate, Hel
 def write_fold(
     held: Held,
     found: Sequence[CycleMetric],
-    cycles: FloatArray,
+    data: Cycles,
     means: FloatArray,
     members: IntArray,
 ) -> None:
     """Writes what these metrics say about the cycles of one fold into `held`."""
-    K = len(means)
+    K, cycles, labels = len(means), data.found[members], data.labels[members]
+    keys = [data.run_keys[c] for c in members]
+    _, run, length = np.unique(keys, return_inverse=True, return_counts=True)
+    of_runs = np.zeros((len(length), cycles.shape[1]))
+    np.add.at(of_runs, run, cycles / length[run][:, None])
     for at, metric in enumerate(found):
         own = slice(None) if len(found) == 1 else slice(at, at + 1)
         held.square[members, own], held.given[members, own] = metric.distances(cycles, means[own])
+        whole, _ = metric.distances(of_runs, means[own])
+        mine = np.arange(K)[own][None] == labels[:, None]
+        held.of_run[members] += np.sum(np.where(mine, whole[run], 0.0), axis=1)
         held.log_det[members, own] = metric.log_det
         if metric.grown is not None:
             held.grown[members] = metric.grown

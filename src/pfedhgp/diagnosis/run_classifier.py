@@ -22,8 +22,8 @@ from pfedhgp.diagnosis.candidates import (
     distances,
     grown,
     log_density,
-    log_posterior,
     metrics,
+    probabilities,
 )
 from pfedhgp.diagnosis.coordinates import Coordinates, View
 from pfedhgp.diagnosis.cycle_metric import CycleMetric
@@ -52,7 +52,7 @@ class RunClassifier:
     judged: tuple[Judged, ...]
     """the candidates that are averaged, best first"""
     reference: Candidate
-    """the covariance by which "none of these" and `why` go"""
+    """the covariance by which "none of these" and `propose` go"""
     calibration: Calibration
     typical: Typical | None = None
     """how far held-out runs were from their class; None in models of older versions"""
@@ -60,10 +60,22 @@ class RunClassifier:
     """classes that were added after training; the last ones of `classes`"""
     uncertain_means: bool = True
     """whether candidates were judged with Σ_k = (1 + 1/B_k) Σ"""
+    second: Candidate | None = None
+    """another covariance by which a cycle may be none of these; None if there was no choice"""
+
+    @property
+    def references(self) -> tuple[Candidate, ...]:
+        """The covariances by which a cycle may be none of these."""
+        return (self.reference,) if self.second is None else (self.reference, self.second)
 
     @cached_property
     def layers(self) -> Layers:
         return Layers.of(self.sums, self.coordinates.channels, added=len(self.added))
+
+    @property
+    def directions(self) -> int:
+        """Between the means of the classes of training, on which thresholds were set."""
+        return len(self.classes) - len(self.added) - 1
 
     @property
     def noise(self) -> FloatArray:
@@ -135,18 +147,25 @@ class RunClassifier:
                 metric, wider = self._metrics(shape, space, which), self.grown(shape)[which]
                 known[shape] = distances(metric, found, means, wider)
             density = log_density(*known[shape], size, heavy=each.candidate.heavy)
-            probability += each.weight * np.exp(log_posterior(density, each.temperature))
+            probability += each.weight * probabilities(density, each.temperature, each.even)
         with np.errstate(divide="ignore"):
             log_probability = np.log(np.maximum(probability, 1e-300))
-        metric = self._metrics(self.reference, space, which)
-        square, new = novelty_of(metric, found, means, novelty=novelty)
+        names, outside = tuple(self.classes[k] for k in which), np.zeros(len(found))
         cells = np.broadcast_to(there.sum(axis=1), (len(found), len(self.used))).copy()
         if space.view is None and self.coordinates.outside_freedom:
             beyond = self.coordinates.outside(cycles, found) / np.maximum(self.noise, 1e-300)
-            square = square + np.sum(beyond, axis=1)[:, None]
+            outside = np.sum(beyond, axis=1)
         elif space.view is not None:  # a part of a cycle has nothing outside
-            cells = np.broadcast_to(metric[0].lengths, cells.shape).astype(np.int64)
-        return Evidence(tuple(self.classes[k] for k in which), log_probability, square, cells, new)
+            lengths = [part.stop - part.start for part in space.slices]
+            cells = np.broadcast_to(lengths, cells.shape).astype(np.int64)
+        out = None
+        for shape in reversed(self.references if novelty else (self.reference,)):
+            metric = self._metrics(shape, space, which)
+            square, new = novelty_of(metric, found, means, novelty=novelty, most=self.directions)
+            square = square + outside[:, None]
+            out = Evidence(names, log_probability, square, cells, new, out)
+        assert out is not None
+        return out
 
     def space(self, X: FloatArray, there: npt.NDArray[np.bool_]) -> Space:
         """Where cycles with these samples (Q, n) on the grid X are compared."""
@@ -211,6 +230,7 @@ class RunClassifier:
             "typical": None if self.typical is None else asdict(self.typical),
             "added": list(self.added),
             "uncertain_means": self.uncertain_means,
+            "second": None if self.second is None else vars(self.second),
         }
 
     @staticmethod
@@ -228,6 +248,7 @@ class RunClassifier:
             typical=Typical(**tree["typical"]) if tree.get("typical") else None,
             added=tuple(tree.get("added", ())),
             uncertain_means=bool(tree.get("uncertain_means", False)),
+            second=Candidate(**tree["second"]) if tree.get("second") else None,
         )
 
 
@@ -260,11 +281,17 @@ class Space:
 
 
 def novelty_of(
-    found: Sequence[CycleMetric], cycles: FloatArray, means: FloatArray, *, novelty: bool
+    found: Sequence[CycleMetric],
+    cycles: FloatArray,
+    means: FloatArray,
+    *,
+    novelty: bool,
+    most: int,
 ) -> tuple[FloatArray, Novelty | None]:
     """dᵀΣ⁻¹d (C, K), and the parts of it that show whether a cycle belongs to a class at all.
 
-    `found` has one metric for all classes, or one each.
+    `found` has one metric for all classes, or one each. If classes were added, there are more than `most`
+    directions between means, and the threshold is of d²/N: d² then counts as `most` of them.
     """
     own = [slice(None)] if len(found) == 1 else [slice(k, k + 1) for k in range(len(means))]
     pairs = [*zip(found, own, strict=True)]
@@ -276,9 +303,10 @@ def novelty_of(
     for metric, k in pairs if len(means) > 1 else ():
         towards[:, :, k] = np.stack(metric.towards(cycles, means))[:, :, k]
     lengths = found[0].lengths
+    share = np.minimum(towards[1], most) / np.maximum(towards[1], 1.0)
     return square, Novelty(
-        towards=towards[0],
-        directions=towards[1],
+        towards=towards[0] * share,
+        directions=towards[1] * share,
         within=square,
         span=np.full_like(square, lengths.sum()),
         given_the_rest=np.where(lengths > 0, given, np.nan),

@@ -1,8 +1,9 @@
-"""Cycles of no known class: which covariance shows them best, and how surprising a known run may be.
+"""Cycles of no known class: which covariances show them best, and how surprising a known run may be.
 
 Each class is left out in turn. Its held-out cycles are then strangers to the other classes, whose own
-held-out runs set the limits. The covariance under which strangers are furthest beyond the limits is the one
-by which "none of these" goes.
+held-out runs set the limits. "None of these" goes by the two covariances under which strangers are furthest
+beyond the limits. Each has half of the false alarms, and a cycle is flagged if either is surprised: one that
+puts a few known runs far away has limits that strangers do not reach.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from pfedhgp.diagnosis.thresholds import largest_of_runs, limits_of_ratios
 FloatArray = npt.NDArray[np.float64]
 MISSED = 0.05
 """Share of strangers that may go unnoticed: the margin is what the others reach."""
+REFERENCES = 2
+"""Covariances by which "none of these" goes, if there are as many."""
 
 
 def ratios(held: Held, without: int | None = None) -> FloatArray:
@@ -34,7 +37,7 @@ def ratios(held: Held, without: int | None = None) -> FloatArray:
 
 
 def margin(cycles: Cycles, held: Held, false_alarms: float) -> float:
-    """By how much strangers are beyond the limits, for the class that fares worst."""
+    """By how much strangers are beyond the limits, for the class that is shown worst."""
     member = cycles.folds >= 0
     keys = np.asarray(cycles.run_keys)
     found = []
@@ -52,17 +55,22 @@ def margin(cycles: Cycles, held: Held, false_alarms: float) -> float:
     return min(found, default=1.0)
 
 
-def reference_of(
+def references_of(
     cycles: Cycles,
     held: Mapping[Candidate, Held],
     shapes: Sequence[Candidate],
     false_alarms: float,
-) -> Candidate:
-    """The covariance that shows strangers best."""
+) -> tuple[Candidate, ...]:
+    """The covariances that show strangers best, the best one first."""
     if len(shapes) == 1:
-        return shapes[0]
-    margins = {shape: margin(cycles, held[shape], false_alarms) for shape in shapes}
-    return max(shapes, key=lambda shape: margins[shape])
+        return tuple(shapes)
+    margins = [margin(cycles, held[shape], false_alarms / REFERENCES) for shape in shapes]
+    return tuple(shapes[at] for at in widest(margins))
+
+
+def widest(margins: Sequence[float]) -> list[int]:
+    """Which margins are the widest `REFERENCES`; of equal ones the first."""
+    return np.argsort(-np.asarray(margins), kind="stable")[:REFERENCES].tolist()
 
 
 def ratios_of_runs(

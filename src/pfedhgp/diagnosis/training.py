@@ -22,8 +22,8 @@ from pfedhgp.diagnosis.candidates import (
     candidates_for,
     judged,
     kept,
-    log_posterior,
     losses,
+    probabilities,
 )
 from pfedhgp.diagnosis.coordinates import Coordinates, coordinates_per_channel, interpolation
 from pfedhgp.diagnosis.decision import FALSE_ALARMS, Calibration, less_certain
@@ -31,7 +31,7 @@ from pfedhgp.diagnosis.filling import Filled, filled
 from pfedhgp.diagnosis.held_out_runs import FOLDS, Cycles, Held, folds_of_runs, held_out
 from pfedhgp.diagnosis.run_classifier import RunClassifier
 from pfedhgp.diagnosis.run_sums import RunSums, sums_of_runs
-from pfedhgp.diagnosis.strangers import ratios_of_runs, reference_of
+from pfedhgp.diagnosis.strangers import ratios_of_runs, references_of
 from pfedhgp.diagnosis.thresholds import limits_of_runs
 from pfedhgp.diagnosis.typical import Typical, typical_of
 from pfedhgp.errors import InputError, warn
@@ -104,7 +104,8 @@ def train(
         coordinates=space,
         sums=total if any(each.candidate.own for each in found) else total.pooled(),
         judged=found,
-        reference=verdict.reference,
+        reference=verdict.references[0],
+        second=verdict.references[1] if len(verdict.references) > 1 else None,
         typical=verdict.typical,
         calibration=Calibration(
             thresholds=verdict.limits,
@@ -307,10 +308,10 @@ def lag_one(found: FloatArray, labels: IntArray) -> tuple[float, int]:
 
 @dataclass(frozen=True, eq=False)
 class _Judgement:
-    """The candidates that are averaged, the one that shows strangers best, thresholds, and facts."""
+    """The candidates that are averaged, those that show strangers best, thresholds, and facts."""
 
     found: tuple[Judged, ...]
-    reference: Candidate
+    references: tuple[Candidate, ...]
     limits: tuple[float, ...] | None
     facts: dict[str, Any]
     typical: Typical | None = None
@@ -330,20 +331,23 @@ def _judge(data: Cycles, total: RunSums, space: Coordinates, how: How) -> _Judge
         warn(TOO_FEW, stacklevel=5)
         only = unjudged(how.candidates, data.classes)
         first = only.candidate
-        return _Judgement((only,), first.shape, None, facts)
+        return _Judgement((only,), (first.shape,), None, facts)
     held = held_out(data, list(dict.fromkeys(each.shape for each in tried)))
     member = data.folds >= 0
     weights, truth = data.weights[member], data.labels[member]
     density = {c: held[c.shape].density(heavy=c.heavy) for c in tried}
     sums = {c: losses(each[member], truth, weights) for c, each in density.items()}
     found = kept(judged(sums, float(weights.sum())))
-    share = [e.weight * np.exp(log_posterior(density[e.candidate], e.temperature)) for e in found]
+    share = [e.weight * probabilities(density[e.candidate], e.temperature, e.even) for e in found]
     ours = beside.scored(data, np.log(less_certain(np.sum(share, axis=0), len(data.labels), PRIOR)))
     facts["held_out"] = {"accuracy": ours.accuracy, "log_loss": ours.log_loss}
     facts["lda"] = beside.lda_beside(data).to_json()
-    reference = reference_of(data, held, for_strangers(found), how.false_alarms)
-    limits = _limits(data, held[reference], space, how.false_alarms) if how.thresholds else None
-    return _Judgement(found, reference, limits, facts, typical_of(data, reference))
+    references = references_of(data, held, for_strangers(found), how.false_alarms)
+    limits = None
+    if how.thresholds:
+        rate = how.false_alarms / len(references)
+        limits = tuple(v for each in references for v in _limits(data, held[each], space, rate))
+    return _Judgement(found, references, limits, facts, typical_of(data, held[references[0]]))
 
 
 def unjudged(given: Sequence[Candidate] | None, classes: int) -> Judged:

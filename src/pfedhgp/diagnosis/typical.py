@@ -15,13 +15,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import chi2
 
-from pfedhgp.diagnosis.candidates import Candidate, metrics
-from pfedhgp.diagnosis.held_out_runs import Cycles, over_folds
-from pfedhgp.diagnosis.run_layers import Layers
-from pfedhgp.diagnosis.run_sums import RunSums
+from pfedhgp.diagnosis.held_out_runs import Cycles, Held
 
 FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 FEWEST = 2.0
 """ν is at least this."""
 
@@ -36,36 +32,15 @@ class Typical:
     run_freedom: float
 
 
-def typical_of(cycles: Cycles, reference: Candidate) -> Typical:
+def typical_of(cycles: Cycles, held: Held) -> Typical:
     """What held-out runs say, under this covariance; all runs weigh the same."""
-    C = len(cycles.labels)
-    keys, place, length = np.unique(cycles.run_keys, return_inverse=True, return_counts=True)
-    first = np.unique(place, return_index=True)[1]
-    own_class, own_fold = cycles.labels[first], cycles.folds[first]
-    means = np.zeros((len(keys), cycles.found.shape[1]))
-    np.add.at(means, place, cycles.found)
-    means /= length[:, None]
-    one, all_of_it = np.zeros(C), np.zeros(len(keys))
-
-    def judge(sums: RunSums, layers: Layers, members: IntArray) -> None:
-        held = np.flatnonzero(own_fold == cycles.folds[members[0]])
-        found = list(metrics(reference, layers, sums))
-        for k in range(cycles.classes):
-            metric = found[k if reference.own else 0]
-            for out, values, labels, which in (
-                (one, cycles.found, cycles.labels, members),
-                (all_of_it, means, own_class, held),
-            ):
-                mine = which[labels[which] == k]
-                if len(mine):
-                    out[mine] = metric.distances(values[mine], layers.means[k : k + 1])[0][:, 0]
-
-    over_folds(cycles, judge)
-    member = cycles.folds >= 0
-    size = float(cycles.found.shape[1])
+    member, size = cycles.folds >= 0, float(held.lengths.sum())
+    own = held.square[np.arange(len(member)), cycles.labels]
+    first = np.unique(cycles.run_keys, return_index=True)[1]
+    runs = held.of_run[first[member[first]]]
     return Typical(
-        *matched(one[member], cycles.weights[member], size),
-        *matched(all_of_it[own_fold >= 0], np.ones(int(np.sum(own_fold >= 0))), size),
+        *matched(own[member], cycles.weights[member], size),
+        *matched(runs, np.ones(len(runs)), size),
     )
 
 

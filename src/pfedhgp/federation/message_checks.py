@@ -20,6 +20,7 @@ import numpy as np
 
 from pfedhgp.diagnosis.federated import messages as diagnosis
 from pfedhgp.diagnosis.federated.terms import LARGEST_SAMPLES, LARGEST_SIZE
+from pfedhgp.diagnosis.strangers import REFERENCES
 from pfedhgp.errors import MessageError
 from pfedhgp.federation.envelope import Envelope, Refused
 from pfedhgp.federation.messages import hash_arrays
@@ -180,6 +181,7 @@ _SIZES: Mapping[str, Callable[[Case], int]] = {
     "f": lambda case: len(case.entries("folds", MOST_FOLDS)),
     "c": lambda case: case.length("candidates", MOST_CANDIDATES),
     "a": lambda case: len(case.entries("compared", MOST_CANDIDATES)),
+    "r": lambda case: len(case.entries("references", REFERENCES)),
     "v": lambda case: 3 + case["U"],
     "G": lambda case: (
         len(case.entries("coverage", LARGEST_GRID))
@@ -256,6 +258,7 @@ def _largest_arrays(plan: Plan, kind: str) -> Expected:
     if plan.diagnosis is not None:
         shapes |= {"grid": (LARGEST_SAMPLES, d), "candidates": (MOST_CANDIDATES, 4)}
         shapes |= {"folds": (plan.diagnosis.folds + 1,), "compared": (MOST_CANDIDATES,)}
+        shapes["references"] = (REFERENCES,)
     others = [OTHER.format(n + 1) for n in range(_most_others(plan))]
     shapes |= {other + "inputs": (M, d) for other in others}
     optional = dict.fromkeys(("bins", "chosen", "crowd", "learn"), ())

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pfedhgp.diagnosis.candidates import TEMPERATURES
+from pfedhgp.diagnosis.candidates import PAIRS
 from pfedhgp.diagnosis.federated.folds import BINS
 from pfedhgp.diagnosis.federated.tails import COARSE, FINE
 from pfedhgp.inference.messages import COUNT, FLAG, NOT_NEGATIVE, POSITIVE, Field, Range
@@ -25,13 +25,14 @@ SYMBOLS: Mapping[str, str] = {
     "f": "folds that a message is about",
     "c": "candidates for the covariance",
     "a": "covariances that are compared by how well they show strangers",
+    "r": 'covariances by which "none of these" goes: 1 or 2',
     "v": "kinds of surprise: 3 + U",
     "b": "bins of the hash of a run",
-    "s": "steps of the temperature, and one more",
+    "s": "pairs of a temperature and an evenly dealt share, and one more",
     "z": "bins of a ratio, 6% wide",
     "x": "bins of a ratio, 0.4% wide",
 }
-FIXED = {"b": BINS, "s": len(TEMPERATURES) + 1, "z": len(COARSE), "x": len(FINE)}
+FIXED = {"b": BINS, "s": len(PAIRS) + 1, "z": len(COARSE), "x": len(FINE)}
 FOLD = Range("whole, ≥ −1", lambda a: np.all((a >= -1.0) & (a == np.floor(a))))
 SHARE = Range("from 0 to 1", lambda a: np.all((a >= 0.0) & (a <= 1.0)))
 
@@ -88,7 +89,7 @@ CANDIDATES = (
 )
 LOSSES = (
     Field(
-        "losses", "c s", "log-loss of held-out runs at each temperature; last, runs that are right"
+        "losses", "c s", "log-loss of held-out runs at each pair (τ, ε); last, runs that are right"
     ),
     Field("lda", "3", "runs that LDA has right, its log-loss, and held-out runs, summed"),
 )
@@ -98,6 +99,7 @@ AVERAGED = (
     *CANDIDATES,
     Field("weights", "c", "weight of each candidate", SHARE),
     Field("temperatures", "c", "τ of each candidate", POSITIVE),
+    Field("even", "c", "ε of each candidate: the share that is dealt out evenly", SHARE),
     Field("cycles", "", "number of training cycles", COUNT),
     COMPARED,
 )
@@ -124,13 +126,19 @@ BEYOND = (
 REFERENCE = (
     USED,
     *CANDIDATES,
-    Field("reference", "", "number of the candidate that is used", COUNT),
+    Field("references", "r", "numbers of the candidates that are used", COUNT),
     Field("noise", "U", "mean square outside of the coordinates, of each channel", NOT_NEGATIVE),
 )
 SURPRISE = (
-    Field("largest", "v x", "held-out runs by their largest ratio", COUNT),
+    Field("largest", "r v x", "held-out runs by their largest ratio", COUNT),
     Field(
-        "directions", "2", "directions between classes, summed over sites; number of sites", COUNT
+        "directions", "r 2", "directions between classes, summed over sites; number of sites", COUNT
+    ),
+    Field(
+        "typical",
+        "2 x",
+        "held-out runs by d²/D under the first of these: of their cycles, of their means",
+        NOT_NEGATIVE,
     ),
 )
 

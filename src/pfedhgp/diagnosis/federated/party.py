@@ -14,7 +14,13 @@ import numpy.typing as npt
 
 from pfedhgp.base.numerics import one_blas_thread
 from pfedhgp.diagnosis import beside
-from pfedhgp.diagnosis.candidates import Candidate, log_posterior, losses, metrics
+from pfedhgp.diagnosis.candidates import (
+    Candidate,
+    log_posterior,
+    losses,
+    metrics,
+    probabilities,
+)
 from pfedhgp.diagnosis.coordinates import Coordinates
 from pfedhgp.diagnosis.decision import less_certain
 from pfedhgp.diagnosis.federated import messages as sent
@@ -153,8 +159,8 @@ class Party:
         probability = np.zeros((int(member.sum()), K))
         for at in np.flatnonzero(a["weights"]):
             density = self.held[found[at].shape].density(heavy=found[at].heavy)[member]
-            warm = log_posterior(density, float(a["temperatures"][at]))
-            probability += a["weights"][at] * np.exp(warm)
+            own = probabilities(density, float(a["temperatures"][at]), float(a["even"][at]))
+            probability += a["weights"][at] * own
         careful = np.log(less_certain(probability, int(a["cycles"]), PRIOR))
         for i, shape in enumerate(compared):
             for k in range(K):
@@ -182,17 +188,22 @@ class Party:
 
     def limits(self, a: Arrays) -> Reply:
         """How surprising the most surprising cycle of each held-out run is."""
-        data = self.data
-        if data is None or not np.any(data.folds >= 0):
-            return {"largest": np.zeros((_kinds(a), len(FINE))), "directions": np.zeros(2)}
-        shape = candidates_from(a["candidates"])[int(a["reference"])].shape
-        outside = None
-        if np.any(a["noise"] > 0):
-            outside = np.mean(data.outside / np.maximum(a["noise"], 1e-300), axis=1)
-        ratio, _ = ratios_of_runs(data, self.held[shape], outside)
-        count = float(self.held[shape].directions[0])
+        data, shapes = self.data, _shapes(candidates_from(a["candidates"]), a["references"])
+        largest = np.zeros((len(shapes), _kinds(a), len(FINE)))
+        directions, typical = np.zeros((len(shapes), 2)), np.zeros((2, len(FINE)))
+        if data is not None and shapes and np.any(member := data.folds >= 0):
+            outside = None
+            if np.any(a["noise"] > 0):
+                outside = np.mean(data.outside / np.maximum(a["noise"], 1e-300), axis=1)
+            for i, shape in enumerate(shapes):
+                largest[i] = FINE.count(ratios_of_runs(data, self.held[shape], outside)[0])
+                directions[i] = self.held[shape].directions[0], 1.0
+            first = self.held[shapes[0]]
+            own = first.square[np.arange(len(member)), data.labels]
+            far = np.stack([own, first.of_run], axis=1)[member] / first.lengths.sum()
+            typical = FINE.count(far, data.weights[member])
         self.data, self.held = None, {}  # it was the last request
-        return {"largest": FINE.count(ratio), "directions": np.asarray([count, 1.0])}
+        return {"largest": largest, "directions": directions, "typical": typical}
 
     # ------------------------------------------------------------------------------ checkpoints
 
@@ -250,7 +261,7 @@ def judged_by(parties: Sequence[Party], a: Arrays) -> list[Reply]:
             each = list(metrics(shape, layers, rest))
             for party, data, own in zip(parties, every, members, strict=True):
                 if len(own):
-                    write_fold(party.held[shape], each, data.found[own], layers.means, own)
+                    write_fold(party.held[shape], each, data, layers.means, own)
         for i, (data, own) in enumerate(zip(every, members, strict=True)):
             if len(own):
                 density = beside.lda_densities(layers, data.found[own])
@@ -290,6 +301,8 @@ def _kinds(a: Arrays) -> int:
 
 
 def _shapes(found: Sequence[Candidate], numbers: FloatArray) -> list[Candidate]:
+    if not np.all(np.isin(numbers, np.arange(len(found)))):
+        raise MessageError("a request is about candidates that it does not list")
     return [found[int(at)].shape for at in numbers]
 
 

@@ -40,11 +40,11 @@ from pfedhgp.diagnosis.federated.scales import (
     warn_of_neighbours,
     warn_of_still,
 )
-from pfedhgp.diagnosis.federated.tails import COARSE, FINE
+from pfedhgp.diagnosis.federated.tails import COARSE, FINE, typical_of_bins
 from pfedhgp.diagnosis.federated.terms import LARGEST_SAMPLES, LARGEST_SIZE, Terms
 from pfedhgp.diagnosis.run_classifier import RunClassifier
 from pfedhgp.diagnosis.run_sums import RunSums
-from pfedhgp.diagnosis.strangers import MISSED
+from pfedhgp.diagnosis.strangers import MISSED, REFERENCES, widest
 from pfedhgp.diagnosis.thresholds import limits_of_ratios, limits_of_runs
 from pfedhgp.diagnosis.training import (
     PRIOR,
@@ -54,6 +54,7 @@ from pfedhgp.diagnosis.training import (
     for_strangers,
     unjudged,
 )
+from pfedhgp.diagnosis.typical import Typical
 from pfedhgp.errors import InputError, warn
 
 FloatArray = npt.NDArray[np.float64]
@@ -88,9 +89,9 @@ class DiagnosisServer:
             sent.RUNS: ("alone",),
             sent.CURVES: ("samples",),
             sent.SPREAD: ("grid", "curves"),
-            sent.AVERAGE: ("used", "candidates", "weights", "temperatures", "cycles", "compared"),
+            sent.AVERAGE: tuple(each.name for each in sent.AVERAGED),
             sent.STRANGERS: ("used", "candidates", "compared", "limits"),
-            sent.LIMITS: ("used", "candidates", "reference", "noise"),
+            sent.LIMITS: ("used", "candidates", "references", "noise"),
         }[str(self.step)]
         found = {name: k[name] for name in names}
         if self.step == sent.AVERAGE:
@@ -232,7 +233,7 @@ class DiagnosisServer:
             return
         warn(TOO_FEW, stacklevel=5)
         only = unjudged(self.terms.candidates, len(self.terms.classes))
-        self._finish((only,), only.candidate.shape, None)
+        self._finish((only,), [only.candidate.shape], None)
 
     def _by_fold(self) -> dict[float, RunSums]:
         found = unpacked({f.name: self.kept[f"sums.{f.name}"] for f in sent.RUN_SUMS})
@@ -263,11 +264,13 @@ class DiagnosisServer:
             return
         found, every = self._found(), self._candidates()
         k["weights"], k["temperatures"] = np.zeros(len(every)), np.ones(len(every))
+        k["even"] = np.zeros(len(every))
         for each in found:
             at = every.index(each.candidate)
             k["weights"][at], k["temperatures"][at] = each.weight, each.temperature
+            k["even"][at] = each.even
         shapes = [_first(every, shape) for shape in for_strangers(found)]
-        k["reference"] = np.asarray(float(shapes[0]))
+        k["references"] = np.asarray(shapes[:1], np.float64)
         k["compared"] = np.asarray(shapes if len(shapes) > 1 else [], np.float64)
         self.step = sent.AVERAGE
 
@@ -288,7 +291,7 @@ class DiagnosisServer:
         for at in np.ndindex(*sums["largest"].shape[:2]):
             ratio = COARSE.values(sums["largest"][at])
             if len(ratio):
-                found = limits_of_ratios(ratio, self.terms.false_alarms)
+                found = limits_of_ratios(ratio, self.terms.false_alarms / REFERENCES)
                 k["limits"][at] = np.where(np.isfinite(found), found, NEVER)
         if len(k["compared"]):
             self.step = sent.STRANGERS
@@ -296,7 +299,7 @@ class DiagnosisServer:
             self._after_reference()
 
     def _take_strangers(self, sums: Arrays) -> None:
-        """The covariance under which strangers are furthest beyond the limits."""
+        """The covariances under which strangers are furthest beyond the limits."""
         k, margins = self.kept, []
         for own, limits in zip(sums["beyond"], k["limits"], strict=True):
             there = [
@@ -304,7 +307,7 @@ class DiagnosisServer:
             ]
             found = [float(np.quantile(COARSE.values(b[None])[:, 0], MISSED)) for b in there]
             margins.append(min(found, default=1.0))
-        k["reference"] = np.asarray(k["compared"][int(np.argmax(margins))])
+        k["references"] = k["compared"][widest(margins)]
         self._after_reference()
 
     def _after_reference(self) -> None:
@@ -314,25 +317,33 @@ class DiagnosisServer:
         if self.terms.thresholds:
             self.step = sent.LIMITS
         else:
-            self._finish(self._found(), self._reference(), None)
+            self._finish(self._found(), self._references(), None)
 
-    def _reference(self) -> Candidate:
-        return self._candidates()[int(self.kept["reference"])].shape
+    def _references(self) -> list[Candidate]:
+        found = self._candidates()
+        return [found[int(at)].shape for at in self.kept["references"]]
 
     def _take_limits(self, sums: Arrays) -> None:
         k = self.kept
         lengths = np.full(len(k["unit"]), float(k["rank"]))
         freedom = float(len(k["grid"]) - int(k["rank"])) * len(lengths)
-        directions = sums["directions"][0] / max(sums["directions"][1], 1.0)
-        counts = np.asarray([directions, lengths.sum(), freedom, *lengths])
-        ratio = FINE.values(sums["largest"])
-        limits = limits_of_runs(ratio, counts, self.terms.false_alarms) if len(ratio) else None
-        self._finish(self._found(), self._reference(), limits)
+        rate = self.terms.false_alarms / len(sums["largest"])
+        limits: list[float] = []
+        for largest, (count, sites) in zip(sums["largest"], sums["directions"], strict=True):
+            counts = np.asarray([count / max(sites, 1.0), lengths.sum(), freedom, *lengths])
+            ratio = FINE.values(largest)
+            limits += limits_of_runs(ratio, counts, rate) if len(ratio) else ()
+        known = typical_of_bins(sums["typical"], lengths.sum()) if limits else None
+        self._finish(self._found(), self._references(), tuple(limits) or None, known)
 
     # -------------------------------------------------------------------------------- the result
 
     def _finish(
-        self, found: tuple[Judged, ...], reference: Candidate, limits: tuple[float, ...] | None
+        self,
+        found: tuple[Judged, ...],
+        references: Sequence[Candidate],
+        limits: tuple[float, ...] | None,
+        typical: Typical | None = None,
     ) -> None:
         k, total = self.kept, self._total()
         facts: dict[str, Any] = {
@@ -353,7 +364,9 @@ class DiagnosisServer:
             coordinates=space_of(k),
             sums=total if some_own else total.pooled(),
             judged=found,
-            reference=reference,
+            reference=references[0],
+            second=references[1] if len(references) > 1 else None,
+            typical=typical,
             calibration=Calibration(
                 thresholds=limits,
                 false_alarms=None if limits is None else self.terms.false_alarms,

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from pfedhgp.diagnosis.typical import Typical, matched
+
 FloatArray = npt.NDArray[np.float64]
 
 
@@ -27,8 +29,8 @@ class Bins:
     def __len__(self) -> int:
         return round((self.high - self.low) / self.width)
 
-    def count(self, values: FloatArray) -> FloatArray:
-        """How many of (B, V) are in each bin, (V, bins); NaN are not counted.
+    def count(self, values: FloatArray, weights: FloatArray | None = None) -> FloatArray:
+        """How many of (B, V) are in each bin, (V, bins), or their `weights` (B,); NaN are not counted.
 
         >>> Bins(-1.0, 1.0, 1.0).count(np.array([[0.5], [2.0], [np.nan], [9.0]]))
         array([[1., 2.]])
@@ -39,8 +41,14 @@ class Bins:
         at = np.clip(np.floor((logs - self.low) / self.width), 0, len(self) - 1).astype(np.int64)
         out = np.zeros((values.shape[1], len(self)))
         for v in range(len(out)):
-            out[v] = np.bincount(at[seen[:, v], v], minlength=len(self))
+            mine = None if weights is None else weights[seen[:, v]]
+            out[v] = np.bincount(at[seen[:, v], v], mine, minlength=len(self))
         return out
+
+    @property
+    def centres(self) -> FloatArray:
+        """The value in the middle of each bin."""
+        return np.asarray(np.exp(self.low + self.width * (np.arange(len(self)) + 0.5)))
 
     def values(self, counts: FloatArray) -> FloatArray:
         """Values (B, V) that have these counts, in order; NaN where a kind has fewer.
@@ -62,3 +70,9 @@ class Bins:
 
 
 COARSE, FINE = Bins(-4.0, 16.0, 1.0 / 16.0), Bins(-4.0, 16.0, 1.0 / 256.0)
+
+
+def typical_of_bins(counts: FloatArray, size: float) -> Typical:
+    """From d²/D of held-out runs in fine bins (2, x): of their cycles, and of their means."""
+    cycle, run = (matched(FINE.centres[own > 0.0] * size, own[own > 0.0], size) for own in counts)
+    return Typical(*cycle, *run)
