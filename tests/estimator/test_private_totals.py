@@ -174,15 +174,18 @@ def test_two_clients_cannot_share_the_noise():
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_between_machines_it_is_refused_by_name(mode):
+def test_between_machines_only_distributed_needs_masks(mode):
     run = {"privacy": mode, "epsilon": 1.0, "output_bounds": ["-3..3"]}
     tree = {
         "data": {"inputs": ["x"], "outputs": ["y"]},
         "model": {"domain": ["0..1"]},
         "run": run,
     }
-    with pytest.raises(InputError, match=f"privacy = '{mode}' is for a fit in one process"):
-        Agreement.of(configs.check(tree))
+    masks = {"federation": {"masks": True}}
+    good, bad = (masks, {}) if mode == "distributed" else ({}, masks)
+    assert Agreement.of(configs.check({**tree, **good})).promise.epsilon == 1.0
+    with pytest.raises(InputError, match="masks"):
+        Agreement.of(configs.check({**tree, **bad}))
 
 
 def test_the_command_line_fits_and_the_report_says_who_can_learn_what(tmp_path, capsys):

@@ -175,3 +175,11 @@ def test_until_a_site_connects_the_page_waits_for_sites():
     assert sections(state, 1002.0)["title"].startswith("Waiting for sites")
     state = server_state.after(state, e.Connected(("a",)), 1003.0)
     assert sections(state, 1004.0)["title"].startswith("Preparing: census")
+
+
+def test_in_a_private_run_the_page_says_which_exchange_it_is():
+    state = server_state.ServerState(started=1000.0)
+    asked = e.Asked(2, "release", 2, ("a", "b"))
+    for event in (e.Listening("h:9092", ("a", "b"), 8), e.Connected(("a", "b")), asked):
+        state = server_state.after(state, event, 1001.0)
+    assert sections(state, 1002.0)["title"].startswith("Private sums: exchange 2")

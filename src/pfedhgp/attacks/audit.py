@@ -7,6 +7,7 @@ cannot be tried say why.
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
@@ -24,6 +25,7 @@ from pfedhgp.errors import InputError
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.telling import is_closed
 from pfedhgp.federation.totals_fit import Terms
+from pfedhgp.privacy.discrete_gaussian import Below
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,7 @@ def audit_totals(
     hidden: bool,
     effort: Effort | None = None,
     seed: int = 0,
+    below: Below = secrets.randbelow,
 ) -> list[Finding]:
     """Attacks on a private run by totals, from one site's rows or all clients'.
 
@@ -155,7 +158,8 @@ def audit_totals(
     """
     effort = effort or USUAL
     many = replace(effort, rows=effort.noisy, outputs=effort.noisy)
-    outside = NoisyTotals(replace(terms, clients=1, missing=0, at_server=False), scaling, mu)
+    whole = replace(terms, clients=1, missing=0, at_server=False)
+    outside = NoisyTotals(whole, scaling, mu, below)
     promised = promises_of(mu, terms.promise.epsilon)
     if hidden:
         solved = rows_found.from_noisy_totals(outside, rows) if len(rows) > 1 else None
@@ -166,7 +170,7 @@ def audit_totals(
             *_on_rows(outside, rows, promised, many, seed),
             *of_sites,
         ]
-    server = NoisyTotals(terms, scaling, mu)
+    server = NoisyTotals(terms, scaling, mu, below)
     solved = rows_found.from_release(server, rows, effort.clients)
     found = _rows(solved, "this attack knows one input and few rows only", OF_A_TRUSTED_SERVER)
     if len(rows) > 1:

@@ -29,6 +29,7 @@ KINDS = {
     "start": "sums at the starting values",
     "round": "sums of a training round",
     "finish": "sums for the population",
+    "release": "noisy sums, or a part of totals (differential privacy)",
     "deliver": "the receipt of the model",
 }
 """What a site sends, by kind of message."""
@@ -130,6 +131,8 @@ def _server_words(state: ServerState, now: float) -> tuple[str, str]:
             return "Waiting for sites", f"{here}."
         case "preparing" if not connected:  # the first question is there, and nobody to answer it
             return "Waiting for sites", f"{here}."
+        case "preparing" if state.kind == "release":
+            return f"Private sums: exchange {state.exchange}", f"{here}. {working}"
         case "preparing":
             return f"Preparing: {state.kind or 'census'}", f"{here}. {working}"
         case "training":

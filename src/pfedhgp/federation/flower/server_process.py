@@ -139,12 +139,8 @@ class Coordinator:
             server = Server(self.agreement.plan)
             roster = Roster(self.sites, self.agreement.to_json())
             kept = Checkpoint(self.checkpoint)
-            releases, totals = Releases(), Totals()
-            terms = self.agreement.totals(len(self.sites))
-            private = self.agreement.promise is not None
-            parties: list[Party] = [roster]
-            if private:
-                parties.append(releases if terms is None else totals)
+            private = self._private_part()
+            parties: list[Party] = [roster] if private is None else [roster, private]
             messages = self._begin(kept, server, roster, parties)
             audit_log = audit.AuditLog(self.out)
             masks = self._masks(roster)
@@ -179,25 +175,12 @@ class Coordinator:
                 masks=masks,
                 announced={} if self.after_delivery is None else {"zones": True},
             )
-            if terms is not None and not self.resume:
+            if isinstance(private, Totals) and not self.resume:
                 save_checkpoint()  # the first answers cost ε: a run that stops there must go on
             if self.finished:
                 model = files.load(self.out)
-            elif private:
-                run = (
-                    PrivateRun(self.agreement, engine, releases)
-                    if terms is None
-                    else TotalsRun(
-                        self.agreement,
-                        terms,
-                        engine,
-                        totals,
-                        NextQuestion(self.checkpoint / QUESTION),
-                    )
-                )
-                model, self.missing = run.run()
-                settings = {**model.settings, **self.agreement.settings()}
-                model = replace(model, settings=settings, messages=messages)
+            elif private is not None:
+                model = replace(self._private_run(engine, private), messages=messages)
             else:
                 self.missing = engine.run()
                 model = self._model(server, messages)
@@ -221,6 +204,25 @@ class Coordinator:
             "bytes_up": sum(entry["bytes_up"] for entry in roster.log),
             "bytes_down": sum(entry["bytes_down"] for entry in roster.log),
         }
+
+    def _private_part(self) -> Releases | Totals | None:
+        """With differential privacy: what is known of sites so far, as part of the checkpoint."""
+        if self.agreement.promise is None:
+            return None
+        return Releases() if self.agreement.totals(len(self.sites)) is None else Totals()
+
+    def _private_run(self, engine: Engine, known: Releases | Totals) -> FittedModel:
+        """The model of a run with differential privacy, which goes on from what is known."""
+        run: PrivateRun | TotalsRun
+        if isinstance(known, Releases):
+            run = PrivateRun(self.agreement, engine, known)
+        else:
+            terms = self.agreement.totals(len(self.sites))
+            assert terms is not None
+            asked = NextQuestion(self.checkpoint / QUESTION)
+            run = TotalsRun(self.agreement, terms, engine, known, asked)
+        model, self.missing = run.run()
+        return replace(model, settings={**model.settings, **self.agreement.settings()})
 
     def _begin(
         self, kept: Checkpoint, server: Server, roster: Roster, parties: Sequence[Party]
