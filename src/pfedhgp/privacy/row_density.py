@@ -3,8 +3,8 @@
 The rows of a client are smooth over cells, and none lie where it does not measure. The nearest matrix that
 rows can make (`denoising`) knows neither. Its error goes with its size, so it does not average out over
 clients: with 100 of them intervals were too narrow. The posterior mean E[S | S̃] has no such error, and p's
-covariance says how large its error is. The mean over clients, the scale and the range of g are learned from all
-S̃ as if p could be negative. Then p is drawn cell by cell (Gibbs).
+covariance says how large its error is. The mean over clients, the scale and the range of g are learned from
+all S̃ as if p could be negative. Then p is drawn cell by cell (Gibbs).
 """
 
 from __future__ import annotations
