@@ -1,7 +1,7 @@
-"""`python -m bench.private_beijing UCI.zip`: private fits of rough series, twelve Beijing stations, hourly PM2.5.
+"""`python -m bench.private_beijing UCI.zip`: private fits of rough series, PM2.5 at twelve Beijing stations.
 
-log(1 + PM2.5) over 60 days from BEGIN (days since 1 January 2013), 15% of whole days held out, other days at each
-station. One line for each fit: RMSE, CRPS and coverage of 95% intervals for held-out hours.
+Hourly log(1 + PM2.5) over 60 days from BEGIN (days since 1 January 2013), 15% of whole days held out,
+other days at each station. One line for each fit: RMSE, CRPS and coverage of 95% intervals.
 """
 
 from __future__ import annotations

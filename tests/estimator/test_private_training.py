@@ -189,7 +189,7 @@ def test_the_command_line_fits_in_private_and_shows_the_ledger(tmp_path, capsys)
 
 
 def rough_sites(clients: int, seed: int):
-    """A smooth shared function, and one that is faster than the basis, alike at all; whole days are missing."""
+    """A smooth shared function and one that is faster than the basis, alike at all; days are missing."""
     rng = np.random.default_rng(seed)
     hours = np.linspace(0.0, 10.0, 400, endpoint=False)
     gaps = np.abs(hours[:, None] - hours)
@@ -220,7 +220,6 @@ def test_local_layers_do_not_swing_out_where_a_rough_series_has_no_rows():
                 sds.append(p.sd)
         gap, sd = np.concatenate(gaps), np.concatenate(sds)
         found[local] = np.array([np.mean(gap**2), np.mean(np.abs(gap) < 1.96 * sd)])
-    print(found)
     assert found[None][0] < 0.9 * found["rbf"][0]
     assert found[None][1] > found["rbf"][1] + 0.02
     assert found[None][1] > 0.88

@@ -94,7 +94,7 @@ def test_the_mean_over_clients_is_found():
 
 
 def test_errors_are_as_large_as_said_smaller_than_the_nearest_matrix_s_and_do_not_go_with_size():
-    """E[S − Ŝ | Ŝ] = 0, so ⟨Ŝ, S − Ŝ⟩ is nothing on average; the nearest matrix is too large where it is large."""
+    """E[S − Ŝ | Ŝ] = 0, so ⟨Ŝ, S − Ŝ⟩ is nothing on average. That of the nearest matrix is not."""
     fine = cells_of(PUBLIC)
     ours, nearest, said, leaning, leant = [], [], [], [], []
     for seed in range(3):

@@ -1,10 +1,10 @@
 """p_i = max(g_i, 0), g_i ~ N(m_i, σ_i σ_iᵀ ∘ k): where each client's rows lie, given all released S̃.
 
-The rows of a client are smooth over cells, and none lie where it does not measure. The nearest matrix that rows
-can make (`denoising`) knows neither. Its error then goes with its size, and does not average out over clients:
-with 100 of them intervals were too narrow. The posterior's mean E[S | S̃] has no such error, and its spread is
-that of counts p. The mean over clients, the scale and the range of g are learned from all S̃ as if g could be
-negative; then p is drawn cell by cell (Gibbs).
+The rows of a client are smooth over cells, and none lie where it does not measure. The nearest matrix that
+rows can make (`denoising`) knows neither. Its error goes with its size, so it does not average out over
+clients: with 100 of them intervals were too narrow. The posterior mean E[S | S̃] has no such error, and p's
+covariance says how large its error is. The mean over clients, the scale and the range of g are learned from
+all S̃ as if p could be negative. Then p is drawn cell by cell (Gibbs).
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def learned_density(
 def denoised_together(
     grams: Sequence[Float[np.ndarray, "M M"]], noise: Sequence[float], cells: Cells
 ) -> list[Denoised]:
-    """E[S_i | S̃] of each client and the covariance of its rows by cells; noise is that of diagonals of S̃_i."""
+    """E[S_i | S̃] of each client and the covariance of its rows by cells; `noise` is that of diagonals."""
     A, tau = cells.features, np.asarray(noise, np.float64)
     released = np.stack(grams)
     told = np.einsum("mg,tmk,kg->tg", A, released, A)

@@ -20,8 +20,8 @@ from scipy.optimize import minimize
 from pfedhgp.gp.features import Basis
 from pfedhgp.gp.kernels import RBF, stack
 from pfedhgp.privacy.denoising import Cells, denoised
-from pfedhgp.privacy.row_density import LARGEST, denoised_together
 from pfedhgp.privacy.release import JITTER, PublicBasis, Release
+from pfedhgp.privacy.row_density import LARGEST, denoised_together
 
 WIDTH = 1.5
 """Standard deviation of the prior of each log parameter."""
