@@ -240,6 +240,17 @@ def test_a_constant_channel_is_left_out_and_said():
 
 
 @pytest.mark.filterwarnings("ignore:channel")
+def test_a_class_on_another_grid_is_filled_and_that_is_said():
+    cycles, block = runs()
+    for Y, gap in zip(cycles.values(), (np.s_[1::3], np.s_[0:0]), strict=True):
+        Y[:, :, gap] = np.nan
+    words = "'class 0' has no values at 3 of 10 samples where other classes have some"
+    with pytest.warns(PFedHGPWarning, match=words):
+        model = train(GRID, cycles, block, channels=NAMES, how=FEW).classifier
+    found = [labels_of(model, Y).best for Y in runs(1)[0].values()]
+    assert min(np.mean(best == k) for k, best in enumerate(found)) > 0.9
+
+
 def test_cycles_that_never_move_are_refused():
     cycles, block = runs()
     still = {name: 0.0 * Y + 7.0 for name, Y in cycles.items()}
@@ -290,7 +301,7 @@ def test_missing_samples_are_filled_by_their_run_and_count_by_what_is_uncertain(
 
 def test_dependent_cycles_without_runs_are_warned_of():
     cycles, _ = runs()
-    with pytest.warns(PFedHGPWarning, match="neighbouring cycles of a class are alike .*--block"):
+    with pytest.warns(PFedHGPWarning, match="neighbouring cycles of a class are alike .*`block`"):
         train(GRID, cycles, None, channels=NAMES, how=FEW)
     free, _ = runs(length=1, count=30)
     trained(free, None)
