@@ -184,6 +184,9 @@ def test_arrays_with_blocks_are_diagnosed_classified_and_reported(run, tmp_path)
     wild = reasons.filter(pl.col("runs wild").is_not_null())
     assert "0" in wild["cycle"].cast(pl.String).to_list()
     assert wild.filter(pl.col("cycle") == 0)["runs wild"].unique().to_list() == ["q"]
+    how = ("--cycle", "cycle", "--diagnose", "--rounds", "1", "--no-report")
+    done = run("fit", tmp_path / "known.npz", *columns, *how, "--out", tmp_path / "ALONE")
+    assert "name the run of each cycle (--block), or probabilities will be" in done.err
 
 
 def test_an_array_file_without_cycles_is_one_line(run, tmp_path):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from pfedhgp.diagnosis import thresholds
 from pfedhgp.diagnosis.class_gaussian import ClassGaussian
 from pfedhgp.diagnosis.decision import NONE, Calibration, calibrate, diagnose, scores, why
-from pfedhgp.diagnosis.evidence import Evidence, evidence_under
+from pfedhgp.diagnosis.evidence import Evidence, concatenated, evidence_under
 from pfedhgp.errors import InputError
 
 CLASSES = ("a", "b")
@@ -49,6 +51,26 @@ def test_a_cycle_is_none_of_these_only_where_every_class_is_surprised():
     limits = Calibration(thresholds=(4.0,))
     assert diagnose(found, calibration=limits).labels == ("b", "b", NONE)
     assert not diagnose(found).none.any()
+
+
+def test_two_covariances_share_the_false_alarms_and_either_may_flag():
+    rng = np.random.default_rng(3)
+    one, truth = gaussian_evidence(rng)
+    other, _ = gaussian_evidence(rng)
+    both = replace(one, also=other)
+    assert both.surprise.shape[2] == 2 * one.surprise.shape[2]
+    limits = calibrate(both, truth, false_alarms=0.04).thresholds
+    halves = [calibrate(each, truth, false_alarms=0.02).thresholds for each in (one, other)]
+    assert limits == (*halves[0], *halves[1])
+    order = rng.permutation(len(truth))
+    again = concatenated([both.take(order[:100]), both.take(order[100:])])
+    np.testing.assert_array_equal(again.surprise, both.surprise[order])
+    calm = evidence_of([[0.0, -1.0]] * 2, [[10, 10], [10, 10]])
+    strange = replace(calm, also=evidence_of([[0.0, -1.0]] * 2, [[10, 10], [90, 90]]))
+    found = diagnose(strange, calibration=Calibration(thresholds=(4.0, 4.0)))
+    assert found.none.tolist() == [False, True]
+    near_one = replace(calm, also=evidence_of([[0.0, -1.0]] * 2, [[10, 90], [90, 10]]))
+    assert not diagnose(near_one, calibration=Calibration(thresholds=(4.0, 4.0))).none.any()
 
 
 def test_thresholds_keep_the_chosen_rate_on_new_cycles_and_flag_strangers():

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from pfedhgp.diagnosis.candidates import Candidate
 from pfedhgp.diagnosis.coordinates import Coordinates
-from pfedhgp.diagnosis.cycle_metric import without_the_wildest
+from pfedhgp.diagnosis.cycle_metric import CycleMetric, without_the_wildest
+from pfedhgp.diagnosis.federated.tails import FINE, typical_of_bins
 from pfedhgp.diagnosis.filling import Filled, filled
+from pfedhgp.diagnosis.held_out_runs import Cycles, folds_of_runs, held_out
 from pfedhgp.diagnosis.reasons import why_of_runs
-from pfedhgp.diagnosis.run_classifier import RunClassifier
+from pfedhgp.diagnosis.run_classifier import RunClassifier, novelty_of
+from pfedhgp.diagnosis.run_layers import Layers
 from pfedhgp.diagnosis.run_sums import RunSums, sums_of_runs
+from pfedhgp.diagnosis.strangers import margin, references_of, widest
 from pfedhgp.diagnosis.thresholds import largest_of_runs, limits_of_ratios
 from pfedhgp.diagnosis.training import How, behind, lag_one, train
+from pfedhgp.diagnosis.typical import typical_of
 from pfedhgp.errors import InputError, PFedHGPWarning
 from support.run_cycles import FEW, GRID, NAMES, labels_of, runs, trained
 
@@ -31,11 +38,64 @@ def test_new_runs_are_told_apart_and_probabilities_have_a_floor():
 
 def test_files_bring_back_the_same_classifier():
     model = trained(*runs())
+    assert model.second is not None
     again = RunClassifier.read(model.to_arrays(), model.to_json())
+    assert again.references == model.references
     Y = np.moveaxis(runs(1)[0]["class 1"], 1, 2)
     one, two = (m.evidence(GRID, Y, novelty=True) for m in (model, again))
     np.testing.assert_array_equal(one.log_density, two.log_density)
     np.testing.assert_array_equal(one.surprise, two.surprise)
+    parts = [
+        replace(model, reference=shape, second=None).evidence(GRID, Y, novelty=True).surprise
+        for shape in model.references
+    ]
+    np.testing.assert_array_equal(one.surprise, np.concatenate(parts, axis=2))
+    tree = model.to_json()
+    del tree["second"]  # as older versions wrote it
+    assert RunClassifier.read(model.to_arrays(), tree).references == (model.reference,)
+
+
+def test_strangers_are_looked_for_by_the_two_covariances_that_show_them_best():
+    cycles, block = runs(dents=(0.0, 1.0, -1.5))
+    labels, owners = (
+        np.repeat(np.arange(3), 30),
+        [f"{name} {run}" for name in block for run in block[name]],
+    )
+    found = np.concatenate([Y.reshape(30, -1) for Y in cycles.values()])
+    folds = folds_of_runs(labels, owners, folds=4)
+    data = Cycles(found, np.ones((90, 3)), labels, tuple(owners), folds, 3, 3, own=False)
+    shapes = [Candidate("cell", delta) for delta in (0.01, 0.1, 0.3, 1.0)]
+    held = held_out(data, shapes)
+    margins = {shape: margin(data, held[shape], 0.01) for shape in shapes}
+    best = sorted(shapes, key=lambda shape: -margins[shape])
+    assert references_of(data, held, shapes, 0.02) == tuple(best[:2])
+    assert references_of(data, held, shapes[:1], 0.02) == (shapes[0],)
+    assert widest([1.0, 3.0, 3.0, 2.0]) == [1, 2]
+    # how far held-out runs are, from the same judgement
+    for c in (0, 40):
+        rest = folds != folds[c]
+        layers = Layers.of(data.sums(rest), 3)
+        mine = [b for b in range(90) if owners[b] == owners[c]]
+        gap = found[mine].mean(axis=0) - layers.means[labels[c]]
+        d2 = gap @ np.linalg.solve(layers.covariance("cell", 0.1), gap)
+        assert held[shapes[1]].of_run[c] == pytest.approx(d2, rel=1e-7)
+    exact = typical_of(data, held[shapes[1]])
+    own = held[shapes[1]].square[np.arange(90), labels]
+    far = np.stack([own, held[shapes[1]].of_run], axis=1) / 30.0
+    near = typical_of_bins(FINE.count(far, data.weights), 30.0)
+    assert near.cycle == pytest.approx(exact.cycle, rel=0.05)
+    assert near.run == pytest.approx(exact.run, rel=0.05)
+
+
+def test_more_directions_than_thresholds_were_set_on_count_as_so_many():
+    """If classes were added, d²/N towards the others is compared, and N stays that of training."""
+    rng = np.random.default_rng(0)
+    metric = CycleMetric.of(np.eye(6), [slice(0, 3), slice(3, 6)])
+    found, means = rng.normal(size=(5, 6)), 4.0 * rng.normal(size=(4, 6))
+    plain, less = (novelty_of([metric], found, means, novelty=True, most=n)[1] for n in (3, 1))
+    assert plain.directions.max() == 3.0
+    assert less.directions.max() == 1.0
+    np.testing.assert_allclose(less.towards, plain.towards / 3.0)
 
 
 def test_parts_of_cycles_are_marginals():
@@ -180,6 +240,17 @@ def test_a_constant_channel_is_left_out_and_said():
 
 
 @pytest.mark.filterwarnings("ignore:channel")
+def test_a_class_on_another_grid_is_filled_and_that_is_said():
+    cycles, block = runs()
+    for Y, gap in zip(cycles.values(), (np.s_[1::3], np.s_[0:0]), strict=True):
+        Y[:, :, gap] = np.nan
+    words = "'class 0' has no values at 3 of 10 samples where other classes have some"
+    with pytest.warns(PFedHGPWarning, match=words):
+        model = train(GRID, cycles, block, channels=NAMES, how=FEW).classifier
+    found = [labels_of(model, Y).best for Y in runs(1)[0].values()]
+    assert min(np.mean(best == k) for k, best in enumerate(found)) > 0.9
+
+
 def test_cycles_that_never_move_are_refused():
     cycles, block = runs()
     still = {name: 0.0 * Y + 7.0 for name, Y in cycles.items()}
@@ -230,7 +301,7 @@ def test_missing_samples_are_filled_by_their_run_and_count_by_what_is_uncertain(
 
 def test_dependent_cycles_without_runs_are_warned_of():
     cycles, _ = runs()
-    with pytest.warns(PFedHGPWarning, match="neighbouring cycles of a class are alike .*--block"):
+    with pytest.warns(PFedHGPWarning, match="neighbouring cycles of a class are alike .*`block`"):
         train(GRID, cycles, None, channels=NAMES, how=FEW)
     free, _ = runs(length=1, count=30)
     trained(free, None)

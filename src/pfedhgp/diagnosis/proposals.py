@@ -105,7 +105,7 @@ def propose(
         if len(names) > MOST:
             raise InputError(
                 f"{len(names)} cycles or runs are none of these, and at most {MOST} can be grouped: name "
-                "the runs (`block`, --block), or take fewer cycles"
+                "the runs (`block`), or take fewer cycles"
             )
         means = np.zeros((len(names), found.shape[1]))
         np.add.at(means, place, found)

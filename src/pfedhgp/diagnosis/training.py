@@ -88,6 +88,8 @@ def train(
     names = tuple(cycles)
     labels = np.repeat(np.arange(len(names)), [len(cycles[name]) for name in names])
     everything = np.concatenate([cycles[name] for name in names])
+    seen = [np.isfinite(cycles[name]).any(axis=0) for name in names]
+    warn_of_other_grids(names, np.stack(seen), stacklevel=4)
     with one_blas_thread():
         space, used = _space(grid, everything, labels, channels, how)
         own_runs = _runs_of(names, cycles, runs)
@@ -162,6 +164,21 @@ def _space(
         raise InputError("every channel is constant: nothing tells classes apart")
     rank = coordinates_per_channel(len(grid)) if how.rank is None else min(how.rank, len(grid))
     return Coordinates(grid, centre[used], spread[used], rank), used
+
+
+def warn_of_other_grids(
+    names: Sequence[str], seen: npt.NDArray[np.bool_], *, stacklevel: int = 2
+) -> None:
+    """Names the class that lacks most samples that others have; `seen` is (K, Q, n)."""
+    there = seen.any(axis=2, keepdims=True)  # a channel that a class never has is another matter
+    lacking = np.sum(seen.any(axis=0) & ~seen & there, axis=2).max(axis=1)
+    k = int(np.argmax(lacking))
+    if lacking[k]:
+        warn(
+            f"class {names[k]!r} has no values at {lacking[k]} of {seen.shape[2]} samples where other "
+            "classes have some: they are filled in",
+            stacklevel=stacklevel,
+        )
 
 
 def _class_means(values: FloatArray, labels: IntArray) -> FloatArray:
@@ -288,7 +305,7 @@ def warn_of_alikeness(rho: float, pairs: float, *, stacklevel: int = 2) -> None:
     if rho > DEPENDENT and rho > CLEAR / np.sqrt(max(pairs, 1)):
         warn(
             f"neighbouring cycles of a class are alike (lag-one correlation {rho:.2f}), as cycles of one run "
-            "are: name the run of each cycle (`block`, --block), or probabilities will be too sure",
+            "are: name the run of each cycle (`block`), or probabilities will be too sure",
             stacklevel=stacklevel,
         )
 

@@ -53,6 +53,7 @@ from pfedhgp.diagnosis.training import (
     behind,
     for_strangers,
     unjudged,
+    warn_of_other_grids,
 )
 from pfedhgp.diagnosis.typical import Typical
 from pfedhgp.errors import InputError, warn
@@ -172,6 +173,7 @@ class DiagnosisServer:
     def _take_curves(self, sums: Arrays) -> None:
         k = self.kept
         k["seen"] = sums["seen"]
+        warn_of_other_grids(self.terms.classes, sums["seen"] > 0.0, stacklevel=5)
         k["curves"] = curves_of(sums["seen"], sums["total"], k["grid"])
         self.step = sent.SPREAD
 
