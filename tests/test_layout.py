@@ -213,3 +213,18 @@ def test_a_private_name_of_another_module_is_found(line):
     ours = {"_hidden", "_other"}
     assert len(private_uses(ast.parse(line), ours)) == 1
     assert private_uses(ast.parse("def _hidden(self): self._other; model._hidden"), ours) == []
+
+
+def test_make_test_flower_looks_where_its_tests_are():
+    """A test that needs the extra `flower` outside of these folders would run nowhere."""
+    target = (
+        (ROOT / "Makefile").read_text("utf-8").partition("\ntest-flower:")[2].partition("\n\n")[0]
+    )
+    folders = tuple(word for word in target.split() if word.startswith("tests/"))
+    needing = [
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if "\npytestmark = pytest.mark.flower" in path.read_text("utf-8")
+    ]
+    assert len(needing) > 10
+    assert [name for name in needing if not name.startswith(folders)] == []

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pfedhgp.diagnosis.alikeness import lag_one
 from pfedhgp.diagnosis.candidates import Candidate
 from pfedhgp.diagnosis.coordinates import Coordinates
 from pfedhgp.diagnosis.cycle_metric import CycleMetric, without_the_wildest
@@ -19,7 +20,7 @@ from pfedhgp.diagnosis.run_layers import Layers
 from pfedhgp.diagnosis.run_sums import RunSums, sums_of_runs
 from pfedhgp.diagnosis.strangers import margin, references_of, widest
 from pfedhgp.diagnosis.thresholds import largest_of_runs, limits_of_ratios
-from pfedhgp.diagnosis.training import How, behind, lag_one, train
+from pfedhgp.diagnosis.training import How, behind, train
 from pfedhgp.diagnosis.typical import typical_of
 from pfedhgp.errors import InputError, PFedHGPWarning
 from support.run_cycles import FEW, GRID, NAMES, labels_of, runs, trained

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from pfedhgp.base.numerics import one_blas_thread
 from pfedhgp.diagnosis import beside
+from pfedhgp.diagnosis.alikeness import lag_one, warn_of_alikeness
 from pfedhgp.diagnosis.candidates import (
     OWN_SIZE,
     Candidate,
@@ -46,8 +47,6 @@ TOO_FEW = (
 )
 PRIOR = 0.5
 """Of one more cycle after n that were right, ½/(n + 1) is dealt out evenly."""
-DEPENDENT, CLEAR = 0.2, 3.0
-"""A lag-one correlation above this, and above so many standard errors, is said."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +94,7 @@ def train(
         own_runs = _runs_of(names, cycles, runs)
         data = _cycles_of(space, everything[:, used], labels, own_runs, names, how)
         if runs is None:
-            _warn_of_dependence(data)
+            warn_of_alikeness(*lag_one(data.found, data.labels), stacklevel=5)
         total = data.sums()
         verdict = _judge(data, total, space, how)
     found, facts = verdict.found, verdict.facts
@@ -293,34 +292,6 @@ def _by_content(found: FloatArray, labels: IntArray) -> list[str]:
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     return [f"{k:09d}" for k in rank]
-
-
-def _warn_of_dependence(data: Cycles) -> None:
-    """Says when neighbouring cycles of a class are alike: they may be of one run."""
-    warn_of_alikeness(*lag_one(data.found, data.labels), stacklevel=6)
-
-
-def warn_of_alikeness(rho: float, pairs: float, *, stacklevel: int = 2) -> None:
-    """Says so if a lag-one correlation over so many pairs is large and no accident."""
-    if rho > DEPENDENT and rho > CLEAR / np.sqrt(max(pairs, 1)):
-        warn(
-            f"neighbouring cycles of a class are alike (lag-one correlation {rho:.2f}), as cycles of one run "
-            "are: name the run of each cycle (`block`), or probabilities will be too sure",
-            stacklevel=stacklevel,
-        )
-
-
-def lag_one(found: FloatArray, labels: IntArray) -> tuple[float, int]:
-    """The correlation of neighbouring cycles of a class about its mean, and over how many pairs."""
-    above, below, pairs = 0.0, 0.0, 0
-    scale = found.std(axis=0)
-    for k in np.unique(labels):
-        mine = found[labels == k] / np.where(scale > 0, scale, 1.0)
-        gaps = mine - mine.mean(axis=0)
-        above += float(np.sum(gaps[1:] * gaps[:-1]))
-        below += float(np.sum(gaps**2)) * (len(gaps) - 1) / max(len(gaps), 1)
-        pairs += max(len(gaps) - 1, 0)
-    return (above / below if below > 0 else 0.0), pairs
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pfedhgp.diagnosis.training import warn_of_alikeness, without_gaps
+from pfedhgp.diagnosis.alikeness import warn_of_alikeness
+from pfedhgp.diagnosis.training import without_gaps
 from pfedhgp.errors import InputError, warn
 
 FloatArray = npt.NDArray[np.float64]

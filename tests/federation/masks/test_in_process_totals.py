@@ -9,6 +9,8 @@ from support.masked_sites import needs_cryptography
 
 needs_cryptography()
 from pfedhgp import RBF, FederatedGP  # noqa: E402
+from pfedhgp.federation.agreement import Agreement  # noqa: E402
+from pfedhgp.settings import config as configs  # noqa: E402
 from support.private_sites import made_up  # noqa: E402
 
 pytestmark = pytest.mark.flower
@@ -32,3 +34,13 @@ def test_masks_change_nothing_in_the_totals(tmp_path):
     for name in ("mean", "covariance"):
         a, b = (np.asarray(getattr(m.model_.shared, name)) for m in found)
         assert a.tobytes() == b.tobytes()
+
+
+def test_a_server_of_distributed_privacy_agrees_where_masks_are_on():
+    tree = {
+        "data": {"inputs": ["x"], "outputs": ["y"]},
+        "model": {"domain": ["0..1"]},
+        "run": {"privacy": "distributed", "epsilon": 1.0, "output_bounds": ["-3..3"]},
+        "federation": {"masks": True},
+    }
+    assert Agreement.of(configs.check(tree)).promise.epsilon == 1.0
