@@ -534,6 +534,35 @@ def sparse_posterior(
 # ------------------------------------------------------------------------------- a single sparse GP
 
 
+def under_other_kernels(
+    k_old: Sequence[Kernel],
+    k_new: Sequence[Kernel],
+    Z: Array,
+    jitter: float,
+    q: Gaussian,
+    B: Array,
+    X: Array,
+) -> tuple[Array, Array]:
+    """Means and variances (n, Q) of Σ_b B_b f_b(x), q's evidence on values at Z held, under other kernels.
+
+    q(v) of whitened weights, block by block: J = S⁻¹ − I, h = S⁻¹m. With T = L₀⁻¹L block by block, q'(v)
+    has precision I + TᵀJT and mean (I + TᵀJT)⁻¹Tᵀh. A kernel with k(x, x) ≠ 1 is no longer a unit kernel.
+    """
+    mean, covariance = q
+    P = np.linalg.inv(covariance)
+    T = np.zeros(P.shape)
+    for b, (old, new) in enumerate(zip(k_old, k_new, strict=True)):
+        at = slice(b * len(Z), (b + 1) * len(Z))
+        L0, L = (np.linalg.cholesky(inducing_covariance(k, Z, jitter)) for k in (old, new))
+        T[at, at] = np.linalg.solve(L0, L)
+    S = np.linalg.inv(np.eye(len(P)) + T.T @ (P - np.eye(len(P))) @ T)
+    m = S @ T.T @ P @ mean
+    H = stack_features([features(k, Z, X, jitter) for k in k_new], B, rows=len(X))
+    loose = sum(np.outer(residual(k, Z, X, jitter), B[:, b] ** 2) for b, k in enumerate(k_new))
+    total = (H @ m).reshape(len(X), -1), np.sum((H @ S) * H, axis=1).reshape(len(X), -1)
+    return total[0], total[1] + loose
+
+
 def titsias_bound(X: Array, y: Array, *, k: Kernel, Z: Array, noise: float, jitter: float) -> float:
     """log N(y; 0, Q_nn + σ²I) − tr(K_nn − Q_nn)/2σ², eq. sgp_vfe at its best q(u)."""
     Q = k(X, Z) @ np.linalg.solve(inducing_covariance(k, Z, jitter), k(Z, X))

@@ -142,6 +142,9 @@ class LivingMethods:
     ) -> Forecast:
         """What a client is predicted to observe after its last row, in the steps of its data.
 
+        Beyond the last row the shared kernel matters, and rows tell it only roughly. So `sd` and `interval`
+        are wider than those of `predict`, which takes the kernel as it was fitted.
+
         Example:
             >>> import numpy as np
             >>> from pfedhgp import FederatedGP
@@ -160,7 +163,7 @@ class LivingMethods:
                 last row.
         """
         from pfedhgp.living import forecast, horizons
-        from pfedhgp.model import prediction
+        from pfedhgp.model import prediction, uncertain_kernel
         from pfedhgp.model.words import axes_of
 
         model = self._fitted()
@@ -187,10 +190,12 @@ class LivingMethods:
         x = horizons.grid(last, each, horizons.length(model, horizon, "horizon"), dates=dates)
         device = checks.one_of(*DEVICES)(vars(self).get("device", "cpu"), "device")
         found = prediction.predict(model, name, x[:, None], device=device)
+        wider = uncertain_kernel.added_variance(model, name, x[:, None])
+        if model.settings.get("flat"):
+            found, wider = found.flat(), wider[:, 0]
         times = np.round(x * 1e6).astype("datetime64[us]") if dates else x
-        shown, axis = found.flat() if model.settings.get("flat") else found, axes_of(model)[0]
-        names, column = tuple(model.output_names), columns_of(model).client
-        return forecast.Forecast(name, times, x - last, shown, axis, names, column)
+        axis, names, column = axes_of(model)[0], model.output_names, columns_of(model).client
+        return forecast.Forecast(name, times, x - last, found, wider, axis, tuple(names), column)
 
     @with_numerics
     def anomalies(self, client: str, rows: Any, *, fine: Any = None) -> Anomalies:
@@ -242,7 +247,7 @@ class LivingMethods:
             bins: Ranges of lead times that are scored.
         """
         from pfedhgp.living import forecast, horizons
-        from pfedhgp.model import prediction
+        from pfedhgp.model import prediction, uncertain_kernel
 
         model = self._fitted()
         if model.inputs != 1:
@@ -264,7 +269,8 @@ class LivingMethods:
 
         def predict(now: Any, name: str, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             found = prediction.predict(now.model_, name, X)
-            return found.mean, found.sd
+            wider = uncertain_kernel.added_variance(now.model_, name, X)
+            return found.mean, np.sqrt(found.sd**2 + wider)
 
         found = forecast.backtest(
             rows,

@@ -17,7 +17,7 @@ from scipy.special import ndtr
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError
 from pfedhgp.model.kept_sums import usual_step
-from pfedhgp.model.prediction import Prediction
+from pfedhgp.model.prediction import Prediction, reach_of
 from pfedhgp.model.words import InputAxis, duration, number
 
 Predict = Callable[[str, np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -31,13 +31,19 @@ UNNAMED = InputAxis("input")
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
-    """A client's future: `times` (n,) in the units of the input, or as datetimes (UTC)."""
+    """A client's future: `times` (n,) in the units of the input, or as datetimes (UTC).
+
+    Its sd is wider than that of `predict` at the same times: beyond the last row it matters that the shared
+    kernel itself is known from few rows (`pfedhgp.model.uncertain_kernel`). `prediction` is `predict`'s.
+    """
 
     client: str
     times: np.ndarray
     lead: np.ndarray
     """How far each is beyond the client's last row, in units of the input"""
     prediction: Prediction
+    kernel_variance: np.ndarray
+    """What not knowing the shared kernel adds to the variance, shaped as the mean"""
     axis: InputAxis = UNNAMED
     """The input, for labels"""
     outputs: tuple[str, ...] = ()
@@ -53,11 +59,12 @@ class Forecast:
     @property
     def sd(self) -> np.ndarray:
         """as the mean, noise included"""
-        return self.prediction.sd
+        return np.sqrt(self.prediction.sd**2 + self.kernel_variance)
 
     def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """(lower, upper), noise included."""
-        return self.prediction.interval(level)
+        reach = reach_of(level) * self.sd
+        return self.mean - reach, self.mean + reach
 
     def __repr__(self) -> str:
         return f"Forecast({self.client!r}, {len(self.times)} steps from {self.times[0]})"

@@ -25,7 +25,7 @@ from pfedhgp.model.at_inputs import AtInputs, Kind
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.predictor import LAYERS
 
-__all__ = ["Layer", "Prediction", "far_outside", "predict"]
+__all__ = ["Layer", "Prediction", "far_outside", "predict", "reach_of"]
 
 FloatArray = npt.NDArray[np.float64]
 FAR = 0.1
@@ -118,9 +118,7 @@ class Prediction:
 
     def interval(self, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
         """(lower, upper), each as the mean: they hold an observation between them with this chance."""
-        if not number(above=0.0)(level, "level") < 1.0:
-            raise refusal("level", "between 0 and 1", level)
-        reach = ndtri(0.5 * (1.0 + level)) * self.sd
+        reach = reach_of(level) * self.sd
         return self.mean - reach, self.mean + reach
 
     def sample(
@@ -134,6 +132,13 @@ class Prediction:
             seed = np.random.default_rng(whole(0)(seed, "seed"))
         found = self._view.draw(whole(0)(count, "count"), seed, flag(noise, "noise"))
         return found[..., 0] if self._flat else found
+
+
+def reach_of(level: float) -> float:
+    """How many sds an interval of this level reaches to both sides."""
+    if not number(above=0.0)(level, "level") < 1.0:
+        raise refusal("level", "between 0 and 1", level)
+    return float(ndtri(0.5 * (1.0 + level)))
 
 
 @with_numerics
