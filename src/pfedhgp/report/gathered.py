@@ -16,7 +16,7 @@ from pfedhgp.data.rows import ClientRows
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.layers import layers_of
 from pfedhgp.plot.slices import Slice, finest_scale, grid_size, slices_of
-from pfedhgp.report import scores
+from pfedhgp.report import scores, since
 from pfedhgp.report.words import InputAxis, axes_of
 
 if TYPE_CHECKING:
@@ -56,18 +56,12 @@ class Gathered:
     """of the chosen clients, one along each input"""
     since: Sequence[float]
     """for each input, where the stretch begins that a narrow figure shows larger, as a share of the domain"""
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Observed cells of each client in the fit: as the fit counted them, or in the given rows.
-
-        Clients that were forgotten since are left out.
-        """
-        kept = self.metrics.get("data") or {}
-        if kept:
-            there = {name: kept[name] for name in self.model.clients if name in kept}
-            return {name: int(entry["cells"]) for name, entry in there.items() if "cells" in entry}
-        return {name: int(np.isfinite(r.Y).sum()) for name, r in self.rows.items()}
+    counts: Mapping[str, int]
+    """observed cells of each client in the model: as the fit counted them, by the model's sums, or in the
+    given rows"""
+    counts_exact: bool
+    changed: bool
+    """whether rows came or went since the fit"""
 
 
 def gather(
@@ -92,6 +86,7 @@ def gather(
         )
         for name in chosen
     }
+    counts, exact = since.cells(model, metrics, given[0])
     return Gathered(
         exchanges=estimator.exchanges_,
         model=model,
@@ -105,4 +100,7 @@ def gather(
         by_error=all(name in errors for name in model.clients),
         slices=slices,
         since=[max(1.0 - CLEAR_SCALES * scale, 0.0) for scale in finest],
+        counts=counts,
+        counts_exact=exact,
+        changed=bool(since.lines_of(metrics)),
     )

@@ -22,12 +22,15 @@ from pfedhgp.report import (
     mixing_section,
     scores,
     sections,
+    since,
     words,
     zone_section,
 )
+from pfedhgp.report.alarms import alarms
 from pfedhgp.report.compact import shorter_names
 from pfedhgp.report.gathered import LARGEST, ClientTables, Gathered, gather
 from pfedhgp.report.theme import style
+from pfedhgp.report.tiles import tiles
 from pfedhgp.version import __version__
 
 if TYPE_CHECKING:
@@ -124,7 +127,9 @@ def _context(found: Gathered) -> dict[str, Any]:
         "shown_held_out": bool(found.held_out),
         "shown_others": bool(found.others),
         "holdout": found.metrics.get("holdout"),
-        "tiles": sections.tiles(found, layer_shares, sent),
+        "alarms": alarms(found),
+        "since": since.section(found.metrics),
+        "tiles": tiles(found, layer_shares["shared"], sent),
         "overview": sections.overview(found),
         "fitted": sections.fitted(found),
         "sizes": list(zip(model.output_names, layer_sizes(model), strict=True)),

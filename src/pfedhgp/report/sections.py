@@ -1,4 +1,4 @@
-"""The sections of the page: numbers at the top, overview, fit, convergence, layers, outputs, clients."""
+"""The sections of the page: overview, fit, convergence, layers, outputs, clients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from pfedhgp.model import departures
 from pfedhgp.model.kernel_words import kernels_of
 from pfedhgp.model.layers import PARTS, layer_sizes, shares
 from pfedhgp.model.posterior import limits_in_words
-from pfedhgp.model.traffic import Traffic
 from pfedhgp.plot.of_model import layer_span
 from pfedhgp.report import carpet, charts, figures, scores, words
 from pfedhgp.report.gathered import Gathered
@@ -26,34 +25,6 @@ FEW_LINES = 5
 """So many clients' lines can be told apart in one figure."""
 MOST_PANELS = 8
 """Figures a client: one for each output and input, up to this."""
-
-
-def tiles(found: Gathered, layer_shares: dict[str, Any], traffic: Traffic) -> list[dict[str, str]]:
-    """The four numbers that matter, with what they mean; those with a unit are the first output's."""
-    first = found.model.output_names[0]
-    of_it = words.shown(first, 20)
-    score = scores.of_output(found.metrics, first, "client_mean")
-    tiles = []
-    if score.get("rmse") is not None:
-        label = f"RMSE of {of_it} on held-out rows, mean over clients"
-        tiles.append(_tile(words.number(score["rmse"]), "error", label))
-        label = f"held-out cells of {of_it} in their 95% intervals"
-        tiles.append(_tile(words.percent(score.get("coverage")), "coverage", label))
-    else:
-        each = [s.prediction.sd[:, 0].mean() for own in found.slices.values() for s in own]
-        sd = float(np.mean(each))  # slices along different inputs differ in length
-        noise = float(layer_sizes(found.model)[0, 3])
-        tiles.append(_tile(words.number(sd), "uncertainty", f"typical predictive sd, {of_it}"))
-        tiles.append(_tile(words.number(noise), "noise", f"of it, sd of the noise, {of_it}"))
-    share = layer_shares["mean"]["global"] if "global" in found.layers else 0.0
-    tiles.append(_tile(words.percent(share), "shared", "of the variation, by the global layer"))
-    crossed = words.byte_size(traffic.per_client) if traffic.clients else words.DASH
-    tiles.append(_tile(crossed, "traffic", "to and from a client in all; no rows"))
-    return tiles
-
-
-def _tile(value: str, key: str, label: str) -> dict[str, str]:
-    return {"value": value, "key": key, "label": label}
 
 
 def overview(found: Gathered) -> dict[str, Any] | None:
@@ -83,8 +54,9 @@ def fitted(found: Gathered) -> list[tuple[str, Any]]:
         ("Clients", f"{len(model.clients):,}".replace(",", "\u202f")),
     ]
     if found.counts:
-        observed = sum(found.counts.values())
-        facts_.append(("Observed cells fitted to", f"{observed:,}".replace(",", "\u202f")))
+        observed = f"{sum(found.counts.values()):,}".replace(",", "\u202f")
+        term = "Observed cells in the model" if found.changed else "Observed cells fitted to"
+        facts_.append((term, observed if found.counts_exact else f"about {observed}"))
     kernels = kernels_of(model)
     if isinstance(model.shared.block.kernels, Stacks):
         half = len(kernels) // 2
@@ -146,7 +118,9 @@ def layer_shares(found: Gathered) -> dict[str, Any]:
     centre = np.broadcast_to(model.scaling.centre, (model.outputs,))
     predictions = {n: [s.prediction for s in own] for n, own in found.slices.items()}
     each = {name: shares(several, centre) for name, several in predictions.items()}
-    drawn = np.stack([each[name].mean(axis=0) for name in found.chosen])
+    by_output = np.stack([each[name] for name in found.chosen])
+    drawn = by_output.mean(axis=1)
+    shared = by_output[:, :, 0].mean(axis=0)
     split = {"global", "deviation"} <= set(found.layers)
     sizes = layer_sizes(model)
     known = evidence(
@@ -160,6 +134,7 @@ def layer_shares(found: Gathered) -> dict[str, Any]:
         "figure": both(
             lambda w, key: charts.variance_shares(found.chosen, drawn, width=w, name=key), "shares"
         ),
+        "shared": shared if "global" in found.layers else np.zeros(model.outputs),
         "mean": dict(zip(PARTS, drawn.mean(axis=0).tolist(), strict=True)),
         "signs": signs_of_uncertainty(known) if split else [],
         "correlation": known.correlation if split else None,
