@@ -174,11 +174,11 @@ def boxes(
     columns: np.ndarray,
     *,
     width: float | np.ndarray,
-    height: float,
+    height: float | np.ndarray,
     **look: Any,
 ) -> PathPatch:
     """A box around each (column, row), as one patch without an outline."""
-    x, y = 0.5 * np.broadcast_to(width, columns.shape), np.full(rows.shape, 0.5 * height)
+    x, y = 0.5 * np.broadcast_to(width, columns.shape), 0.5 * np.broadcast_to(height, rows.shape)
     corners = [(-x, -y), (x, -y), (x, y), (-x, y), (-x, -y)]
     vertices = np.stack([np.stack([columns + dx, rows + dy], 1) for dx, dy in corners], 1)
     codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,32 +16,67 @@ from pfedhgp.model import departures
 from pfedhgp.model.kernel_words import kernels_of
 from pfedhgp.model.layers import PARTS, layer_sizes, shares
 from pfedhgp.model.posterior import limits_in_words
-from pfedhgp.plot.of_model import layer_span
-from pfedhgp.report import carpet, charts, figures, scores, words
+from pfedhgp.report import carpet, charts, figures, multiples, scores, spans, words
 from pfedhgp.report.gathered import Gathered
 from pfedhgp.report.shares import evidence, signs_of_uncertainty
 from pfedhgp.report.theme import NARROW, both
 
 FEW_LINES = 5
 """So many clients' lines can be told apart in one figure."""
+MOST_OUTPUTS = 4
+"""Outputs with an overview."""
 MOST_PANELS = 8
 """Figures a client: one for each output and input, up to this."""
 
 
-def overview(found: Gathered) -> dict[str, Any] | None:
-    """The first output of all clients shown: lines if they are few and smooth, or strips."""
+def overviews(found: Gathered) -> list[dict[str, Any]]:
+    """An output of all clients shown, for each of the first: lines if they are few and smooth, or strips."""
     if "global" not in found.layers:
-        return None
+        return []
     slices = {name: own[0] for name, own in found.slices.items()}
-    name = found.model.output_names[0]
     draw: Any = carpet.carpet
     if len(slices) <= FEW_LINES and found.since[0] == 0.0:
         draw = figures.overview
-    drawn = both(
-        lambda width, key: draw(slices, 0, output_name=name, width=width, name=key), "overview"
-    )
-    _, largest = carpet.own_parts(slices, 0)
-    return {"figure": drawn, "lines": draw is figures.overview, "largest": largest}
+    thin = draw is carpet.carpet and carpet.with_rows(slices, carpet.COLUMNS) is not None
+    return [
+        {
+            "output": q,
+            "figure": both(
+                partial(_overview, draw, slices, q, found.model.output_names[q]),
+                "overview" if q == 0 else f"overview-{q}",
+            ),
+            "lines": draw is figures.overview,
+            "largest": carpet.own_parts(slices, q)[1],
+            "beyond": carpet.beyond(slices, q),
+            "thin": thin,
+        }
+        for q in range(min(found.model.outputs, MOST_OUTPUTS))
+    ]
+
+
+def _overview(draw: Any, slices: Any, output: int, output_name: str, width: int, name: str) -> str:
+    text: str = draw(slices, output, output_name=output_name, width=width, name=name)
+    return text
+
+
+def all_clients(found: Gathered) -> list[dict[str, Any]]:
+    """Small figures of every client, by output; none if all have figures of their own, or are too many."""
+    names = found.in_order
+    if len(found.chosen) == len(names) or len(names) > multiples.MOST:
+        return []
+    views = found.small()
+    return [
+        {
+            "output": q,
+            "figure": both(
+                partial(_overview, multiples.multiples, views, q, found.model.output_names[q]),
+                f"all-{q}",
+            ),
+            "ranges": len(next(iter(views.values())).x) > 2 * multiples.COLUMNS,
+            "apart": [n for n, (*_, times) in multiples.limits_of(views, q).items() if times != 1],
+        }
+        for q in range(min(found.model.outputs, MOST_OUTPUTS, 1 + multiples.MOST // len(names)))
+    ]
 
 
 def fitted(found: Gathered) -> list[tuple[str, Any]]:
@@ -212,7 +248,15 @@ def client_section(found: Gathered, index: int, name: str) -> dict[str, Any]:
 
 
 def _panel(found: Gathered, index: int, name: str, j: int, q: int) -> Markup:
-    span = layer_span([own[j] for own in found.slices.values()], q)
+    span = spans.common(
+        [
+            max(
+                spans.height_of(own[j].prediction.layers[name], q)
+                for name in ("deviation", "local")
+            )
+            for own in found.slices.values()
+        ]
+    )
     extent = float(found.model.scaling.extent[j]) * (1.0 - found.since[j])
     return both(
         lambda width, key: figures.client_panels(
@@ -245,6 +289,7 @@ def client_table(found: Gathered) -> list[dict[str, Any]]:
                     "output": output,
                     "observed": found.counts.get(name),
                     "noise": noise[q],
+                    "first": q == 0,
                     "departure": known.get(name),
                     **{key: score.get(key) for key in wanted},
                 }
