@@ -37,15 +37,10 @@ def _unsettled(found: Gathered) -> Alarm | None:
     rounds = limit[1] if limit else "40"
     return Alarm(
         "Training has not settled.",
-        f"It {_plain(ending.in_words(history) or '')}. "
+        f"It {words.plain(ending.in_words(history) or '')}. "
         "Predictions may still move, and uncertainty may be wrong.",
         f"Fit again with a higher limit, such as --rounds {rounds} (in Python rounds={rounds}).",
     )
-
-
-def _plain(text: str) -> str:
-    """Without exponents: "1.8e+02" is 180."""
-    return re.sub(r"\d(?:\.\d+)?e[+-]\d+", lambda m: words.number(float(m[0]), 2), text)
 
 
 def _limited(found: Gathered) -> Alarm | None:

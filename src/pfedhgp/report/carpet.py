@@ -37,7 +37,7 @@ def own_parts(slices: Mapping[str, Slice], output: int) -> tuple[np.ndarray, flo
     """Deviation + local (clients, columns), and the value of the strongest colour.
 
     That is the 99% quantile, but at most three times what a typical client needs: one site in other units
-    would leave all others without colour. Nor is it less than a twentieth of the shared layer's range for that.
+    would leave all others without colour. But it is no less than a twentieth of the shared layer's range.
     """
     own = np.stack(
         [

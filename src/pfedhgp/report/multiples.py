@@ -32,14 +32,14 @@ def multiples(
 ) -> str:
     """A small figure for each client, on a common scale; one far from it has its own, and says so."""
     across = min(ACROSS if width > NARROW else ACROSS_NARROW, len(slices))
-    down = -(-len(slices) // across)
+    down, gap = -(-len(slices) // across), 30
     limits = limits_of(slices, output)
     with drawing():
         figure, axes = new_figure(
             width,
-            30 + 12 + (HIGH + 30) * down,
+            30 + 12 + HIGH * down + gap * (down - 1),
             margins=(46, 6, 30, 12),
-            gap=30 if across == ACROSS else 26,
+            gap=gap,
             ratios=[1.0] * down,
             columns=across,
         )

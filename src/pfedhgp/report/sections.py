@@ -143,7 +143,7 @@ def convergence(found: Gathered) -> dict[str, Any]:
     return {
         "figure": figure,
         "known": known,
-        "ended": in_words(history),
+        "ended": words.plain(in_words(history) or "") or None,
         "limited": limits_in_words(found.model.clients),
     }
 
