@@ -217,7 +217,7 @@ def test_other_data_are_neither_called_fitted_nor_held_out(fitted, run, tmp_path
     assert [(r.name, len(r.X)) for r in given["others"]] == [("NA", ROWS["NA"])]
     assert json.loads(done.out)["warnings"] == [
         "client new: not in the model, and not shown",
-        "client NA: not the rows of the fit: drawn as other rows, neither fitted nor held out",
+        "client NA: rows that are not those of the fit, nor came since: drawn as other rows",
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -19,7 +20,7 @@ from pfedhgp.model.words import InputAxis
 from pfedhgp.plot import groups
 from pfedhgp.plot.colours import LIGHT
 from support.grouped import kept_of
-from support.reported import case_of
+from support.reported import case_of, estimator_of
 
 NAMES, GROUPS = ["a", "b", "c", "d", "e", "f"], [0, 1, 0, 1, 0, 1]
 CLASSES = ("normal", "worn")
@@ -94,6 +95,62 @@ def test_a_forecast_needs_no_rows(ax):
     plot.forecast(forecast_of(), ax=ax)
     assert ax.get_xlim() == (14.5, 16.0)
     assert [t.get_text() for t in ax.get_legend().get_texts()] == ["forecast"]
+
+
+def overlapping(labels) -> list[tuple[str, str]]:
+    """Pairs of neighbouring labels that touch, or nearly."""
+    boxes = [(t.get_text(), t.get_window_extent()) for t in labels if t.get_text()]
+    pairs = pairwise(boxes)
+    return [(a, b) for (a, one), (b, two) in pairs if two.x0 - one.x1 < 2]
+
+
+@pytest.mark.parametrize("hours", [10, 100, 240, 2400])
+@pytest.mark.parametrize("size", [(4, 3), (8.4, 3.4)])
+def test_dates_do_not_touch_and_the_label_is_whole(hours, size):
+    """As in `_, ax = plt.subplots(figsize=(4, 3))`, without a layout of its own."""
+    start = np.datetime64("2024-10-27T03:00", "s").astype(float)
+    x = start + 3600.0 * hours * np.arange(1, 5) / 4
+    p = predict(case_of().model, "client 1", np.linspace(13, 14, 4)[:, None])
+    axis = InputAxis("time", is_date=True)
+    found = Forecast("client 1", axis.values(x), x - start, p, axis, ("load",))
+    figure = Figure(figsize=size)
+    axes = plot.forecast(found, ax=figure.add_subplot())
+    figure.draw_without_rendering()
+    low, high = axes.get_xlim()
+    ticks = [t for t in axes.xaxis.get_major_ticks() if low <= t.get_loc() <= high]
+    assert len(ticks) > 1
+    assert overlapping([t.label1 for t in ticks]) == []
+    assert axes.xaxis.label.get_window_extent().y0 > 0
+    assert axes.yaxis.label.get_window_extent().x0 > 0
+
+
+def test_axes_that_share_a_figure_stay_where_they_are():
+    figure = Figure()
+    left, _ = figure.subplots(1, 2)
+    plot.forecast(forecast_of(), ax=left)
+    assert figure.get_layout_engine() is None
+
+
+@pytest.mark.parametrize(
+    ("draw", "wanted"),
+    [
+        (plot.forecast, r"`found` must be the Forecast that `model\.forecast\(.*, got FederatedGP"),
+        (plot.diagnosis, r"`found` must be the Diagnosis that `model\.classify\("),
+        (plot.why, r"`found` must be the Why that `model\.why\("),
+        (plot.tree, r"`zones` must be the Zones that `model\.cluster\("),
+        (plot.distances, r"`zones` must be the Zones that `model\.cluster\("),
+        (lambda model: plot.zones_map(model, {}), r"`zones` must be the Zones that"),
+    ],
+)
+def test_what_is_of_another_kind_is_refused_in_one_line(draw, wanted):
+    with pytest.raises(InputError, match=wanted) as refused:
+        draw(estimator_of(case_of()))
+    assert "\n" not in str(refused.value)
+
+
+def test_places_that_are_no_places_are_refused(kept):
+    with pytest.raises(InputError, match=r"`places` must be \{client: \(latitude, longitude\)\}"):
+        plot.zones_map(kept.zones, ["a", "b"])
 
 
 def backtest_of(*, dates: bool) -> dict:

@@ -32,6 +32,25 @@ def test_convergence_draws_the_bound_and_the_bytes_of_a_client(width):
     assert slope < 0
 
 
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_the_last_rounds_are_drawn_larger(width):
+    """Of thirty rounds the first brought 5000 nats, the last ten less than one: a flat line by itself."""
+    bounds = [-6000.0, -1000.0, *(-100.0 * 0.7 ** np.arange(29.0))]
+    history = [{**HISTORY[0], "round": r, "bound": b} for r, b in enumerate(bounds)]
+    svg = Svg(charts.convergence(history, width=width, name="c"), "c")
+    whole, last = svg.vertices("bound-0"), svg.vertices("last-bound-0")
+    assert len(last) <= 11
+    assert np.ptp(whole[-10:, 1]) < 1.0
+    assert np.ptp(last[:, 1]) > 50.0
+    pixels_of(last, np.arange(20.0, 31.0), np.array(bounds[20:]))
+    assert "From round 20 on, larger" in svg.text()
+
+
+def test_few_rounds_need_no_second_panel():
+    svg = Svg(charts.convergence(HISTORY, width=WIDE, name="c"), "c")
+    assert not svg.has("last-bound-0")
+
+
 def test_convergence_without_a_bound_still_shows_the_bytes():
     history = [{**h, "bound": None} for h in HISTORY]
     svg = Svg(charts.convergence(history, width=WIDE, name="c"), "c")

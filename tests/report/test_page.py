@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 import re
 from dataclasses import replace
@@ -102,9 +104,25 @@ def test_ids_are_unique(full):
 def test_nothing_is_loaded_from_anywhere(full):
     outside = re.findall(r'(?:src|href|url)\s*[=(]\s*["\']?\s*(?:https?:|//|file:)[^"\')]*', full)
     assert outside == []
-    assert "<script" not in full
+    assert full.count("<script") == 1
     assert "@import" not in full
     assert "default-src 'none'" in full
+
+
+def test_the_only_script_is_the_one_that_sorts(full):
+    """The page's policy has its hash: a browser runs no other."""
+    (script,) = re.findall(r"<script>(.*?)</script>", full, flags=re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in full[: full.index("<title>")]
+    assert "@script" not in full
+    for word in ("fetch", "XMLHttp", "import", "eval", "innerHTML", "http"):
+        assert word not in script
+
+
+def test_cells_of_the_clients_table_have_numbers_to_sort_by(full):
+    table = re.search(r'<table class="sortable">.*?</table>', full, flags=re.DOTALL)[0]
+    rmse = [float(v) for v in re.findall(r'<td data-v="([^"]*)">', table)][::2]
+    assert rmse == [METRICS["clients"][f"client {i}"]["rmse"] for i in range(3)]
 
 
 # ------------------------------------------------------------------------------------- what it hides
@@ -246,11 +264,36 @@ def test_many_clients_are_a_selection_and_a_whole_table(case):
     )
     text = text_of(page)
     assert (
-        "12 of 20 clients are shown, spread evenly from the smallest error to the largest" in text
+        "12 of 20 clients have figures of all layers below: sorted by error, the best, the worst, and "
+        "others at even distances between them." in text
     )
+    assert "All have a small figure, and the table has all of them" in text
+    assert "of all clients along x0, from the smallest error to the largest" in text
     section = page[page.index('id="clients"') : page.index('id="shares"')]
     assert section.count("<details") == 12
     assert all(f"<th>{name}</th>" in section for name in clients)
+
+
+def test_a_choice_by_a_joint_error_says_so():
+    case = case_of(outputs=2, tied=False, latents=1, local_latents=1, noise="output")
+    clients = {f"site {i:02d}": case.model.clients["client 1"] for i in range(14)}
+    errors = {name: {"rmse": float(i)} for i, name in enumerate(clients)}
+    own = {"pooled": {"rows": 9, "rmse": 1.0}, "clients": errors}
+    model = estimator_of(case, clients=clients, client_jitter={})
+    text = text_of(report.render(model, metrics={"outputs": {"y0": own, "y1": own}}))
+    joint = "The error is one for all outputs: RMSE over that of all clients together, averaged"
+    assert joint in text
+    text = text_of(report.render(model))
+    assert "every 1.2th in the order in which they came, with the first and the last" in text
+    assert joint not in text
+
+
+def test_each_of_the_first_outputs_has_an_overview():
+    case = case_of(outputs=6, tied=False, latents=1, local_latents=1, noise="output", sizes=(9, 8))
+    page = report.render(estimator_of(case))
+    header = page[page.index('<header id="summary">') : page.index("</header>")]
+    assert header.count("<figure>") == 4
+    assert header.index("<figure>") < header.index("<details") < header.rindex("<figure>")
 
 
 def test_several_outputs_and_inputs():
@@ -277,9 +320,18 @@ def test_slices_along_different_inputs_may_differ_in_length(monkeypatch):
     page = report.render(model)
     along = [np.full((30, 2), 12.0), np.full((50, 2), 12.0)]
     along[0][:, 0], along[1][:, 1] = np.linspace(10, 14, 30), np.linspace(10, 14, 50)
-    each = [model.predict(name, X).sd[:, 0].mean() for name in model.clients_ for X in along]
-    sd = np.mean(each)  # of the first output: another's may be in other units
-    assert f"<i>uncertainty</i><b>{number(sd)}</b>" in page
+    (tile,) = re.findall(r"<i>uncertainty</i><ul>(.*?)</ul>", page)
+    whole = [
+        np.median(
+            [_rms([model.predict(name, X).sd[:, q] for X in along]) for name in model.clients_]
+        )
+        for q in (0, 1)
+    ]
+    assert re.findall(r"<b>(.*?)</b>", tile) == [number(sd) for sd in whole]
+
+
+def _rms(parts) -> float:
+    return float(np.sqrt(np.mean(np.concatenate(parts) ** 2)))
 
 
 def test_more_slices_than_fit_are_counted():

@@ -21,6 +21,7 @@ from support.browser import (
     SCHEMES,
     check_readable,
     chromium,
+    clicked,
     logged,
     look,
     picture_of,
@@ -43,7 +44,7 @@ REAL = "a fit"  # of two outputs, one of them of 1e12, and a third that is const
 def page(request, tmp_path_factory, demos) -> tuple[str, int]:
     """A page and how many figures it has."""
     if request.param == REAL:
-        return fitted_page(tmp_path_factory.mktemp("real")), 1 + 2 + 3 * 3 + 1 + 2 + 1
+        return fitted_page(tmp_path_factory.mktemp("real")), 3 + 2 + 3 * 3 + 1 + 2 + 1
     if request.param == "as the demo's":
         return demos, 1 + 1 + 2 + 6 + 1 + 3 + 1
     if request.param == "one output":
@@ -57,7 +58,7 @@ def page(request, tmp_path_factory, demos) -> tuple[str, int]:
         "input_names": ("a very long name of an input column", "h"),
         "output_names": ("y" * 60, "b", "c"),
     }
-    return report.render(estimator_of(case, **names)), 1 + 6 + 1 + 2 + 1
+    return report.render(estimator_of(case, **names)), 3 + 6 + 1 + 2 + 1
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +140,39 @@ def test_screenshots_show_the_page_from_top_to_bottom(demos, width, scheme, tmp_
     tall = look(demos, tmp_path, width, scheme)[0]["tall"]
     assert tall > 3000
     assert len(picture_of(demos, tmp_path, width, scheme, tall, "report")) > 100_000
+
+
+@pytest.mark.parametrize("width", [DESKTOP, PHONE])
+def test_a_click_on_a_head_sorts_the_table(width, tmp_path):
+    """Once upwards, again downwards; what is missing stays last. Names are sorted as people count."""
+    case = case_of(sizes=(9,) * 12)
+    errors = {f"client {i}": {"rmse": float((5 * i) % 11), "rows": 4} for i in range(11)}
+    metrics = {"outputs": {"y0": {"pooled": {"rows": 9, "rmse": 1.0}, "clients": errors}}}
+    page = report.render(estimator_of(case), metrics=metrics)
+    orders, log = clicked(page, tmp_path, width, "table.sortable", ["RMSE", "RMSE", "client"])
+    assert log == []
+    upwards = sorted(errors, key=lambda name: errors[name]["rmse"])
+    # `client 0` and none other has an error of 0: no two are alike.
+    assert orders[0] == [f"client {i}" for i in range(12)]
+    assert orders[1] == [*upwards, "client 11"]
+    assert orders[2] == [*upwards[::-1], "client 11"]
+    assert orders[3] == orders[0]
+
+
+def test_on_a_phone_a_client_is_one_line_of_the_table(tmp_path):
+    """Seventy cards of it were 15,000 pixels."""
+    case = case_of(
+        outputs=2, tied=False, latents=1, local_latents=1, noise="output", sizes=(9,) * 35
+    )
+    names = {name: {"rmse": 1.0, "coverage": 0.9, "rows": 4} for name in case.model.clients}
+    own = {"pooled": {"rows": 9, "rmse": 1.0}, "clients": names}
+    page = report.render(estimator_of(case), metrics={"outputs": {"y0": own, "y1": own}})
+    ((wide, high),) = sizes_of(page, tmp_path, PHONE, "table.sortable")
+    assert wide <= PHONE
+    assert high < 70 * 36
+    assert all(w > 0 for w, _ in sizes_of(page, tmp_path, PHONE, "table.sortable tbody th"))
+    assert sum(w > 0 for w, _ in sizes_of(page, tmp_path, PHONE, "thead .minor")) == 0
+    assert sum(w > 0 for w, _ in sizes_of(page, tmp_path, DESKTOP, "thead .minor")) == 5
 
 
 NAMES = ["Aotizhongxin", "Nongzhanguan", "Wanshouxigong", "Guanyuan", "Tiantan", "Changping"]

@@ -73,6 +73,27 @@ frame.addEventListener('load', () => {{
 </script></body>"""
 
 
+# What `clicked` does to a table of the page in its frame.
+CLICKED = """<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><body style="margin:0">
+<iframe id="frame" style="border:0;width:{width}px;height:900px" srcdoc="{page}"></iframe>
+<script>
+const frame = document.getElementById('frame');
+frame.addEventListener('load', () => {{
+  const table = frame.contentDocument.querySelector('{selector}');
+  const order = () => [...table.tBodies[0].rows].map(row => row.cells[0].textContent);
+  const found = [order()];
+  for (const head of {heads}) {{
+    [...table.querySelectorAll('thead button')].find(b => b.textContent.trim() === head).click();
+    found.push(order());
+  }}
+  const result = document.createElement('pre');
+  result.id = 'result';
+  result.textContent = JSON.stringify(found);
+  document.body.appendChild(result);
+}});
+</script></body>"""
+
+
 def chromium(page: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     assert CHROMIUM is not None
     command = [
@@ -114,6 +135,15 @@ def sizes_of(page: str, folder: Path, width: int, selector: str) -> list[tuple[f
     """(width, height) in pixels of the elements that a CSS selector finds."""
     around = MEASURED.format(width=width, page=html.escape(page), selector=selector)
     return [(w, h) for w, h in _result(around, folder)[0]]
+
+
+def clicked(
+    page: str, folder: Path, width: int, selector: str, heads: list[str]
+) -> tuple[list[list[str]], list[str]]:
+    """The first cells of a table's rows, before and after each click on a head; and what was logged."""
+    parts = {"page": html.escape(page), "selector": selector, "heads": json.dumps(heads)}
+    found, log = _result(CLICKED.format(width=width, **parts), folder)
+    return found, log
 
 
 def _result(text: str, folder: Path, *options: str) -> tuple[Any, list[str]]:

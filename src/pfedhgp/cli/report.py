@@ -66,11 +66,13 @@ def report(
 
         this = str(spec["sha256"])
         model = FederatedGP.load(run)
-        parts = GivenRows() if given is None else parts_of(given, columns, model.model_)
+        parts = (
+            GivenRows() if given is None else parts_of(given, columns, model.model_, as_now=True)
+        )
         warn_of(parts.strangers, "not in the model, and not shown")
         warn_of(
             [each.name for each in parts.others],
-            "not the rows of the fit: drawn as other rows, neither fitted nor held out",
+            "rows that are not those of the fit, nor came since: drawn as other rows",
         )
         written = write_report(
             target,

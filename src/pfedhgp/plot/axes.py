@@ -5,18 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import matplotlib as mpl
 import matplotlib.dates as mdates
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
 from pfedhgp.errors import InputError
 from pfedhgp.model.words import InputAxis
-from pfedhgp.plot.colours import Tints, tints_of
+from pfedhgp.plot.colours import Tints, figure_of, tints_of
 
 FEW, MANY = 5, 8
 """The most dates along a narrow figure, and along a wide one."""
+
+
+DATE = 5.6
+"""What a date takes along an axis, in sizes of its letters: half of "27 Oct 2024 12:00", and a gap."""
+
+
+def dates_that_fit(axes: Axes) -> int:
+    """How many dates fit along these axes without touching, from 2 to `MANY`."""
+    width = figure_of(axes).get_size_inches()[0] * axes.get_position().width
+    size = FontProperties(size=mpl.rcParams["xtick.labelsize"]).get_size_in_points()
+    return int(np.clip(72.0 * width / size / DATE, 2, MANY))
 
 
 def axes_of(ax: Axes | None, size: tuple[float, float]) -> tuple[Axes, Tints]:
@@ -28,6 +42,8 @@ def axes_of(ax: Axes | None, size: tuple[float, float]) -> tuple[Axes, Tints]:
         _with_margins(figure)
     elif not isinstance(ax, Axes):
         raise InputError(f"`ax` must be the axes of a matplotlib figure, got {type(ax).__name__}")
+    else:
+        _with_room(ax)
     tints = tints_of(ax)
     tidy(ax, tints)
     return ax, tints
@@ -47,6 +63,15 @@ def column_of(axes: Any, ratios: Sequence[float], size: tuple[float, float]) -> 
         if len(found) != len(ratios) or not all(isinstance(each, Axes) for each in found):
             raise InputError(f"`axes` must be {len(ratios)} axes of a matplotlib figure")
     return np.ravel(found)
+
+
+def _with_room(axes: Axes) -> None:
+    """Room for labels where a figure has these axes alone, as `plt.subplots()` made them, and no layout."""
+    figure = axes.figure
+    if not isinstance(figure, Figure) or figure.get_layout_engine() is not None:
+        return
+    if figure.axes == [axes] and axes.get_subplotspec() is not None:
+        figure.set_layout_engine("constrained")
 
 
 def _with_margins(figure: Any) -> None:
@@ -149,11 +174,11 @@ def boxes(
     columns: np.ndarray,
     *,
     width: float | np.ndarray,
-    height: float,
+    height: float | np.ndarray,
     **look: Any,
 ) -> PathPatch:
     """A box around each (column, row), as one patch without an outline."""
-    x, y = 0.5 * np.broadcast_to(width, columns.shape), np.full(rows.shape, 0.5 * height)
+    x, y = 0.5 * np.broadcast_to(width, columns.shape), 0.5 * np.broadcast_to(height, rows.shape)
     corners = [(-x, -y), (x, -y), (x, y), (-x, y), (-x, -y)]
     vertices = np.stack([np.stack([columns + dx, rows + dy], 1) for dx, dy in corners], 1)
     codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]

@@ -25,18 +25,37 @@ METHODS = {"model": "this model", "seasonal_naive": "seasonal-naive", "climatolo
 History = Sequence[Mapping[str, Any]]
 
 
-def bound(axes: Axes, history: History, *, tints: Tints) -> None:
-    """The bound by round; a line for each restart."""
+def bound(axes: Axes, history: History, *, tints: Tints, since: int = 0) -> None:
+    """The bound by round, from round `since` on; a line for each restart."""
     attempts = sorted({int(h.get("attempt", 0)) for h in history})
     for attempt in attempts:
-        mine = [h for h in history if int(h.get("attempt", 0)) == attempt]
-        known = [(i, h["bound"]) for i, h in enumerate(mine) if h.get("bound") is not None]
+        known = _bounds(history, attempt)[since:]
         rounds, values = zip(*known, strict=True) if known else ((), ())
         (line,) = axes.plot(
             rounds, values, color=tints["prediction"], lw=1.6, marker="o", markersize=4
         )
-        line.set(alpha=1.0 if attempt == attempts[0] else 0.5, gid=f"bound-{attempt}")
+        name = f"bound-{attempt}" if since == 0 else f"last-bound-{attempt}"
+        line.set(alpha=1.0 if attempt == attempts[0] else 0.5, gid=name)
     _rounds(axes)
+
+
+def last_rounds(history: History) -> int:
+    """The round at which the last part begins, which the first rounds' gains hide; 0 if there are few rounds.
+
+    >>> last_rounds([{"bound": float(b)} for b in range(5)])
+    2
+    >>> last_rounds([{"bound": float(b)} for b in range(31)]), last_rounds([{"bound": 0.0}] * 3)
+    (20, 0)
+    """
+    longest = max(len(_bounds(history, a)) for a in {int(h.get("attempt", 0)) for h in history})
+    rounds = longest - 1
+    return rounds - max(2, rounds // 3) if rounds > 2 else 0
+
+
+def _bounds(history: History, attempt: int) -> list[tuple[int, float]]:
+    """(round, bound) of one restart."""
+    mine = [h for h in history if int(h.get("attempt", 0)) == attempt]
+    return [(i, h["bound"]) for i, h in enumerate(mine) if h.get("bound") is not None]
 
 
 def traffic(axes: Axes, history: History, *, tints: Tints) -> None:

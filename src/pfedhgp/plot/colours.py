@@ -47,11 +47,17 @@ DARK = dict(
 )
 
 
+def figure_of(axes: Axes) -> Figure:
+    """The whole figure that axes are in, which may be in a part of it."""
+    figure = axes.figure
+    while not isinstance(figure, Figure):
+        figure = figure.figure
+    return figure
+
+
 def tints_of(axes: Axes) -> Tints:
     """Colours that can be seen on these axes: dark ink on light ground, light ink on dark ground."""
-    figure = axes.figure
-    while not isinstance(figure, Figure):  # a figure in a figure
-        figure = figure.figure
+    figure = figure_of(axes)
     shade = 1.0  # what shows through everything is taken for paper
     for part in (figure.get_facecolor(), axes.get_facecolor()):
         red, green, blue, opacity = to_rgba(part)

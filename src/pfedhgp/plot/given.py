@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from pfedhgp.model.words import InputAxis, axes_of
 if TYPE_CHECKING:
     from pfedhgp.estimator import FederatedGP
 
+Result = TypeVar("Result")
+
 
 def fitted(model: FederatedGP) -> FittedModel:
     """The model inside a fitted `FederatedGP`."""
@@ -25,6 +27,14 @@ def fitted(model: FederatedGP) -> FittedModel:
         raise InputError(f"a fitted FederatedGP is wanted, got {type(model).__name__}")
     model.clients_  # noqa: B018 (raises NotFittedError before `fit`)
     return model.model_
+
+
+def result_of(value: Any, kind: type[Result], name: str, maker: str) -> Result:
+    """What a method of the model returned; else an error says what is wanted, and where it comes from."""
+    if not isinstance(value, kind):
+        got = type(value).__name__
+        raise InputError(f"`{name}` must be the {kind.__name__} that {maker} returns, got {got}")
+    return value
 
 
 def client_of(model: FittedModel, client: str) -> str:

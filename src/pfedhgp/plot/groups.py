@@ -12,6 +12,7 @@ from scipy.cluster.hierarchy import dendrogram, to_tree
 from pfedhgp.model.words import shown
 from pfedhgp.plot.axes import boxes
 from pfedhgp.plot.colours import Tints, zone_tint
+from pfedhgp.plot.labels import name_points
 from pfedhgp.zones import groups as zone_groups
 
 if TYPE_CHECKING:
@@ -119,7 +120,8 @@ def site_map(
 ) -> list[int | str]:
     """Clients at (latitude, longitude); one colour and one marker a group, equal distances both ways.
 
-    Returns the groups in the order of their colours.
+    Names are placed so that they do not overlap, so what else the axes show must be there already. Returns
+    the groups in the order of their colours.
     """
     groups = list(dict.fromkeys(labels[client] for client in sorted(labels)))
     if not isinstance(groups[0], str):
@@ -136,18 +138,16 @@ def site_map(
             label=group if isinstance(group, str) else f"group {group + 1}",
             gid=f"group-{g}",
         )
-        for client, (latitude, longitude) in zip(members, here, strict=True):
-            axes.annotate(
-                shown(client, LONGEST),
-                (longitude, latitude),
-                (5, 4),
-                textcoords="offset points",
-                fontsize=9.5,
-                color=tints["muted"],
-            )
     middle = float(np.mean([places[client][0] for client in labels]))
     axes.set_aspect(1.0 / np.cos(np.deg2rad(middle)), adjustable="datalim")
     axes.margins(0.12)
     axes.set_xlabel("longitude, degrees")
     axes.set_ylabel("latitude, degrees")
+    every = sorted(labels)
+    where = np.array([places[client][::-1] for client in every], float)
+    missing = name_points(axes, where, [shown(n, LONGEST) for n in every], tints=tints)
+    if missing:
+        text = f"{missing} name{'' if missing == 1 else 's'} left out: no room"
+        look: dict[str, Any] = {"ha": "left", "va": "bottom", "fontsize": 9.0}
+        axes.text(0.01, 0.01, text, transform=axes.transAxes, color=tints["muted"], **look)
     return groups

@@ -294,7 +294,7 @@ def _view(
 
 def _along(axes: Axes, view: Slice) -> None:
     """The x-axis, and what the other inputs are held at."""
-    styled.set_x_axis(axes, view.axis)
+    styled.set_x_axis(axes, view.axis, styled.dates_that_fit(axes))
     axes.set_xlim(*view.axis.values([view.x[0], view.x[-1]]))
     if view.at:
         held = ", ".join(f"{axis.label} {axis.point(value)}" for axis, value in view.at)

@@ -54,6 +54,9 @@ def forecast(
         >>> axes.get_title(loc="left")
         'a: forecast'
     """
+    from pfedhgp.living.forecast import Forecast
+
+    found = given.result_of(found, Forecast, "found", "`model.forecast(client, horizon)`")
     mean, sd = (part.reshape(len(found.times), -1) for part in (found.mean, found.sd))
     outputs = found.outputs or tuple(f"y{q}" for q in range(mean.shape[1]))
     q = given.place_of(output, outputs, "output")
@@ -62,7 +65,7 @@ def forecast(
     ax, tints = styled.axes_of(ax, (8.4, 3.4))
     drawn = None if past is None else _last(past, q, reach, found)
     curves.forecast(ax, found.times, mean[:, q], sd[:, q], tints=tints, before=drawn)
-    styled.set_x_axis(ax, found.axis)
+    styled.set_x_axis(ax, found.axis, styled.dates_that_fit(ax))
     start = found.times[0] if drawn is None or not len(drawn[0]) else drawn[0][0]
     ax.set_xlim(start, found.times[-1])
     ax.set_ylabel(shown(outputs[q], 30))
@@ -107,6 +110,10 @@ def zones_map(zones: Zones, places: Places, *, ax: Axes | None = None) -> Axes:
         places: {client: (latitude, longitude)}, of all clients.
         ax: Axes to draw on. Default: those of a new figure.
     """
+    zones = _zones(zones)
+    if not isinstance(places, Mapping):
+        got = type(places).__name__
+        raise InputError(f"`places` must be {{client: (latitude, longitude)}}, got {got}")
     missing = [name for name in zones.clients if name not in places]
     if missing:
         raise InputError(f"`places` lacks client {missing[0]!r}")
@@ -117,8 +124,15 @@ def zones_map(zones: Zones, places: Places, *, ax: Axes | None = None) -> Axes:
     return styled.as_text(ax)
 
 
+def _zones(zones: Any) -> Zones:
+    from pfedhgp.zones.result import Zones
+
+    return given.result_of(zones, Zones, "zones", "`model.cluster()`")
+
+
 def tree(zones: Zones, *, ax: Axes | None = None) -> Axes:
     """Which clients are alike: the tree by which groups join, in the colours of the groups."""
+    zones = _zones(zones)
     if len(groups.in_tree(zones)) < 2:
         raise InputError("a tree needs two clients with enough rows")
     ax, tints = styled.axes_of(ax, (5.2, 1.1 + 0.27 * max(len(zones.clients), 4)))
@@ -129,6 +143,7 @@ def tree(zones: Zones, *, ax: Axes | None = None) -> Axes:
 
 def distances(zones: Zones, *, ax: Axes | None = None) -> Axes:
     """Distances between clients in the order of the tree: the stronger the colour, the nearer."""
+    zones = _zones(zones)
     if len(groups.in_tree(zones)) < 2:
         raise InputError("distances need two clients with enough rows")
     ax, tints = styled.axes_of(ax, (4.9, 0.9 + 0.27 * max(len(zones.clients), 4)))
@@ -148,6 +163,9 @@ def diagnosis(
             taken for, "none of these" among them, and cells count cycles.
         ax: Axes to draw on. Default: those of a new figure.
     """
+    from pfedhgp.diagnosis.decision import Diagnosis
+
+    found = given.result_of(found, Diagnosis, "found", "`model.classify(cycles)`")
     if truth is not None:
         return _confusion(found, [str(each) for each in truth], ax)
     count = min(len(found.labels), MOST_CYCLES)
@@ -194,6 +212,9 @@ def why(found: Why, *, total: bool = False, ax: Axes | None = None) -> Axes:
         total: Whether to add up.
         ax: Axes to draw on. Default: those of a new figure.
     """
+    from pfedhgp.diagnosis.decision import Why
+
+    found = given.result_of(found, Why, "found", "`model.why(cycle)`")
     call = found.condensed()
     axis = found.axis or InputAxis("sample")
     places = axis.values(call["places"])
@@ -208,6 +229,6 @@ def why(found: Why, *, total: bool = False, ax: Axes | None = None) -> Axes:
             ax, tints, ncols=reasons.SHOWN, columnspacing=1.0, handletextpad=0.4, fontsize="small"
         )
         styled.title(ax, f"For {words}", tints)
-    styled.set_x_axis(ax, axis)
+    styled.set_x_axis(ax, axis, styled.dates_that_fit(ax))
     ax.set_ylabel("nats")
     return styled.as_text(ax)

@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from pfedhgp.plot.axes import boxes, set_x_axis, wide_enough
 from pfedhgp.plot.curves import band
 from pfedhgp.plot.slices import Slice
+from pfedhgp.report.spans import beside
 from pfedhgp.report.theme import COLOURS, NARROW, drawing, most_dates, new_figure, to_svg
 from pfedhgp.report.words import shown
 
@@ -22,6 +23,8 @@ SHADES = 10
 """Shades for each sign; the lightest is not drawn."""
 STRONGEST = 0.9
 COLUMNS = 60
+HIGH, THIN = 0.84, 0.26
+"""Of a row: a strip, and one where the client has no rows."""
 
 
 def columns_of(values: np.ndarray, count: int) -> np.ndarray:
@@ -31,7 +34,11 @@ def columns_of(values: np.ndarray, count: int) -> np.ndarray:
 
 
 def own_parts(slices: Mapping[str, Slice], output: int) -> tuple[np.ndarray, float]:
-    """Deviation + local (clients, columns), and the value of the strongest colour (99% quantile)."""
+    """Deviation + local (clients, columns), and the value of the strongest colour.
+
+    That is the 99% quantile, but at most three times what a typical client needs: one site in other units
+    would leave all others without colour. But it is no less than a twentieth of the shared layer's range.
+    """
     own = np.stack(
         [
             s.prediction.mean[:, output] - s.prediction.layers["global"].mean[:, output]
@@ -39,7 +46,37 @@ def own_parts(slices: Mapping[str, Slice], output: int) -> tuple[np.ndarray, flo
         ]
     )
     found = columns_of(own, COLUMNS)
-    return found, float(np.quantile(np.abs(found), 0.99)) or 1.0
+    shared = next(iter(slices.values())).prediction.layers["global"].mean[:, output]
+    typical = float(np.median(np.quantile(np.abs(found), 0.99, axis=1)))
+    most = max(3.0 * typical, 0.05 * float(np.ptp(shared)))
+    largest = float(np.quantile(np.abs(found), 0.99))
+    return found, (min(largest, most) if most > 0 else largest) or 1.0
+
+
+def beyond(slices: Mapping[str, Slice], output: int) -> list[str]:
+    """Clients whose own part is mostly stronger than the strongest colour."""
+    found, largest = own_parts(slices, output)
+    return [
+        name for name, own in zip(slices, np.abs(found), strict=True) if np.median(own) > largest
+    ]
+
+
+def with_rows(slices: Mapping[str, Slice], columns: int) -> np.ndarray | None:
+    """(clients, columns): where a client has rows nearby; None if its rows, or some, are not known.
+
+    Nearby is within a column and a half, or three of the client's usual steps.
+    """
+    found = []
+    for view in slices.values():
+        parts = [part[0] for part in (view.points, view.held_out, view.others) if part is not None]
+        if view.at or not parts or not sum(map(len, parts)):
+            return None
+        x, width = np.sort(np.concatenate(parts)), np.ptp(view.x) / columns
+        steps = np.diff(np.unique(x))
+        reach = max(1.5 * width, 3.0 * float(np.median(steps)) if len(steps) else 0.0)
+        middles = view.x[0] + width * (np.arange(columns) + 0.5)
+        found.append(np.abs(middles[:, None] - x).min(axis=1) <= reach)
+    return np.stack(found)
 
 
 def carpet(
@@ -61,10 +98,9 @@ def carpet(
             ratios=(top, strip * len(names)),
         )
         _shared(shared, first, output, wide)
-        shared.set_title("What all share: the global layer")
         shared.set_ylabel(shown(output_name, 24))
         own, largest = own_parts(slices, output)
-        _strips(strips, first, own, largest)
+        _strips(strips, first, own, largest, with_rows(slices, own.shape[1]))
         strips.set_yticks(range(len(names)), names)
         strips.set_title("What is each client's own: above it, or below")
         for axes in (shared, strips):
@@ -94,15 +130,31 @@ def _shared(axes: Axes, view: Slice, output: int, wide: bool) -> None:
     shown_x = view.axis.values(x)
     band(axes, shown_x, mean, sd, "global", tints=COLOURS, levels=(0.95,))
     axes.plot(shown_x, mean, color=COLOURS["global"], lw=1.6, gid="global-mean")
-    axes.set_ylim(*wide_enough(*axes.get_ylim()))
+    near = beside(mean, mean - 2.0 * sd, mean + 2.0 * sd)
+    axes.set_ylim(*wide_enough(*(axes.get_ylim() if near is None else near)))
+    more = "" if near is None else ", its band is wider" + " than this" * wide
+    axes.set_title(f"What all share: the global layer{more}")
 
 
-def _strips(axes: Axes, view: Slice, own: np.ndarray, largest: float) -> None:
-    """Colour by sign, shade by size."""
+def _strips(
+    axes: Axes, view: Slice, own: np.ndarray, largest: float, seen: np.ndarray | None
+) -> None:
+    """Colour by sign, shade by size, on a grey strip; thin where a client has no rows, as `seen` says."""
     clients, columns = own.shape
     edges = np.linspace(view.x[0], view.x[-1], columns + 1)
     at = mdates.date2num(view.axis.values(edges)) if view.axis.is_date else edges  # type: ignore[no-untyped-call]
     middles, widths = 0.5 * (at[1:] + at[:-1]), np.diff(at)
+    high = np.full(own.shape, HIGH) if seen is None else np.where(seen, HIGH, THIN)
+    every, at_every = np.indices(own.shape).reshape(2, -1)
+    everywhere = boxes(
+        every,
+        middles[at_every],
+        width=widths[at_every],
+        height=high[every, at_every],
+        color=COLOURS["rule"],
+        gid="zero",
+    )
+    axes.add_patch(everywhere)
     shade = np.minimum(np.abs(own) / largest * SHADES, SHADES - 1).astype(int)
     for sign, role in ((1, "deviation"), (-1, "global")):
         for level in range(1, SHADES):
@@ -113,7 +165,7 @@ def _strips(axes: Axes, view: Slice, own: np.ndarray, largest: float) -> None:
                         rows,
                         middles[at_column],
                         width=widths[at_column],
-                        height=0.84,
+                        height=high[rows, at_column],
                         color=COLOURS[role],
                         alpha=STRONGEST * level / (SHADES - 1),
                         gid=f"{'above' if sign > 0 else 'below'}-{level}",

@@ -14,21 +14,27 @@ from pfedhgp.report.words import number, shown
 
 
 def convergence(history: charts.History, *, width: int, name: str) -> str:
-    """The bound, and the bytes that a client has exchanged so far, by round; a line for each restart."""
-    wide = width > NARROW
+    """The bound, its last part larger, and the bytes that a client has exchanged so far, by round.
+
+    A line for each restart. In the first panel the first rounds' gains hide the last ones.
+    """
+    wide, since = width > NARROW, charts.last_rounds(history)
+    count = 3 if since else 2
     with drawing():
         figure, axes = new_figure(
             width,
-            250 if wide else 440,
-            gap=80 if wide else 74,
-            ratios=(1,) if wide else (1, 1),
-            columns=2 if wide else 1,
+            250 if wide else 220 * count,
+            gap=66 if wide else 74,
+            ratios=(1,) if wide else (1,) * count,
+            columns=count if wide else 1,
         )
-        left, right = axes
-        charts.bound(left, history, tints=COLOURS)
-        left.set_title("Bound on the log evidence (nats)")
-        charts.traffic(right, history, tints=COLOURS)
-        right.set_title("Exchanged by a client in rounds so far (kB)")
+        charts.bound(axes[0], history, tints=COLOURS)
+        axes[0].set_title("Bound on log evidence (nats)")
+        if since:
+            charts.bound(axes[1], history, tints=COLOURS, since=since)
+            axes[1].set_title(f"From round {since} on, larger")
+        charts.traffic(axes[-1], history, tints=COLOURS)
+        axes[-1].set_title("Exchanged by a client (kB)")
         return to_svg(figure, name=name, label="The bound and the bytes exchanged, round by round")
 
 

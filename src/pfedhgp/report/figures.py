@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 
+from pfedhgp.model.prediction import Layer
 from pfedhgp.plot import curves
 from pfedhgp.plot.axes import plain_legend, set_x_axis
 from pfedhgp.plot.slices import Slice
+from pfedhgp.report import spans
 from pfedhgp.report.theme import COLOURS, NARROW, drawing, most_dates, new_figure, to_svg
 from pfedhgp.report.words import shown
 
@@ -42,8 +45,9 @@ def client_panels(
 ) -> str:
     """The prediction with 50 and 95% bands and the rows, above the layers that it is the sum of.
 
-    `span` is the height of the deviation's and the local layer's panels in the output's units, so that these
-    compare with each other and between clients. With `since`, a part of the domain, the prediction from
+    `span` is the common height of the deviation's and the local layer's panels in the output's units, so that
+    these compare with each other and between clients; a layer far from it has its own, which its title says
+    (`spans`). With `since`, a part of the domain, the prediction from
     there on, `last` in words, is drawn once more and larger: what is fast is a blur in a narrow figure.
     """
     p, wide, closer = view.prediction, width > NARROW, since > 0.0
@@ -65,9 +69,9 @@ def client_panels(
         axes[0].set_title("Prediction, noise included" if wide else "Prediction")
         if any(found is not None for found in (view.points, view.held_out, view.others)):
             plain_legend(axes[0], COLOURS, ncols=3, columnspacing=1.2, handletextpad=0.4)
+        whole = float(np.ptp(axes[0].get_ylim()))
         for strip, layer in zip(axes[tops:], layers, strict=True):
-            curves.layer(strip, x, p.layers[layer], layer, output, tints=COLOURS, span=span)
-            strip.set_title(f"{layer.capitalize()} layer")
+            _layer(strip, x, p.layers[layer], layer, output, span, whole)
         labelled = {id(each) for each in (*axes[: tops if closer else 0], axes[-1])}
         for each in axes:
             set_x_axis(each, view.axis, most_dates(width))
@@ -81,3 +85,26 @@ def client_panels(
             axes[1].set_xlim(*view.axis.values([view.x[0] + since * np.ptp(view.x), view.x[-1]]))
         what = f"Prediction of {shown(output_name)} for {shown(p.client)} along {view.axis.label}"
         return to_svg(figure, name=name, label=f"{what}, and its {', '.join(layers)} layers")
+
+
+def _layer(
+    axes: Axes,
+    x: np.ndarray,
+    part: Layer,
+    name: str,
+    output: int,
+    span: float | None,
+    whole: float,
+) -> None:
+    """A layer's panel, at the common scale, or at its own; `whole` is the height of the prediction's."""
+    title, height = f"{name.capitalize()} layer", span
+    if name != "global" and span is not None:
+        chosen = spans.scale(spans.height_of(part, output), span, whole)
+        title, height = f"{title}{', ' if chosen.words else ''}{chosen.words}", chosen.height
+    curves.layer(axes, x, part, name, output, tints=COLOURS, span=height)
+    if name == "global":
+        mean, reach = part.mean[:, output], 2.0 * part.sd[:, output]
+        if (near := spans.beside(mean, mean - reach, mean + reach)) is not None:
+            axes.set_ylim(*near)
+            title = f"{title}, its band is wider than this"
+    axes.set_title(title)

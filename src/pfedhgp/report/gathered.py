@@ -15,8 +15,8 @@ import numpy as np
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.layers import layers_of
-from pfedhgp.plot.slices import Slice, finest_scale, grid_size, slices_of
-from pfedhgp.report import scores
+from pfedhgp.plot.slices import Slice, domain_of, finest_scale, grid_size, slice_of, slices_of
+from pfedhgp.report import scores, since
 from pfedhgp.report.words import InputAxis, axes_of
 
 if TYPE_CHECKING:
@@ -29,12 +29,18 @@ CLEAR_SCALES = 18.0
 """Finest scales that are clear in a narrow figure; with more it also shows the last ones larger."""
 
 
+def by_error(clients: Sequence[str], errors: Mapping[str, float]) -> Sequence[str]:
+    """From the smallest error, if all are known."""
+    if all(name in errors for name in clients):
+        return sorted(clients, key=lambda name: errors[name])
+    return list(clients)
+
+
 def choose(clients: Sequence[str], errors: Mapping[str, float], limit: int = LARGEST) -> list[str]:
     """At most `limit` clients: all, or evenly spread by error, or by order if errors are unknown."""
     if len(clients) <= limit:
         return list(clients)
-    if all(name in errors for name in clients):
-        clients = sorted(clients, key=lambda name: errors[name])
+    clients = by_error(clients, errors)
     return [clients[i] for i in np.linspace(0, len(clients) - 1, limit).round().astype(int)]
 
 
@@ -56,18 +62,26 @@ class Gathered:
     """of the chosen clients, one along each input"""
     since: Sequence[float]
     """for each input, where the stretch begins that a narrow figure shows larger, as a share of the domain"""
+    counts: Mapping[str, int]
+    """observed cells of each client in the model: as the fit counted them, by the model's sums, or in the
+    given rows"""
+    counts_exact: bool
+    changed: bool
+    """whether rows came or went since the fit"""
+    in_order: Sequence[str]
+    """all clients, from the smallest error where errors are known, or as they came"""
+    points: Sequence[int]
+    """along each input"""
+    centre: np.ndarray | None
+    """what the other inputs are held at; None: the middle of the domain"""
 
-    @property
-    def counts(self) -> dict[str, int]:
-        """Observed cells of each client in the fit: as the fit counted them, or in the given rows.
-
-        Clients that were forgotten since are left out.
-        """
-        kept = self.metrics.get("data") or {}
-        if kept:
-            there = {name: kept[name] for name in self.model.clients if name in kept}
-            return {name: int(entry["cells"]) for name, entry in there.items() if "cells" in entry}
-        return {name: int(np.isfinite(r.Y).sum()) for name, r in self.rows.items()}
+    def small(self) -> dict[str, Slice]:
+        """Every client along the first input."""
+        lower, upper = domain_of(self.model)
+        centre = 0.5 * (lower + upper) if self.centre is None else self.centre
+        x = np.linspace(lower[0], upper[0], self.points[0])
+        there = {name: own[0] for name, own in self.slices.items()}
+        return {n: there.get(n) or slice_of(self.model, n, 0, x, centre) for n in self.in_order}
 
 
 def gather(
@@ -92,6 +106,7 @@ def gather(
         )
         for name in chosen
     }
+    counts, exact = since.cells(model, metrics, given[0])
     return Gathered(
         exchanges=estimator.exchanges_,
         model=model,
@@ -105,4 +120,10 @@ def gather(
         by_error=all(name in errors for name in model.clients),
         slices=slices,
         since=[max(1.0 - CLEAR_SCALES * scale, 0.0) for scale in finest],
+        counts=counts,
+        counts_exact=exact,
+        in_order=by_error(clients, errors),
+        points=points,
+        centre=centre,
+        changed=bool(since.lines_of(metrics)),
     )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -22,12 +25,15 @@ from pfedhgp.report import (
     mixing_section,
     scores,
     sections,
+    since,
     words,
     zone_section,
 )
+from pfedhgp.report.alarms import alarms
 from pfedhgp.report.compact import shorter_names
 from pfedhgp.report.gathered import LARGEST, ClientTables, Gathered, gather
 from pfedhgp.report.theme import style
+from pfedhgp.report.tiles import tiles
 from pfedhgp.version import __version__
 
 if TYPE_CHECKING:
@@ -94,7 +100,16 @@ def render(model: FederatedGP, **shown: Unpack[Shown]) -> str:
         css=Markup(style()),
         version=__version__,
     )
-    return shorter_names(_TABLE.sub(_labelled, page))
+    return _with_script(shorter_names(_TABLE.sub(_labelled, page)))
+
+
+def _with_script(page: str) -> str:
+    """The page with its script, which sorts tables, and no other is allowed: the policy has its hash."""
+    text = (resources.files("pfedhgp.report") / "sort.js").read_text("utf-8")
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    page = page.replace("@script-hash@", f"'sha256-{digest}'", 1)
+    before, _, after = page.rpartition("@script@")
+    return f"{before}<script>{text}</script>{after}"
 
 
 def _labelled(table: re.Match[str]) -> str:
@@ -124,8 +139,11 @@ def _context(found: Gathered) -> dict[str, Any]:
         "shown_held_out": bool(found.held_out),
         "shown_others": bool(found.others),
         "holdout": found.metrics.get("holdout"),
-        "tiles": sections.tiles(found, layer_shares, sent),
-        "overview": sections.overview(found),
+        "alarms": alarms(found),
+        "since": since.section(found.metrics),
+        "tiles": tiles(found, layer_shares["shared"], sent),
+        "overviews": sections.overviews(found),
+        "all_clients": sections.all_clients(found),
         "fitted": sections.fitted(found),
         "sizes": list(zip(model.output_names, layer_sizes(model), strict=True)),
         "convergence": sections.convergence(found),

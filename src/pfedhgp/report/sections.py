@@ -1,8 +1,9 @@
-"""The sections of the page: numbers at the top, overview, fit, convergence, layers, outputs, clients."""
+"""The sections of the page: overview, fit, convergence, layers, outputs, clients."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,61 +16,67 @@ from pfedhgp.model import departures
 from pfedhgp.model.kernel_words import kernels_of
 from pfedhgp.model.layers import PARTS, layer_sizes, shares
 from pfedhgp.model.posterior import limits_in_words
-from pfedhgp.model.traffic import Traffic
-from pfedhgp.plot.of_model import layer_span
-from pfedhgp.report import carpet, charts, figures, scores, words
+from pfedhgp.report import carpet, charts, figures, multiples, scores, spans, words
 from pfedhgp.report.gathered import Gathered
 from pfedhgp.report.shares import evidence, signs_of_uncertainty
 from pfedhgp.report.theme import NARROW, both
 
 FEW_LINES = 5
 """So many clients' lines can be told apart in one figure."""
+MOST_OUTPUTS = 4
+"""Outputs with an overview."""
 MOST_PANELS = 8
 """Figures a client: one for each output and input, up to this."""
 
 
-def tiles(found: Gathered, layer_shares: dict[str, Any], traffic: Traffic) -> list[dict[str, str]]:
-    """The four numbers that matter, with what they mean; those with a unit are the first output's."""
-    first = found.model.output_names[0]
-    of_it = words.shown(first, 20)
-    score = scores.of_output(found.metrics, first, "client_mean")
-    tiles = []
-    if score.get("rmse") is not None:
-        label = f"RMSE of {of_it} on held-out rows, mean over clients"
-        tiles.append(_tile(words.number(score["rmse"]), "error", label))
-        label = f"held-out cells of {of_it} in their 95% intervals"
-        tiles.append(_tile(words.percent(score.get("coverage")), "coverage", label))
-    else:
-        each = [s.prediction.sd[:, 0].mean() for own in found.slices.values() for s in own]
-        sd = float(np.mean(each))  # slices along different inputs differ in length
-        noise = float(layer_sizes(found.model)[0, 3])
-        tiles.append(_tile(words.number(sd), "uncertainty", f"typical predictive sd, {of_it}"))
-        tiles.append(_tile(words.number(noise), "noise", f"of it, sd of the noise, {of_it}"))
-    share = layer_shares["mean"]["global"] if "global" in found.layers else 0.0
-    tiles.append(_tile(words.percent(share), "shared", "of the variation, by the global layer"))
-    crossed = words.byte_size(traffic.per_client) if traffic.clients else words.DASH
-    tiles.append(_tile(crossed, "traffic", "to and from a client in all; no rows"))
-    return tiles
-
-
-def _tile(value: str, key: str, label: str) -> dict[str, str]:
-    return {"value": value, "key": key, "label": label}
-
-
-def overview(found: Gathered) -> dict[str, Any] | None:
-    """The first output of all clients shown: lines if they are few and smooth, or strips."""
+def overviews(found: Gathered) -> list[dict[str, Any]]:
+    """An output of all clients shown, for each of the first: lines if they are few and smooth, or strips."""
     if "global" not in found.layers:
-        return None
+        return []
     slices = {name: own[0] for name, own in found.slices.items()}
-    name = found.model.output_names[0]
     draw: Any = carpet.carpet
     if len(slices) <= FEW_LINES and found.since[0] == 0.0:
         draw = figures.overview
-    drawn = both(
-        lambda width, key: draw(slices, 0, output_name=name, width=width, name=key), "overview"
-    )
-    _, largest = carpet.own_parts(slices, 0)
-    return {"figure": drawn, "lines": draw is figures.overview, "largest": largest}
+    thin = draw is carpet.carpet and carpet.with_rows(slices, carpet.COLUMNS) is not None
+    return [
+        {
+            "output": q,
+            "figure": both(
+                partial(_overview, draw, slices, q, found.model.output_names[q]),
+                "overview" if q == 0 else f"overview-{q}",
+            ),
+            "lines": draw is figures.overview,
+            "largest": carpet.own_parts(slices, q)[1],
+            "beyond": carpet.beyond(slices, q),
+            "thin": thin,
+        }
+        for q in range(min(found.model.outputs, MOST_OUTPUTS))
+    ]
+
+
+def _overview(draw: Any, slices: Any, output: int, output_name: str, width: int, name: str) -> str:
+    text: str = draw(slices, output, output_name=output_name, width=width, name=name)
+    return text
+
+
+def all_clients(found: Gathered) -> list[dict[str, Any]]:
+    """Small figures of every client, by output; none if all have figures of their own, or are too many."""
+    names = found.in_order
+    if len(found.chosen) == len(names) or len(names) > multiples.MOST:
+        return []
+    views = found.small()
+    return [
+        {
+            "output": q,
+            "figure": both(
+                partial(_overview, multiples.multiples, views, q, found.model.output_names[q]),
+                f"all-{q}",
+            ),
+            "ranges": len(next(iter(views.values())).x) > 2 * multiples.COLUMNS,
+            "apart": [n for n, (*_, times) in multiples.limits_of(views, q).items() if times != 1],
+        }
+        for q in range(min(found.model.outputs, MOST_OUTPUTS, 1 + multiples.MOST // len(names)))
+    ]
 
 
 def fitted(found: Gathered) -> list[tuple[str, Any]]:
@@ -83,8 +90,9 @@ def fitted(found: Gathered) -> list[tuple[str, Any]]:
         ("Clients", f"{len(model.clients):,}".replace(",", "\u202f")),
     ]
     if found.counts:
-        observed = sum(found.counts.values())
-        facts_.append(("Observed cells fitted to", f"{observed:,}".replace(",", "\u202f")))
+        observed = f"{sum(found.counts.values()):,}".replace(",", "\u202f")
+        term = "Observed cells in the model" if found.changed else "Observed cells fitted to"
+        facts_.append((term, observed if found.counts_exact else f"about {observed}"))
     kernels = kernels_of(model)
     if isinstance(model.shared.block.kernels, Stacks):
         half = len(kernels) // 2
@@ -135,7 +143,7 @@ def convergence(found: Gathered) -> dict[str, Any]:
     return {
         "figure": figure,
         "known": known,
-        "ended": in_words(history),
+        "ended": words.plain(in_words(history) or "") or None,
         "limited": limits_in_words(found.model.clients),
     }
 
@@ -146,7 +154,9 @@ def layer_shares(found: Gathered) -> dict[str, Any]:
     centre = np.broadcast_to(model.scaling.centre, (model.outputs,))
     predictions = {n: [s.prediction for s in own] for n, own in found.slices.items()}
     each = {name: shares(several, centre) for name, several in predictions.items()}
-    drawn = np.stack([each[name].mean(axis=0) for name in found.chosen])
+    by_output = np.stack([each[name] for name in found.chosen])
+    drawn = by_output.mean(axis=1)
+    shared = by_output[:, :, 0].mean(axis=0)
     split = {"global", "deviation"} <= set(found.layers)
     sizes = layer_sizes(model)
     known = evidence(
@@ -160,6 +170,7 @@ def layer_shares(found: Gathered) -> dict[str, Any]:
         "figure": both(
             lambda w, key: charts.variance_shares(found.chosen, drawn, width=w, name=key), "shares"
         ),
+        "shared": shared if "global" in found.layers else np.zeros(model.outputs),
         "mean": dict(zip(PARTS, drawn.mean(axis=0).tolist(), strict=True)),
         "signs": signs_of_uncertainty(known) if split else [],
         "correlation": known.correlation if split else None,
@@ -237,7 +248,15 @@ def client_section(found: Gathered, index: int, name: str) -> dict[str, Any]:
 
 
 def _panel(found: Gathered, index: int, name: str, j: int, q: int) -> Markup:
-    span = layer_span([own[j] for own in found.slices.values()], q)
+    span = spans.common(
+        [
+            max(
+                spans.height_of(own[j].prediction.layers[name], q)
+                for name in ("deviation", "local")
+            )
+            for own in found.slices.values()
+        ]
+    )
     extent = float(found.model.scaling.extent[j]) * (1.0 - found.since[j])
     return both(
         lambda width, key: figures.client_panels(
@@ -270,6 +289,7 @@ def client_table(found: Gathered) -> list[dict[str, Any]]:
                     "output": output,
                     "observed": found.counts.get(name),
                     "noise": noise[q],
+                    "first": q == 0,
                     "departure": known.get(name),
                     **{key: score.get(key) for key in wanted},
                 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import resources
 
 import jinja2
@@ -25,9 +26,19 @@ __all__ = [
     "duration",
     "number",
     "percent",
+    "plain",
     "shown",
     "template",
 ]
+
+
+def plain(text: str) -> str:
+    """A sentence without exponents.
+
+    >>> plain("still gaining 1.8e+02 nats a round")
+    'still gaining 180 nats a round'
+    """
+    return re.sub(r"\d(?:\.\d+)?e[+-]\d+", lambda m: number(float(m[0]), 2), text)
 
 
 def template(name: str) -> jinja2.Template:
