@@ -44,13 +44,16 @@ def forget(
     What was replaced is in RUN/previous: delete it if the rows must be gone.
     """
     from pfedhgp.cli.saved import columns_of, model_of, open_run
-    from pfedhgp.cli.update import save, say_of_report
+    from pfedhgp.cli.update import save, say_of_notes
     from pfedhgp.data.readers import read_observations
     from pfedhgp.data.text_tables import delimiter_of
+    from pfedhgp.model.run_folder import check_target
 
     with warnings_as_lines() as told:
         run = model_of(run)
-        columns = columns_of(open_run(run))
+        spec = open_run(run)
+        columns = columns_of(spec)
+        check_target(run, overwrite=True)
         if not files and (first is not None or last is not None):
             raise InputError("--from and --to need DATA: the model holds no rows")
         rows = None
@@ -71,7 +74,7 @@ def forget(
 
         model = FederatedGP.load(run)
         model.forget(client, rows)
-        save(model, run)
+        save(model, run, spec)
         done = model.last_update_
     if as_json:
         result({"run": str(run), **done.to_json(), "warnings": told})
@@ -82,7 +85,7 @@ def forget(
         f"parameters that were learned with them stay; {run / 'previous'} still has the old model",
         quiet=quiet,
     )
-    say_of_report(run, quiet=quiet)
+    say_of_notes(run, quiet=quiet)
 
 
 def _bound(kind: str, given: str) -> float:
