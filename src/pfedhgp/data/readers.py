@@ -212,7 +212,10 @@ def find_columns(
     found = []
     for name in inputs:
         kind = cells.kind_of(sample, name, datetime_format)
-        found.append(InputColumn(name, kind, datetime_format if kind == "datetime" else None))
+        column = InputColumn(name, kind, datetime_format if kind == "datetime" else None)
+        if kind == "datetime":
+            column = replace(column, zone=cells.has_zone(sample, column))
+        found.append(column)
     if datetime_format is not None and not any(each.kind == "datetime" for each in found):
         raise InputError(
             f"{sample.path}: no input is a datetime of the format {datetime_format!r}: mend "

@@ -22,7 +22,7 @@ from pfedhgp.data.tables import GivenData, clients_from
 from pfedhgp.errors import ConvergenceWarning, InputError, NotFittedError, warn
 from pfedhgp.estimator.adopted_clients import adopted, with_adopted
 from pfedhgp.estimator.cycle_methods import CycleMethods
-from pfedhgp.estimator.inputs import rows_by_client, rows_of, warn_of_far
+from pfedhgp.estimator.inputs import rows_by_client, rows_of, warn_of_codes_beside, warn_of_far
 from pfedhgp.estimator.living_methods import LivingMethods
 from pfedhgp.estimator.parameter_methods import ParameterMethods
 from pfedhgp.estimator.prediction_methods import PredictionMethods
@@ -180,7 +180,7 @@ class FederatedGP(PredictionMethods, CycleMethods, LivingMethods, ParameterMetho
     ) -> None:
         """Fits to rows that were read, with settings that were checked."""
         data = replace(given, clients=with_observations(given.clients, stacklevel=4))
-        warn_of_codes(data.clients, data.outputs, stacklevel=4)
+        warn_of_codes(data.clients, data.columns)
         if settings.domain is not None:
             check_domain(settings.domain, data.clients, data.inputs)
         self._fit_checked(with_kernels(settings, data.columns), data, folder, resume=resume)
@@ -295,6 +295,7 @@ class FederatedGP(PredictionMethods, CycleMethods, LivingMethods, ParameterMetho
                 "`forget` first to replace it"
             )
         rows = rows_of(model, name, X, y)
+        warn_of_codes_beside(model, [rows])
         warn_of_far(model, rows.X, "no global inducing input is near them", stacklevel=4)
         with on_device(settings.device), kept_memory():
             self.model_ = adopted(model, settings, [rows])

@@ -95,8 +95,8 @@ def write_folder(
     """Writes `files`, then spec.json, into a new folder beside `target`, and puts it in its place.
 
     Whatever fails, `target` stays as it was; with `overwrite` the old folder goes last. With `keep_previous`
-    the old model is in the new folder under `PREVIOUS`, from the moment at which both change places. `replaces`
-    is the SHA-256 of the model that must be there until then: if another command has put one there, refuse.
+    the old model is in the new folder under `PREVIOUS`, from the moment at which both change places.
+    `replaces` is the SHA-256 of the model that must be there until then: another one is not replaced.
     """
     target = target.resolve()
     check_target(target, overwrite=overwrite, how="overwrite=True")
@@ -132,7 +132,7 @@ def write_folder(
 
 
 def _refuse_changed(target: Path, expected: str) -> None:
-    """A model that was made from another one than that which is there would lose what the other has learned."""
+    """What the model that is there has learned would be lost in one that was made from another."""
     try:
         there = RunFolder.open(target).spec["sha256"]
     except ModelFileError:
