@@ -120,9 +120,11 @@ def test_a_growing_file_is_read_line_by_line(tmp_path, monkeypatch):
     steps = iter([b"x,y\n1,2\n3,4\n5,6\n", b"x,y\n7,8\n"])
     monkeypatch.setattr(watching.time, "sleep", lambda _: path.write_bytes(next(steps)))
     found = watching.batches(path, once=False)
-    assert next(found) == b"x,y\n1,2\n"
-    assert next(found) == b"x,y\n3,4\n5,6\n"
-    assert next(found) == b"x,y\n7,8\n"  # replaced by a shorter file
+    assert next(found) == watching.Batch(b"x,y\n", (b"1,2\n",), first_line=2, rows_before=0)
+    second = next(found)
+    assert second == watching.Batch(b"x,y\n", (b"3,4\n", b"5,6\n"), first_line=3, rows_before=1)
+    assert second.content == b"x,y\n\n3,4\n5,6\n"  # each line has its number
+    assert next(found).content == b"x,y\n7,8\n"  # replaced by a shorter file
 
 
 def test_the_command(model, fine, tmp_path, run, monkeypatch):

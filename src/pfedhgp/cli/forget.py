@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pfedhgp.base.compilation_cache import use_compilation_cache
-from pfedhgp.cli.options import AsJson, Delimiter, Quiet, RunFolder
+from pfedhgp.cli.options import AsJson, DatetimeFormat, Delimiter, Quiet, RunFolder
 from pfedhgp.cli.terminal import counted, result, say, warnings_as_lines
 from pfedhgp.errors import InputError
 
@@ -32,6 +32,7 @@ def forget(
         typer.Option("--to", metavar="X", help="Only rows of DATA up to this input."),
     ] = None,
     delimiter: Delimiter = None,
+    datetime_format: DatetimeFormat = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -52,7 +53,7 @@ def forget(
     with warnings_as_lines() as told:
         run = model_of(run)
         spec = open_run(run)
-        columns = columns_of(spec)
+        columns = columns_of(spec, datetime_format)
         check_target(run, overwrite=True)
         if not files and (first is not None or last is not None):
             raise InputError("--from and --to need DATA: the model holds no rows")

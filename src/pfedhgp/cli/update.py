@@ -10,7 +10,7 @@ import typer
 
 from pfedhgp.base.checks import listed
 from pfedhgp.base.compilation_cache import use_compilation_cache
-from pfedhgp.cli.options import AsJson, Delimiter, Quiet, RunFolder
+from pfedhgp.cli.options import AsJson, DatetimeFormat, Delimiter, Quiet, RunFolder
 from pfedhgp.cli.targets import writing_to
 from pfedhgp.cli.terminal import counted, result, say, warnings_as_lines
 from pfedhgp.errors import InputError
@@ -40,6 +40,7 @@ def update(
     ] = None,
     rounds: Annotated[int, typer.Option(help="With --retrain: rounds of training.")] = 5,
     delimiter: Delimiter = None,
+    datetime_format: DatetimeFormat = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -62,7 +63,7 @@ def update(
     with warnings_as_lines(in_options) as told:
         run = model_of(run)
         spec = open_run(run)
-        columns = columns_of(spec)
+        columns = columns_of(spec, datetime_format)
         check_target(run, overwrite=True)
         if columns.cycle is not None:
             raise InputError(f"{run} was fitted to cycles: `update` takes rows; fit again instead")

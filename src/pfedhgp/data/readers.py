@@ -79,6 +79,28 @@ def read_observations(
     return observations_of(tables, columns)
 
 
+def observations_in(
+    path: Path,
+    content: bytes,
+    columns: Columns,
+    *,
+    delimiter: str | None = None,
+    rows_before: int = 0,
+) -> list[Observations]:
+    """The rows of a part of a text file, from its content; `rows_before` come before it."""
+    table = _parsed(path, content, wanted_names(columns), delimiter)
+    return observations_of([replace(table, rows_before=rows_before)], columns)
+
+
+def check_header(
+    path: Path, header: bytes, columns: Columns, *, delimiter: str | None = None
+) -> None:
+    """Refuses a text file that lacks a column."""
+    table = _parsed(path, header, wanted_names(columns), delimiter)
+    for name in wanted_names(columns):
+        table.column(name)
+
+
 # ------------------------------------------------------------------------------------------- files
 
 
