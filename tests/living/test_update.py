@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 
 from pfedhgp import FederatedGP
-from pfedhgp.errors import InputError, StaleWarning
+from pfedhgp.errors import ConvergenceWarning, InputError, StaleWarning
 from pfedhgp.federation import grouping
 from pfedhgp.gp.tails import as_the_model_says
 from pfedhgp.living.staleness import Expected, chance
@@ -152,7 +152,9 @@ def test_so_many_clients_that_their_sums_would_fill_the_memory_keep_none(monkeyp
 
 def test_training_goes_on_from_the_fitted_kernels(model, rows):
     x, y = new_rows()
-    model.update({"site 0": (x, y)}, retrain=rows, rounds=2)
+    with pytest.warns(ConvergenceWarning, match="limit of 2 rounds.*it has not settled") as told:
+        model.update({"site 0": (x, y)}, retrain=rows, rounds=2)
+    assert {each.filename for each in told if each.category is ConvergenceWarning} == {__file__}
     cold = FederatedGP(rounds=2, inducing=10, local_inducing=10, domain=[(0.0, 10.0)])
     old = rows["site 0"]
     cold.fit(rows | {"site 0": (np.append(old[0], x), np.append(old[1], y))})
