@@ -5,7 +5,7 @@
     python -m bench.living_beijing year DATA [--days 365] [--stations 12] [--every 2] [--jobs 12]
 
 `faults`: the odd stations lack the last ten days, which are then judged with and without a fault; with
---nobody all stations lack them. --first is the day of the first row, counted from 1 January 2013, and --hour
+--nobody all stations lack them. Without a fault, whatever is flagged is a false alarm, ours and the z-score's. --first is the day of the first row, counted from 1 January 2013, and --hour
 its hour. `year`: one fit, then an update a day; beside it a fit a week. Values are log(1 + PM2.5), inputs are
 days.
 """
@@ -18,6 +18,7 @@ import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,16 @@ def with_fault(y: np.ndarray, fault: str, rng: np.random.Generator) -> tuple:
     return wrong, where
 
 
+def z_scores(y: np.ndarray, past: np.ndarray) -> np.ndarray:
+    """|y − mean|/sd of a station, by its rows of the fit: the simple method beside ours."""
+    return np.abs(y - past.mean()) / past.std()
+
+
+def limit(level: float) -> float:
+    """|z| above which a row is flagged, so that a Gaussian is with this chance."""
+    return NormalDist().inv_cdf(1.0 - 0.5 * level)
+
+
 def auc(score: np.ndarray, wrong: np.ndarray) -> float:
     """The chance that a wrong row has a higher score than a fine one."""
     order = np.argsort(np.argsort(score)) + 1.0
@@ -90,6 +101,11 @@ def faults(arguments: Any) -> dict[str, Any]:
         each = np.concatenate([getattr(one, part) for one in fine])
         found["fine"][part] = {str(level): float(np.mean(each < level)) for level in LEVELS}
     found["fine"]["stations"] = [float(np.mean(each.chance < LEVEL)) for each in fine]
+    z = [z_scores(y[x >= cut], y[x < cut]) for x, y in judged.values()]
+    found["fine"]["z_score"] = {
+        str(level): float(np.mean(np.concatenate(z) > limit(level))) for level in LEVELS
+    }
+    found["fine"]["stations_z_score"] = [float(np.mean(each > limit(LEVEL))) for each in z]
     for fault in FAULTS if arguments.seeds else ():
         ours, simple, there = [], [], []
         for seed in range(arguments.seeds):
@@ -98,14 +114,14 @@ def faults(arguments: Any) -> dict[str, Any]:
                 new, past = x >= cut, y[x < cut]
                 wrong, where = with_fault(y[new], fault, rng)
                 ours.append(-np.log(model.anomalies(name, (x[new], wrong)).chance + 1e-300))
-                simple.append(np.abs(wrong - past.mean()) / past.std())
+                simple.append(z_scores(wrong, past))
                 there.append(where)
         label = np.concatenate(there)
         found[fault] = {
             "auc": auc(np.concatenate(ours), label),
             "auc_z_score": auc(np.concatenate(simple), label),
             "flagged": float(np.mean(np.concatenate(ours)[label] > -np.log(LEVEL))),
-            "flagged_z_score": float(np.mean(np.concatenate(simple)[label] > 2.576)),
+            "flagged_z_score": float(np.mean(np.concatenate(simple)[label] > limit(LEVEL))),
         }
     return {**found, "stale": stale_days(model, judged, cut)}
 

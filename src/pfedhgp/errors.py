@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 
 __all__ = [
@@ -104,6 +105,18 @@ class ExtrapolationWarning(PFedHGPWarning):
 
 class StaleWarning(PFedHGPWarning):
     """New rows are not what the model expected: fit again."""
+
+
+def warn_caller(text: str, kind: type[PFedHGPWarning] = PFedHGPWarning) -> None:
+    """`warnings.warn` that points at the first caller outside of pfedhgp, however deep we are."""
+    depth, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and _ours(frame.f_globals.get("__name__", "")):
+        depth, frame = depth + 1, frame.f_back
+    warnings.warn(text, kind, stacklevel=depth + 1)
+
+
+def _ours(module: str) -> bool:
+    return module.partition(".")[0] == "pfedhgp"
 
 
 def warn(text: str, kind: type[PFedHGPWarning] = PFedHGPWarning, *, stacklevel: int = 2) -> None:

@@ -15,7 +15,7 @@ import pytest
 from pfedhgp.data import cells
 from pfedhgp.data.arrays import inputs_from
 from pfedhgp.data.columns import InputColumn
-from pfedhgp.data.moments import position
+from pfedhgp.data.moments import position, taken_as_utc
 from pfedhgp.data.table import Table
 from pfedhgp.errors import InputError, PFedHGPWarning
 
@@ -70,7 +70,7 @@ def test_dates_have_no_time_and_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for given in (days, pl.DataFrame({"t": days}), np.array(days, "datetime64[D]")):
-            ((found, _),) = inputs_from(given, "`X`", tell=True)
+            ((found, _),) = inputs_from(given, "`X`", tell=taken_as_utc)
             np.testing.assert_array_equal(found, expected)
 
 
@@ -106,7 +106,7 @@ def test_what_is_refused(given, complaint):
 def test_a_missing_time_zone_is_told_once_asked():
     for given in (pd.DataFrame({"t": pd.DatetimeIndex(TEXT)}), pd.DataFrame({"t": TEXT}), naive()):
         with pytest.warns(PFedHGPWarning, match="has no time zone: taken as UTC"):
-            inputs_from(given, "`X`", tell=True)
+            inputs_from(given, "`X`", tell=taken_as_utc)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             inputs_from(given, "`X`")

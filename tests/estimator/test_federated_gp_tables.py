@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
+from copy import copy
 
 import numpy as np
 import pandas as pd
@@ -195,6 +197,41 @@ def test_times_without_a_zone_are_utc_and_that_is_said_in_the_fit_alone():
         warnings.simplefilter("error")
         first = plain.predict(given)["mean"]
     np.testing.assert_array_equal(plain.predict(table())["mean"], first)
+
+
+def test_times_without_a_zone_are_told_firmly_if_the_fit_had_zones(model):
+    """The hours of Tokyo would be nine too late."""
+    text = "no time zone, and the fit's datetimes had one: taken as UTC, which may be hours off"
+    naive = table()
+    naive["time"] = naive["time"].dt.tz_localize(None)
+    one = naive[naive.station == "east"].iloc[:3]
+    later = one.assign(time=one["time"] + pd.Timedelta("90 days"))
+    asked = {
+        "predict a table": lambda own: own.predict(naive),
+        "predict": lambda own: own.predict("east", one[["time"]]),
+        "update": lambda own: own.update(later, client="station"),
+        "update a mapping": lambda own: own.update({"east": (later[["time"]], later["no2"])}),
+        "adopt": lambda own: own.adopt("west", one[["time"]], one["no2"]),
+        "anomalies": lambda own: own.anomalies("east", later),
+        "forget": lambda own: own.forget("east", one),
+        "score": lambda own: own.score(naive),
+    }
+    for name, ask in asked.items():
+        with pytest.warns(PFedHGPWarning) as told, suppress(InputError):
+            ask(copy(model))
+        mine = [each for each in told if text in str(each.message)]
+        assert mine, name
+        assert {each.filename for each in mine} == {__file__}, name
+    assert model.model_.settings["columns"]["inputs"][0]["zone"] is True
+
+
+def test_a_file_without_a_zone_is_told_firmly_if_the_fit_had_zones(model, run, tmp_path):
+    naive = table()
+    naive["time"] = naive["time"].dt.tz_localize(None)
+    naive.to_csv(tmp_path / "naive.csv", index=False)
+    model.save(tmp_path / "RUN")
+    done = run("predict", tmp_path / "RUN", tmp_path / "naive.csv", "--out", "-")
+    assert "column 'time' has no time zone, and the fit's datetimes had one" in done.err
 
 
 def test_a_domain_of_datetimes(model):

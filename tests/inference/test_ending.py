@@ -139,3 +139,15 @@ def test_what_is_said_if_it_has_not_settled():
     assert ending.unsettled([]) is None
     many = [-100.0 + i for i in range(41)]
     assert "`rounds`=120" in ending.unsettled(history(many, "limit"))
+
+
+def test_words_of_a_training_that_goes_up_and_down_at_its_limit():
+    """The bounds of a fit that rose by 4 nats more in the 24 rounds after its limit."""
+    bounds = [40.63, 43.64, 42.36, 43.59, 42.07, 43.75, 41.56, 43.47]
+    history = [{"round": i, "attempt": 0, "bound": b} for i, b in enumerate(bounds)]
+    history[-1] |= {"ended": "limit", "clients": 8}
+    assert (
+        ending.in_words(history)
+        == "stopped at the limit of 7 rounds, going up and down by 2.2 nats"
+    )
+    assert ending.settled(history) is False

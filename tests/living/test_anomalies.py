@@ -120,9 +120,11 @@ def test_a_growing_file_is_read_line_by_line(tmp_path, monkeypatch):
     steps = iter([b"x,y\n1,2\n3,4\n5,6\n", b"x,y\n7,8\n"])
     monkeypatch.setattr(watching.time, "sleep", lambda _: path.write_bytes(next(steps)))
     found = watching.batches(path, once=False)
-    assert next(found) == b"x,y\n1,2\n"
-    assert next(found) == b"x,y\n3,4\n5,6\n"
-    assert next(found) == b"x,y\n7,8\n"  # replaced by a shorter file
+    assert next(found) == watching.Batch(b"x,y\n", (b"1,2\n",), first_line=2, rows_before=0)
+    second = next(found)
+    assert second == watching.Batch(b"x,y\n", (b"3,4\n", b"5,6\n"), first_line=3, rows_before=1)
+    assert second.content == b"x,y\n\n3,4\n5,6\n"  # each line has its number
+    assert next(found).content == b"x,y\n7,8\n"  # replaced by a shorter file
 
 
 def test_the_command(model, fine, tmp_path, run, monkeypatch):
@@ -138,3 +140,28 @@ def test_the_command(model, fine, tmp_path, run, monkeypatch):
     assert str(x[30, 0])[:5] in [each["x"][:5] for each in lines if each["what"] == "row"]
     assert "far from what was expected" in run("watch", "RUN", "new.csv", "--once").out
     assert "no such file" in run("watch", "RUN", "none.csv", "--once").complaint
+
+
+@pytest.fixture(scope="module")
+def slow_waves() -> FederatedGP:
+    """Rows in steps of 0.6, in which the function moves much further than the noise."""
+    rng, x = np.random.default_rng(2), np.arange(0.0, 60.0, 0.6)
+    data = {f"site {i}": (x, np.sin(x) + 0.02 * rng.normal(size=len(x))) for i in range(2)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = FederatedGP(kernel="rbf(1.5)", rounds=4, inducing=60, local_inducing=20)
+        return model.fit(data)
+
+
+def test_rows_closer_together_than_those_of_the_fit_do_not_look_stuck(slow_waves):
+    assert slow_waves.model_.sums["site 0"].tails is not None
+    rng, x = np.random.default_rng(3), np.arange(20.0, 40.0, 0.1) + 0.03
+    found = slow_waves.anomalies("site 0", (x, np.sin(x) + 0.02 * rng.normal(size=len(x))))
+    assert not (found.kind[found.flagged(0.05)] == "stuck").any()
+    assert found.flagged().mean() <= 0.02
+
+
+def test_rows_in_the_steps_of_the_fit_look_stuck_if_they_are(slow_waves):
+    x = np.arange(60.6, 72.6, 0.6)
+    found = slow_waves.anomalies("site 0", (x, np.full(len(x), np.sin(60.6))))
+    assert (found.kind[found.flagged()] == "stuck").any()

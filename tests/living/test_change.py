@@ -74,24 +74,46 @@ def test_the_sums_of_a_fit_are_those_that_made_the_global_layer(fitted):
     same(refit(model, rows), model)
 
 
-@settings(
-    max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+MANY = settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(seed=st.integers(0, 10**6), steps=st.integers(1, 3))
-def test_updates_in_any_split_and_order_are_a_fit_with_the_parameters_held(fitted, seed, steps):
-    model, rows = fitted
+
+
+def splits(
+    rows: list[ClientRows], seed: int, steps: int, fewest: int
+) -> tuple[list[ClientRows], list[list[ClientRows]]]:
+    """Each client's rows in any order: at least so many at first, the others in so many steps."""
     rng = np.random.default_rng(seed)
     first, later = [], [[] for _ in range(steps)]
     for client in rows:
         order = rng.permutation(len(client.X))
-        cut = np.sort(rng.integers(5, len(order), steps))
+        cut = np.sort(rng.integers(fewest, len(order) + 1, steps))
         first.append(order[: cut[0]])
         for step, part in enumerate(np.split(order[cut[0] :], cut[1:] - cut[0])):
             later[step].append(part)
-    now = refit(model, taken(rows, first))
+    return taken(rows, first), [taken(rows, part) for part in later]
+
+
+@MANY
+@given(seed=st.integers(0, 10**6), steps=st.integers(1, 3))
+def test_updates_in_any_split_and_order_are_a_fit_with_the_parameters_held(fitted, seed, steps):
+    model, rows = fitted
+    first, later = splits(rows, seed, steps, fewest=5)
+    now = refit(model, first)
     for part in later:
-        now = changed(now, taken(rows, part))
+        now = changed(now, part)
     same(now, model)
+
+
+@MANY
+@given(seed=st.integers(0, 10**6), steps=st.integers(1, 3))
+def test_forgetting_in_any_split_and_order_is_a_fit_to_what_is_left(fitted, seed, steps):
+    model, rows = fitted
+    first, later = splits(rows, seed, steps, fewest=5)
+    now = model
+    for part in later:
+        now = changed(now, part, sign=-1.0)
+    same(now, refit(model, first))
 
 
 def test_forgetting_what_was_added_gives_the_model_before(fitted):
@@ -118,26 +140,57 @@ def test_an_adopted_client_counts_from_its_first_update_on(fitted):
     same(changed(adopted, joining=["site 1"]), model)
 
 
-@pytest.mark.slow
-def test_state_space_local_layers_in_any_order():
-    """Late rows, rows between others and rows at the end; and out again."""
-    model = files.load(FIXTURE / "RUN")
+def of_the_fixture() -> tuple[FittedModel, list[ClientRows]]:
     table = pl.read_csv(FIXTURE / "rows.csv")
     rows = [
         ClientRows(str(name[0]), part["x"].to_numpy()[:, None], part["y"].to_numpy()[:, None])
         for name, part in table.group_by("site", maintain_order=True)
     ]
-    whole = refit(model, rows)
-    alike(whole, model)
-    rng = np.random.default_rng(3)
-    orders = [rng.permutation(len(each.X)) for each in rows]
-    cut = [len(order) // 2 for order in orders]
-    part = refit(model, taken(rows, [o[:c] for o, c in zip(orders, cut, strict=True)]))
-    late = [o[c : c + 2] for o, c in zip(orders, cut, strict=True)]
-    rest = [o[c + 2 :] for o, c in zip(orders, cut, strict=True)]
-    one = changed(part, taken(rows, late))
-    alike(changed(one, taken(rows, late), sign=-1.0), part)
-    alike(changed(one, taken(rows, rest)), whole)
+    return files.load(FIXTURE / "RUN"), rows
+
+
+def of_two_outputs() -> tuple[FittedModel, list[ClientRows]]:
+    """Some cells are missing; two rows have the same time."""
+    rows = rows_of(2, sites=2, n=24)
+    for each in rows:
+        each.X[7] = each.X[6]
+    model = FederatedGP(
+        rounds=2, averaging=False, inducing=6, local="state-space", local_kernel="matern32"
+    )
+    return model.fit({each.name: (each.X, each.Y) for each in rows}).model_, rows
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(of_the_fixture, id="one output"),
+        pytest.param(of_two_outputs, id="two outputs", marks=pytest.mark.slow),
+    ],
+)
+def states(request) -> tuple[FittedModel, list[ClientRows]]:
+    return request.param()
+
+
+@MANY
+@given(seed=st.integers(0, 10**6), steps=st.integers(1, 3))
+def test_state_space_local_layers_in_any_split_and_order(states, seed, steps):
+    """Late rows, rows between others and rows at the end; and out again in the order of a queue."""
+    model, rows = states
+    first, later = splits(rows, seed, steps, fewest=2)
+    part, now = refit(model, first), refit(model, first)
+    for each in later:
+        now = changed(now, each)
+    alike(now, refit(model, rows))
+    for each in later:
+        now = changed(now, each, sign=-1.0)
+    alike(now, part)
+
+
+def test_a_state_space_model_of_a_file_is_its_own_refit_and_updates_compile_nothing():
+    model, rows = of_the_fixture()
+    alike(refit(model, rows), model)
+    first, later = splits(rows, 3, 1, fewest=2)
+    part = changed(refit(model, first), later[0])
     compiles_nothing(part, rows)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import polars as pl
 import pytest
 
 from pfedhgp import FederatedGP
-from pfedhgp.errors import InputError, StaleWarning
+from pfedhgp.errors import ConvergenceWarning, InputError, StaleWarning
 from pfedhgp.federation import grouping
 from pfedhgp.gp.tails import as_the_model_says
 from pfedhgp.living.staleness import Expected, chance
@@ -151,7 +152,9 @@ def test_so_many_clients_that_their_sums_would_fill_the_memory_keep_none(monkeyp
 
 def test_training_goes_on_from_the_fitted_kernels(model, rows):
     x, y = new_rows()
-    model.update({"site 0": (x, y)}, retrain=rows, rounds=2)
+    with pytest.warns(ConvergenceWarning, match="limit of 2 rounds.*it has not settled") as told:
+        model.update({"site 0": (x, y)}, retrain=rows, rounds=2)
+    assert {each.filename for each in told if each.category is ConvergenceWarning} == {__file__}
     cold = FederatedGP(rounds=2, inducing=10, local_inducing=10, domain=[(0.0, 10.0)])
     old = rows["site 0"]
     cold.fit(rows | {"site 0": (np.append(old[0], x), np.append(old[1], y))})
@@ -189,7 +192,7 @@ def test_commands_keep_what_they_replace(folder, run):
     assert run("forget", "RUN", "new.csv", "--client", "site 0", "--from", "8.2").code == 0
     (folder / "RUN" / "report.html").write_text("of the model before")
     told = run("forget", "RUN", "new.csv", "--client", "site 0", "--to", "8.2")
-    assert "`pfedhgp report RUN` writes one" in told.err + told.out
+    assert "`pfedhgp report RUN` writes a new report" in told.err + told.out
     assert (folder / "RUN" / "previous" / "report.html").is_file()
     assert "need DATA" in run("forget", "RUN", "--client", "site 0", "--from", "1").complaint
     assert "no client 'x'" in run("forget", "RUN", "--client", "x").complaint
@@ -212,19 +215,130 @@ def test_rows_far_outside_are_told_of_in_one_line_that_names_the_option(folder, 
     ]
 
 
+NOTES = ("report.html", "zones", "classified.json", "backtest.json", "attacks.json", "checkpoint")
+
+
+def with_notes(run: Path) -> dict[str, bytes]:
+    """All that commands may keep beside a model; zones and checkpoints are folders."""
+    files = {name: run / name for name in NOTES}
+    files |= {"zones": run / "zones" / "zones.json", "checkpoint": run / "checkpoint" / "0" / "a"}
+    for name, path in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(f"{name} of the model before".encode())
+    return {path.relative_to(run).as_posix(): path.read_bytes() for path in files.values()}
+
+
+@pytest.mark.parametrize("command", ["update", "forget"])
+def test_what_was_found_about_a_model_goes_with_it_to_previous_and_is_told(folder, run, command):
+    notes = with_notes(folder / "RUN")
+    rest = ["new.csv"] if command == "update" else ["--client", "site 2"]
+    done = run(command, "RUN", *rest)
+    assert done.code == 0, done.err
+    previous = folder / "RUN" / "previous"
+    assert {name: (previous / name).read_bytes() for name in notes} == notes
+    assert not any((folder / "RUN" / name).exists() for name in NOTES)
+    assert (
+        "report.html, zones, classified.json, backtest.json, attacks.json are about the model before, and "
+        "went with it to RUN/previous, which the next update replaces"
+    ) in done.err
+    FederatedGP.load(previous)
+
+
+def test_what_was_found_about_a_model_stands_in_no_ones_way(folder, run):
+    with_notes(folder / "RUN")
+    FederatedGP.load("RUN").save("RUN", overwrite=True)
+    assert not (folder / "RUN" / "backtest.json").exists()
+    with_notes(folder / "RUN")
+    columns = ("--client", "client", "--input", "x", "--output", "y")
+    how = ("--rounds", 1, "--no-report", "--out", "RUN")
+    done = run("fit", "new.csv", *columns, *how, "--overwrite")
+    assert done.code == 0, done.err
+    assert not any((folder / "RUN" / name).exists() for name in NOTES)
+
+
+def test_a_strange_file_is_refused_before_anything_is_done(folder, run):
+    (folder / "RUN" / "mine.txt").write_text("keep")
+    for rest in (["update", "RUN", "new.csv"], ["forget", "RUN", "--client", "site 2"]):
+        assert "holds 'mine.txt', which is no part of a model: move it elsewhere" in (
+            run(*rest).complaint
+        )
+
+
+AT_ONCE = """
+import sys, time
+from pathlib import Path
+from pfedhgp.model import files
+usual = files.save
+def late(*given, **named):
+    Path(sys.argv[1] + ".ready").touch()
+    while not Path("go").exists():
+        time.sleep(0.01)
+    usual(*given, **named)
+files.save = late
+from pfedhgp.cli.main import main
+sys.exit(main(["update", "RUN", sys.argv[1]]))
+"""
+
+
+def test_of_two_updates_at_once_one_is_refused_and_no_row_is_lost(folder, run):
+    x, y = new_rows(4)
+    table = pl.DataFrame({"client": ["site 1"] * len(x), "x": x, "y": y})
+    table.write_csv("other.csv", float_precision=17)
+    both = {
+        name: subprocess.Popen(
+            [sys.executable, "-c", AT_ONCE, name], cwd=folder, stderr=subprocess.PIPE, text=True
+        )
+        for name in ("new.csv", "other.csv")
+    }
+    while not all(Path(f"{name}.ready").exists() for name in both):
+        assert all(each.poll() is None for each in both.values())
+        time.sleep(0.05)
+    (folder / "go").touch()
+    told = {name: each.communicate()[1] for name, each in both.items()}
+    codes = {name: each.returncode for name, each in both.items()}
+    assert sorted(codes.values()) == [0, 2], told
+    (late,) = [name for name, code in codes.items() if code == 2]
+    assert "RUN was changed meanwhile by another command: nothing was written" in told[late]
+    done = run("update", "RUN", late)
+    assert done.code == 0, done.err
+    metrics = FederatedGP.load("RUN").model_.metrics
+    assert [each["rows"] for each in metrics["updates"]] in (
+        [{"site 0": 6}, {"site 1": 6}],
+        [{"site 1": 6}, {"site 0": 6}],
+    )
+    assert not [p.name for p in folder.iterdir() if p.name.startswith(".pfedhgp-")]
+
+
 KILLED = """
-import os, signal
+import os, signal, sys
 from pfedhgp.model import run_folder
-run_folder.exchange = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
+setattr(run_folder, sys.argv[1], lambda *args: os.kill(os.getpid(), signal.SIGKILL))
 from pfedhgp.cli.main import main
 main(["update", "RUN", "new.csv"])
 """
 
 
-def test_kill_9_in_the_middle_leaves_the_old_model(folder, run):
+@pytest.mark.parametrize(
+    ("step", "swapped"),
+    [
+        ("_link_model", False),  # before RUN/previous is made
+        ("_put_in_place", False),  # the new folder is whole
+        ("exchange", False),
+        ("_take_over", True),  # the old model is still beside the new one
+    ],
+)
+def test_kill_9_leaves_the_old_model_or_the_new_one(folder, run, step, swapped):
     before = (folder / "RUN" / "spec.json").read_bytes()
-    done = subprocess.run([sys.executable, "-c", KILLED], cwd=folder)
+    (folder / "RUN" / "audit.jsonl").write_text("of the site")
+    done = subprocess.run([sys.executable, "-c", KILLED, step], cwd=folder)
     assert done.returncode == -9
-    assert (folder / "RUN" / "spec.json").read_bytes() == before
-    FederatedGP.load(folder / "RUN")
-    assert run("update", "RUN", "new.csv").code == 0
+    assert ((folder / "RUN" / "spec.json").read_bytes() == before) is not swapped
+    assert (folder / "RUN" / "audit.jsonl").read_text() == "of the site"
+    model = FederatedGP.load(folder / "RUN")
+    if swapped:
+        assert (folder / "RUN" / "previous" / "spec.json").read_bytes() == before
+        FederatedGP.load(folder / "RUN" / "previous")
+        assert model.model_.metrics["updates"][-1]["rows"] == {"site 0": 6}
+        assert "in the model already" in run("update", "RUN", "new.csv").complaint
+    else:
+        assert run("update", "RUN", "new.csv").code == 0

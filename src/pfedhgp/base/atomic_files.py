@@ -12,7 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 AT_A_TIME = 8
@@ -76,6 +76,26 @@ def numbered_folders(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     return sorted(p for p in folder.iterdir() if p.name.isdigit() and p.is_dir())
+
+
+@contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """One process at a time is inside, of those that name this folder; others wait.
+
+    Where the system cannot lock a folder, nobody waits.
+    """
+    if os.name != "posix":
+        yield
+        return
+    import fcntl
+
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def exchange(fresh: Path, target: Path, spare: Path) -> Path:

@@ -120,6 +120,8 @@ def _fitted_and_written(
     with _progress(shown, scores=bool(data.test), quiet=job.quiet) as show:
         with naming_options():
             model = train(job, show)
+            if train is not train_here:
+                _warn_unsettled(model)
         _tell(show, scoring(data) if data.test else None)
         _keep_metrics(model, data, began, show)
         with writing_to(run):
@@ -246,6 +248,13 @@ def words_of(job: FitJob) -> dict[str, Any]:
     """Kernels as the user wrote them, and the columns: for the model file."""
     columns, dropped = job.data.columns.to_json(), list(job.data.dropped)
     return {**kernel_words(job.config), "columns": {**columns, "dropped": dropped}}
+
+
+def _warn_unsettled(model: FederatedGP) -> None:
+    """A training at sites is told of here; one in this process has warned itself."""
+    from pfedhgp.estimator.federated_gp import warn_unsettled
+
+    warn_unsettled(model.model_)
 
 
 def _until_settled(config: Config) -> Config:

@@ -101,10 +101,7 @@ def print_summary(summary: dict[str, Any]) -> None:
         f"{counted(summary['rounds'], 'round')}, {counted(summary['exchanges'], 'exchange')}, bound {bound}"
     )
     if summary["ended"] is not None:
-        more = ": --rounds sets a higher limit" if "at the limit" in summary["ended"] else ""
-        if more and "below round" in summary["ended"]:
-            more = ": a higher limit (--rounds) lets it take its last steps back"
-        print(f"training {summary['ended']}{more}")
+        print(f"training {summary['ended']}")
     if summary.get("choice") is not None:
         print(f"{summary['chosen']} {summary['choice']}")
     if summary.get("departures") is not None:

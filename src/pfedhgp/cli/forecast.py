@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pfedhgp.base.compilation_cache import use_compilation_cache
-from pfedhgp.cli.options import AsJson, Delimiter, Overwrite, Quiet, RunFolder
+from pfedhgp.cli.options import AsJson, DatetimeFormat, Delimiter, Overwrite, Quiet, RunFolder
 from pfedhgp.cli.targets import check_table, write_table
 from pfedhgp.cli.terminal import counted, result, say, warnings_as_lines
 from pfedhgp.errors import InputError
@@ -55,6 +55,7 @@ def forecast(
         typer.Option(help="With --backtest: length of a season, such as 1d, for seasonal-naive."),
     ] = None,
     delimiter: Delimiter = None,
+    datetime_format: DatetimeFormat = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -85,7 +86,7 @@ def forecast(
             check_table(out, overwrite=overwrite, as_json=as_json)
         run = model_of(run)
         spec = open_run(run)
-        columns = columns_of(spec)
+        columns = columns_of(spec, datetime_format)
         rows = None
         if data:
             from pfedhgp.cli.update import pairs

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pfedhgp.base.compilation_cache import use_compilation_cache
-from pfedhgp.cli.options import AsJson, Delimiter, Quiet, RunFolder
+from pfedhgp.cli.options import AsJson, DatetimeFormat, Delimiter, Quiet, RunFolder
 from pfedhgp.cli.terminal import counted, result, say, warnings_as_lines
 from pfedhgp.errors import InputError
 
@@ -32,6 +32,7 @@ def forget(
         typer.Option("--to", metavar="X", help="Only rows of DATA up to this input."),
     ] = None,
     delimiter: Delimiter = None,
+    datetime_format: DatetimeFormat = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -44,13 +45,16 @@ def forget(
     What was replaced is in RUN/previous: delete it if the rows must be gone.
     """
     from pfedhgp.cli.saved import columns_of, model_of, open_run
-    from pfedhgp.cli.update import save, say_of_report
+    from pfedhgp.cli.update import save, say_of_notes
     from pfedhgp.data.readers import read_observations
     from pfedhgp.data.text_tables import delimiter_of
+    from pfedhgp.model.run_folder import check_target
 
     with warnings_as_lines() as told:
         run = model_of(run)
-        columns = columns_of(open_run(run))
+        spec = open_run(run)
+        columns = columns_of(spec, datetime_format)
+        check_target(run, overwrite=True)
         if not files and (first is not None or last is not None):
             raise InputError("--from and --to need DATA: the model holds no rows")
         rows = None
@@ -71,7 +75,7 @@ def forget(
 
         model = FederatedGP.load(run)
         model.forget(client, rows)
-        save(model, run)
+        save(model, run, spec)
         done = model.last_update_
     if as_json:
         result({"run": str(run), **done.to_json(), "warnings": told})
@@ -82,7 +86,7 @@ def forget(
         f"parameters that were learned with them stay; {run / 'previous'} still has the old model",
         quiet=quiet,
     )
-    say_of_report(run, quiet=quiet)
+    say_of_notes(run, quiet=quiet)
 
 
 def _bound(kind: str, given: str) -> float:

@@ -14,6 +14,14 @@ Delimiter = Annotated[
     str | None,
     typer.Option("--delimiter", help=BY_KEY["data", "delimiter"].help),
 ]
+DatetimeFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--datetime-format",
+        metavar="FORMAT",
+        help=f"{BY_KEY['data', 'datetime_format'].help} Default: that of the fit.",
+    ),
+]
 TableFile = Annotated[
     str,
     typer.Option(

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pfedhgp.base.compilation_cache import use_compilation_cache
-from pfedhgp.cli.options import AsJson, Delimiter, Overwrite, Quiet, RunFolder, TableFile
+from pfedhgp.cli.options import (
+    AsJson,
+    DatetimeFormat,
+    Delimiter,
+    Overwrite,
+    Quiet,
+    RunFolder,
+    TableFile,
+)
 from pfedhgp.cli.targets import check_table, write_table
 from pfedhgp.cli.terminal import counted, result, say, warnings_as_lines
 from pfedhgp.errors import InputError, warn
@@ -51,6 +59,7 @@ def predict(
         ),
     ] = False,
     delimiter: Delimiter = None,
+    datetime_format: DatetimeFormat = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -75,7 +84,7 @@ def predict(
         check_table(out, overwrite=overwrite, as_json=as_json)
         run = model_of(run)
         spec = open_run(run)
-        columns = columns_of(spec)
+        columns = columns_of(spec, datetime_format)
         rows = read_inputs(
             files,
             columns,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,24 @@ def open_run(path: Path) -> Mapping[str, Any]:
     return RunFolder.open(path).spec
 
 
-def columns_of(spec: Mapping[str, Any]) -> Columns:
-    """The columns of the fit; for a fit from Python, plain numbers and a `client` column."""
+def columns_of(spec: Mapping[str, Any], datetime_format: str | None = None) -> Columns:
+    """The columns of the fit; for a fit from Python, plain numbers and a `client` column.
+
+    Files have their datetimes in `datetime_format`; without it, as those of the fit.
+    """
+    found = _columns_of(spec)
+    if datetime_format is None:
+        return found
+    if not any(each.kind == "datetime" for each in found.inputs):
+        raise InputError("--datetime-format: no input of the model is a datetime: leave it out")
+    inputs = [
+        replace(each, format=datetime_format) if each.kind == "datetime" else each
+        for each in found.inputs
+    ]
+    return replace(found, inputs=tuple(inputs))
+
+
+def _columns_of(spec: Mapping[str, Any]) -> Columns:
     stored = spec["settings"].get("columns")
     if stored is not None:
         return Columns.from_json(stored)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pfedhgp.base.compilation_cache import use_compilation_cache
-from pfedhgp.cli.options import Delimiter, Quiet, RunFolder
+from pfedhgp.cli.options import DatetimeFormat, Delimiter, Quiet, RunFolder
 from pfedhgp.cli.terminal import say, warnings_as_lines
 from pfedhgp.errors import InputError
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pfedhgp.data.columns import Columns
     from pfedhgp.data.readers import Observations
     from pfedhgp.estimator import FederatedGP
+    from pfedhgp.living.watching import Batch
 
 KEPT = 200
 """Rows of each client that new ones are judged beside."""
@@ -37,6 +38,7 @@ def watch(
     ] = 0.01,
     every: Annotated[float, typer.Option(help="Seconds between two looks at the file.")] = 2.0,
     delimiter: Delimiter = None,
+    datetime_format: DatetimeFormat = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print each row as one line of JSON.")
     ] = False,
@@ -44,7 +46,10 @@ def watch(
 ) -> None:
     """Say which rows of a file look wrong, as they come.
 
-    The file may grow: new lines are judged when they are whole. Ctrl-C ends it.
+    The file may grow: new lines are judged when they are whole. Ctrl-C ends it. A new line that
+    cannot be read is named and left out; with --once it is refused.
+
+    Times are UTC.
 
     Each row is judged by itself, and by the stretches of rows that it lies in: a shift, a drift, a
     stuck sensor, or rows that are too far off altogether.
@@ -59,15 +64,15 @@ def watch(
         if data.suffix.lower() != ".csv":
             raise InputError(f"{data}: watch follows .csv files")
         run = model_of(run)
-        columns, how = columns_of(open_run(run)), delimiter_of(delimiter)
+        columns, how = columns_of(open_run(run), datetime_format), delimiter_of(delimiter)
         use_compilation_cache()
         from pfedhgp.estimator import FederatedGP
 
         model = FederatedGP.load(run)
         before: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         judged = flagged = 0
-        for content in batches(data, once=once, every=every):
-            for rows in _read(content, data, columns, how):
+        for batch in batches(data, once=once, every=every):
+            for rows in _read(batch, data, columns, how, skip=not once):
                 for line in _judged(model, rows, columns, before, level):
                     flagged += 1
                     print(json.dumps(line) if as_json else _words(line), flush=True)
@@ -75,15 +80,31 @@ def watch(
     say(f"{judged} rows judged, {flagged} look wrong", quiet=quiet)
 
 
-def _read(content: bytes, data: Path, columns: Columns, how: str | None) -> list[Observations]:
-    import tempfile
+def _read(
+    batch: Batch, data: Path, columns: Columns, how: str | None, *, skip: bool
+) -> list[Observations]:
+    """The rows of new lines; with `skip` a line that cannot be read is told and left out."""
+    from pfedhgp.data.readers import check_header, observations_in
 
-    from pfedhgp.data.readers import read_observations
+    def rows(part: Batch) -> list[Observations]:
+        before = part.rows_before
+        return observations_in(data, part.content, columns, delimiter=how, rows_before=before)
 
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / data.name
-        path.write_bytes(content)
-        return read_observations([path], columns, delimiter=how)
+    check_header(data, batch.header, columns, delimiter=how)
+    try:
+        return rows(batch)
+    except InputError:
+        if not skip:
+            raise
+    bad = set()
+    for part in batch.parts():
+        try:
+            rows(part)
+        except InputError as error:
+            bad.add(part.first_line)
+            say(f"pfedhgp: left out: {error}")
+    rest = batch.without(bad)
+    return rows(rest) if any(line.strip() for line in rest.lines) else []
 
 
 def _judged(
@@ -111,6 +132,7 @@ def _judged(
             by_row = not found.stretch[i] < found.row[i]
             inputs = {
                 c.name: str(values[i]).removesuffix(".000000")
+                + ("Z" if c.kind == "datetime" else "")
                 for c, values in zip(columns.inputs, shown, strict=True)
             }
             lines.append(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pfedhgp.data import moments
-from pfedhgp.data.moments import Column
+from pfedhgp.data.moments import Column, Tell
 from pfedhgp.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def inputs_from(
-    values: Any, what: str, *, names: Sequence[str] | None = None, tell: bool = False
+    values: Any, what: str, *, names: Sequence[str] | None = None, tell: Tell | None = None
 ) -> list[Column]:
     """The inputs of an array (n, d), a series, or a table (its columns `names`, or all), one by one."""
     if not isinstance(values, Mapping | np.ndarray | list | tuple):

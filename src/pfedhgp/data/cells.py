@@ -162,13 +162,23 @@ def seconds(
         )
     if has_zone(table, column) is False and stamps.dtype != pl.Date:
         if tell is None:
-            warn(f"column {short(column.name)!r} has no time zone: taken as UTC")
+            warn(without_zone(f"column {short(column.name)!r}", zone_in_fit=column.zone))
         else:
             tell()
     if stamps.dtype == pl.Datetime and getattr(stamps.dtype, "time_zone", None) is not None:
         stamps = stamps.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
     micro = stamps.cast(pl.Datetime("us")).cast(pl.Int64).to_numpy()
     return micro.astype(np.float64) / 1e6
+
+
+def without_zone(what: str, *, zone_in_fit: bool | None) -> str:
+    """What is said of datetimes that have no time zone."""
+    if zone_in_fit:
+        return (
+            f"{what} has no time zone, and the fit's datetimes had one: taken as UTC, which may be hours "
+            "off: give times with a time zone"
+        )
+    return f"{what} has no time zone: taken as UTC"
 
 
 def input_values(table: Table, column: InputColumn) -> np.ndarray:

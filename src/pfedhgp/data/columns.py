@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +23,8 @@ class InputColumn:
     name: str
     kind: str = "number"
     format: str | None = None
+    zone: bool | None = field(default=None, compare=False)
+    """Whether the datetimes of the fit had a time zone; None if that is not known"""
 
     def shown(self, values: np.ndarray) -> np.ndarray:
         """The model's numbers as people know them: those of a datetime become UTC datetimes again."""
@@ -52,10 +54,9 @@ class Columns:
         return tuple(column.name for column in self.inputs)
 
     def to_json(self) -> dict[str, Any]:
-        inputs = [{"name": c.name, "kind": c.kind, "format": c.format} for c in self.inputs]
         return {
             "client": self.client,
-            "inputs": inputs,
+            "inputs": [_to_json(column) for column in self.inputs],
             "outputs": list(self.outputs),
             "cycle": self.cycle,
         }
@@ -75,10 +76,19 @@ class Columns:
             raise ModelFileError(f"the model's columns cannot be read: {error}") from None
 
 
+def _to_json(column: InputColumn) -> dict[str, Any]:
+    found = {"name": column.name, "kind": column.kind, "format": column.format}
+    return found if column.zone is None else {**found, "zone": column.zone}
+
+
 def _input(tree: Mapping[str, Any]) -> InputColumn:
     if tree["kind"] not in KINDS:
         raise ValueError(f"an input is of kind {tree['kind']!r}, known: {', '.join(KINDS)}")
-    return InputColumn(str(_name(tree["name"])), tree["kind"], _name(tree["format"], optional=True))
+    zone = tree.get("zone")
+    if zone is not None and not isinstance(zone, bool):
+        raise TypeError("`zone` is neither true nor false")
+    format_ = _name(tree["format"], optional=True)
+    return InputColumn(str(_name(tree["name"])), tree["kind"], format_, zone)
 
 
 def _name(value: Any, *, optional: bool = False) -> str | None:

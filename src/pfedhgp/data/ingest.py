@@ -167,7 +167,7 @@ def _tell(clients: list[Observations], columns: Columns) -> None:
             "are mostly what the others share",
             stacklevel=3,
         )
-    warn_of_codes(clients, columns.outputs, stacklevel=4)
+    warn_of_codes(clients, columns)
     Y = np.concatenate([client.Y for client in clients])
     for q, name in enumerate(columns.outputs):
         seen = Y[np.isfinite(Y[:, q]), q]

@@ -7,7 +7,8 @@ taken as UTC. So a model that was fitted to a table can be used with a file, and
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pfedhgp.base.checks import short
-from pfedhgp.errors import InputError, warn
+from pfedhgp.data.cells import ZONE, without_zone
+from pfedhgp.data.columns import Columns
+from pfedhgp.errors import InputError, warn_caller
 
 if TYPE_CHECKING:
     import narwhals as nw
@@ -24,10 +27,48 @@ if TYPE_CHECKING:
 NUMBER, DATETIME = "number", "datetime"
 Column = tuple[np.ndarray, str]
 """An input's values as float64, and its kind."""
+Tell = Callable[[str], object]
+"""Says that what it is given has no time zone."""
 
 
-def column_of_series(series: nw.Series[Any], what: str, *, tell: bool) -> Column:
-    """A column of a pandas or polars table; with `tell` a missing time zone is warned of."""
+def taken_as_utc(what: str) -> None:
+    """Warns of datetimes without a time zone."""
+    warn_caller(without_zone(what, zone_in_fit=None))
+
+
+def taken_as_utc_beside(columns: Columns) -> Tell:
+    """The same beside a fitted model, firmly if its datetimes had a time zone.
+
+    If they had none, the fit has said it, and later rows are like its own.
+    """
+    zones = {column.zone for column in columns.inputs if column.kind == DATETIME}
+    if zones == {False}:
+        return lambda _: None
+    return lambda what: warn_caller(without_zone(what, zone_in_fit=True in zones))
+
+
+def has_zone(values: Any) -> bool | None:
+    """Whether datetimes have a time zone, by the first of them; None if they are no datetimes.
+
+    >>> has_zone(["2024-03-01T14:00Z"]), has_zone([datetime(2024, 3, 1)]), has_zone([1.0])
+    (True, False, None)
+    """
+    dtype = getattr(values, "dtype", None)
+    if isinstance(dtype, np.dtype) and dtype.kind == "M":  # UTC, as arrays of datetime64 are
+        return True
+    if (zone := getattr(dtype, "time_zone", None)) is not None:
+        return bool(zone)
+    for each in values[:1] if isinstance(values, list) else values[:1].to_list():
+        if isinstance(each, datetime):
+            return each.tzinfo is not None
+        if isinstance(each, str):
+            return re.search(ZONE, each.strip()) is not None
+        return None
+    return None
+
+
+def column_of_series(series: nw.Series[Any], what: str, *, tell: Tell | None) -> Column:
+    """A column of a pandas or polars table; `tell` is told of a missing time zone."""
     import narwhals as nw
 
     dtype = series.dtype
@@ -36,13 +77,13 @@ def column_of_series(series: nw.Series[Any], what: str, *, tell: bool) -> Column
     if dtype in (nw.Datetime, nw.Date):
         _refuse_gaps(series.is_null().to_numpy(), what)
         clock = series.cast(nw.Datetime("us")) if dtype == nw.Date else series
-        if tell and dtype == nw.Datetime and getattr(dtype, "time_zone", None) is None:
-            _tell(what)
+        if tell is not None and dtype == nw.Datetime and has_zone(series) is False:
+            tell(what)
         return clock.dt.timestamp("us").to_numpy().astype(np.float64) / 1e6, DATETIME
     return column_of_objects(series.to_list(), what, tell=tell)
 
 
-def column_of_array(values: np.ndarray, what: str, *, tell: bool = False) -> Column:
+def column_of_array(values: np.ndarray, what: str, *, tell: Tell | None = None) -> Column:
     """A column of an array: numbers, datetime64 (UTC), or objects. Arrays of datetime64 have no time zone."""
     if values.dtype.kind == "M":
         _refuse_gaps(np.isnat(values), what)
@@ -54,7 +95,7 @@ def column_of_array(values: np.ndarray, what: str, *, tell: bool = False) -> Col
     raise InputError(f"{what} must be numbers or datetimes, got values of type {values.dtype}")
 
 
-def column_of_objects(values: list[Any], what: str, *, tell: bool) -> Column:
+def column_of_objects(values: list[Any], what: str, *, tell: Tell | None) -> Column:
     """Python's datetimes and dates, texts of datetimes as a file has them, or anything that is a number."""
     if values and all(isinstance(each, str) for each in values):
         return _from_text(values, what, tell=tell), DATETIME
@@ -74,8 +115,8 @@ def column_of_objects(values: list[Any], what: str, *, tell: bool) -> Column:
         raise InputError(
             f"{what}: datetimes with and without a time zone are mixed: give all of them one"
         )
-    if tell and zones == {False} and any(isinstance(each, datetime) for each in values):
-        _tell(what)
+    if tell is not None and zones == {False} and any(isinstance(each, datetime) for each in values):
+        tell(what)
     return np.array([position(each) for each in values]), DATETIME
 
 
@@ -117,7 +158,7 @@ def finite(values: Any, what: str) -> np.ndarray:
     return array
 
 
-def _from_text(values: list[str], what: str, *, tell: bool) -> np.ndarray:
+def _from_text(values: list[str], what: str, *, tell: Tell | None) -> np.ndarray:
     """Text as the command line reads it."""
     import polars as pl
 
@@ -130,7 +171,7 @@ def _from_text(values: list[str], what: str, *, tell: bool) -> np.ndarray:
         raise InputError(f"{what} must be numbers or datetimes, got text")
     try:
         return cells.seconds(
-            table, InputColumn("it", DATETIME), tell=partial(_tell, what) if tell else int
+            table, InputColumn("it", DATETIME), tell=partial(tell, what) if tell else int
         )
     except InputError as error:
         text = str(error).replace(", column 'it'", "")
@@ -143,7 +184,3 @@ def _refuse_gaps(absent: Any, what: str) -> None:
     bad = np.flatnonzero(np.asarray(absent, bool))
     if len(bad):
         raise InputError(f"{what}: missing in row {bad[0]}; fill it in or remove that row")
-
-
-def _tell(what: str) -> None:
-    warn(f"{what} has no time zone: taken as UTC", stacklevel=7)

@@ -79,6 +79,28 @@ def read_observations(
     return observations_of(tables, columns)
 
 
+def observations_in(
+    path: Path,
+    content: bytes,
+    columns: Columns,
+    *,
+    delimiter: str | None = None,
+    rows_before: int = 0,
+) -> list[Observations]:
+    """The rows of a part of a text file, from its content; `rows_before` come before it."""
+    table = _parsed(path, content, wanted_names(columns), delimiter)
+    return observations_of([replace(table, rows_before=rows_before)], columns)
+
+
+def check_header(
+    path: Path, header: bytes, columns: Columns, *, delimiter: str | None = None
+) -> None:
+    """Refuses a text file that lacks a column."""
+    table = _parsed(path, header, wanted_names(columns), delimiter)
+    for name in wanted_names(columns):
+        table.column(name)
+
+
 # ------------------------------------------------------------------------------------------- files
 
 
@@ -212,7 +234,10 @@ def find_columns(
     found = []
     for name in inputs:
         kind = cells.kind_of(sample, name, datetime_format)
-        found.append(InputColumn(name, kind, datetime_format if kind == "datetime" else None))
+        column = InputColumn(name, kind, datetime_format if kind == "datetime" else None)
+        if kind == "datetime":
+            column = replace(column, zone=cells.has_zone(sample, column))
+        found.append(column)
     if datetime_format is not None and not any(each.kind == "datetime" for each in found):
         raise InputError(
             f"{sample.path}: no input is a datetime of the format {datetime_format!r}: mend "

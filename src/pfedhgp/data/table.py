@@ -23,6 +23,8 @@ class Table:
     line_of: np.ndarray | None = None
     sha256: str = ""
     """Hash of the file as it was read."""
+    rows_before: int = 0
+    """How many rows of the file come before these."""
 
     def __len__(self) -> int:
         return self.frame.height
@@ -45,4 +47,6 @@ class Table:
         """Refuses the first row that is `wrong`: names the file, the row and the column, never the value."""
         for row in np.flatnonzero(wrong)[:1]:
             line = "" if self.line_of is None else f" (line {self.line_of[row]})"
-            raise InputError(f"{self.path}: row {row + 1}{line}, column {column!r}: {problem}")
+            raise InputError(
+                f"{self.path}: row {self.rows_before + row + 1}{line}, column {column!r}: {problem}"
+            )

@@ -50,12 +50,12 @@ def clients_from(
     outputs: str | Sequence[str] | None = None,
     cycle: str | None = None,
     whole_cycles: bool = False,
-    kinds: Sequence[str] | None = None,
+    known: Columns | None = None,
 ) -> GivenData:
     """What a table holds, or a mapping from client to (X, y).
 
-    With `whole_cycles` (for a cycle layer) clients keep each cycle, not only means over them. `kinds` are
-    those of a fitted model's inputs; without them the data decide.
+    With `whole_cycles` (for a cycle layer) clients keep each cycle, not only means over them. `known` are the
+    columns of a fitted model, whose kinds the inputs must have; without them the data decide.
     """
     client, cycle = optional(column)(client, "client"), optional(column)(cycle, "cycle")
     names: Any = optional(columns)
@@ -65,7 +65,7 @@ def clients_from(
             raise InputError(
                 "`client` names a column of a table; a mapping has clients as its keys: leave it out"
             )
-        return _from_mapping(data, of_inputs, of_outputs, cycle, whole_cycles, kinds)
+        return _from_mapping(data, of_inputs, of_outputs, cycle, whole_cycles, known)
     import narwhals as nw
 
     try:
@@ -80,7 +80,7 @@ def clients_from(
         raise InputError(
             "a cycle layer needs `cycle=`: the column that says which cycle a row is of"
         )
-    found, X = _inputs_of_table(frame, client, of_inputs, of_outputs, cycle, kinds)
+    found, X = _inputs_of_table(frame, client, of_inputs, of_outputs, cycle, known)
     clients = _from_table(frame, found, X, whole_cycles)
     return GivenData(clients, found, flat=isinstance(outputs, str))
 
@@ -104,7 +104,7 @@ def _from_mapping(
     outputs: tuple[str, ...] | None,
     cycle: str | None,
     whole_cycles: bool,
-    known: Sequence[str] | None,
+    known: Columns | None,
 ) -> GivenData:
     if cycle is not None:
         raise InputError(
@@ -141,23 +141,57 @@ def _from_mapping(
                 f"client {rows.name!r} has {rows.X.shape[1]} inputs and {rows.Y.shape[1]} outputs, "
                 f"the first client {d} and {Q}"
             )
-    kinds = _same_kinds([rows.name for rows in clients], first) if known is None else known
-    columns = tuple(map(InputColumn, _labels(inputs, d, "x", "inputs"), kinds))
+    labels_of_inputs = _labels(inputs, d, "x", "inputs")
+    if known is None:
+        kinds = _same_kinds([rows.name for rows in clients], first)
+        zone = _zone_in(next(iter(data.values()))[0]) if moments.DATETIME in kinds else None
+    elif len(known.inputs) == d:
+        kinds, zone = tuple(each.kind for each in known.inputs), None
+    else:  # the caller refuses it
+        kinds, zone = (moments.NUMBER,) * d, None
+    columns = tuple(
+        InputColumn(name, kind, zone=zone if kind == moments.DATETIME else None)
+        for name, kind in zip(labels_of_inputs, kinds, strict=True)
+    )
     flat = all(dimensions(pair[1]) == 1 for pair in data.values())
     labels = _labels(outputs, Q, "y", "outputs")
     return GivenData(clients, Columns(CLIENT, columns, labels), flat=flat)
 
 
 def _inputs_of_client(
-    X: Any, name: str, inputs: Sequence[str] | None, known: Sequence[str] | None
+    X: Any, name: str, inputs: Sequence[str] | None, known: Columns | None
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """A client's inputs (n, d), and what each of them is."""
-    found = inputs_from(X, f"client {name!r}: inputs", tell=known is None)
+    found = inputs_from(X, f"client {name!r}: inputs", tell=_teller(known))
     if not found:
         return np.zeros((len(X), 0)), ()
-    if known is not None and len(known) == len(found):
-        return moments.agreed(found, known, inputs or [f"x{j}" for j in range(len(found))]), ()
+    if known is not None and len(known.inputs) == len(found):
+        kinds = [each.kind for each in known.inputs]
+        return moments.agreed(found, kinds, inputs or [f"x{j}" for j in range(len(found))]), ()
     return np.stack([values for values, _ in found], axis=1), tuple(kind for _, kind in found)
+
+
+def _teller(known: Columns | None) -> moments.Tell:
+    """What says that datetimes have no time zone."""
+    return moments.taken_as_utc if known is None else moments.taken_as_utc_beside(known)
+
+
+def _zone_in(X: Any) -> bool | None:
+    """Whether a client's datetimes, of whatever form, have a time zone."""
+    if is_table(X):
+        import narwhals as nw
+
+        frame = nw.from_native(X, eager_only=True)
+        zones = [moments.has_zone(frame[name]) for name in frame.columns]
+    else:
+        array = np.asarray(X)
+        rows = array if array.ndim > 1 else array[:, None]
+        zones = [
+            moments.has_zone(column if column.dtype.kind == "M" else column.tolist())
+            for column in rows.T
+        ]
+    found = [each for each in zones if each is not None]
+    return all(found) if found else None
 
 
 def _same_kinds(names: Sequence[str], kinds: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
@@ -198,7 +232,7 @@ def _inputs_of_table(
     inputs: tuple[str, ...],
     outputs: tuple[str, ...],
     cycle: str | None,
-    kinds: Sequence[str] | None,
+    known: Columns | None,
 ) -> tuple[Columns, np.ndarray]:
     """The columns with each input's kind, and X (n, d)."""
     wanted = (client, *inputs, *outputs, *((cycle,) if cycle else ()))
@@ -207,10 +241,21 @@ def _inputs_of_table(
         raise InputError(f"a column is used twice: {', '.join(wanted)}")
     if len(frame) == 0:
         raise InputError("the table has no rows")
-    found = inputs_from(frame.to_native(), "the table", names=inputs, tell=kinds is None)
-    own = tuple(kind for _, kind in found) if kinds is None else tuple(kinds)
-    columns = Columns(client, tuple(map(InputColumn, inputs, own)), outputs, cycle)
+    found = inputs_from(frame.to_native(), "the table", names=inputs, tell=_teller(known))
+    if known is not None:
+        kinds = [each.kind for each in known.inputs]
+        own = tuple(map(InputColumn, inputs, kinds))
+    else:
+        own = tuple(
+            InputColumn(name, kind, zone=_zone_of(frame, name, kind))
+            for name, (_, kind) in zip(inputs, found, strict=True)
+        )
+    columns = Columns(client, own, outputs, cycle)
     return columns, table_inputs(found, columns)
+
+
+def _zone_of(frame: nw.DataFrame[Any], name: str, kind: str) -> bool | None:
+    return moments.has_zone(frame[name]) if kind == moments.DATETIME else None
 
 
 def table_inputs(found: Sequence[Column], columns: Columns) -> np.ndarray:

@@ -19,10 +19,10 @@ from pfedhgp.data.domain import check_domain
 from pfedhgp.data.missing_codes import warn_of_codes
 from pfedhgp.data.rows import with_observations
 from pfedhgp.data.tables import GivenData, clients_from
-from pfedhgp.errors import ConvergenceWarning, InputError, NotFittedError, warn
+from pfedhgp.errors import ConvergenceWarning, InputError, NotFittedError, warn_caller
 from pfedhgp.estimator.adopted_clients import adopted, with_adopted
 from pfedhgp.estimator.cycle_methods import CycleMethods
-from pfedhgp.estimator.inputs import rows_by_client, rows_of, warn_of_far
+from pfedhgp.estimator.inputs import rows_by_client, rows_of, warn_of_codes_beside, warn_of_far
 from pfedhgp.estimator.living_methods import LivingMethods
 from pfedhgp.estimator.parameter_methods import ParameterMethods
 from pfedhgp.estimator.prediction_methods import PredictionMethods
@@ -166,8 +166,6 @@ class FederatedGP(PredictionMethods, CycleMethods, LivingMethods, ParameterMetho
             from pfedhgp.estimator.diagnosis_training import diagnosed
 
             self.model_ = diagnosed(self._fitted(), classes, settings.seed)
-        if (more := unsettled(self._fitted().history)) is not None:
-            warn(more, ConvergenceWarning)
         return self
 
     def _fit_given(
@@ -180,7 +178,7 @@ class FederatedGP(PredictionMethods, CycleMethods, LivingMethods, ParameterMetho
     ) -> None:
         """Fits to rows that were read, with settings that were checked."""
         data = replace(given, clients=with_observations(given.clients, stacklevel=4))
-        warn_of_codes(data.clients, data.outputs, stacklevel=4)
+        warn_of_codes(data.clients, data.columns)
         if settings.domain is not None:
             check_domain(settings.domain, data.clients, data.inputs)
         self._fit_checked(with_kernels(settings, data.columns), data, folder, resume=resume)
@@ -194,6 +192,7 @@ class FederatedGP(PredictionMethods, CycleMethods, LivingMethods, ParameterMetho
         self._fit_kernels(settings, data, folder, resume=resume)
         told = {"columns": data.columns.to_json(), "flat": data.flat}
         self.model_ = replace(self.model_, settings={**self.model_.settings, **told})
+        warn_unsettled(self.model_)
         return self
 
     def _fit_kernels(
@@ -295,6 +294,7 @@ class FederatedGP(PredictionMethods, CycleMethods, LivingMethods, ParameterMetho
                 "`forget` first to replace it"
             )
         rows = rows_of(model, name, X, y)
+        warn_of_codes_beside(model, [rows])
         warn_of_far(model, rows.X, "no global inducing input is near them", stacklevel=4)
         with on_device(settings.device), kept_memory():
             self.model_ = adopted(model, settings, [rows])
@@ -380,6 +380,12 @@ class FederatedGP(PredictionMethods, CycleMethods, LivingMethods, ParameterMetho
         if not hasattr(self, "model_"):
             raise NotFittedError("this FederatedGP is not fitted yet: call `fit` or `load` first")
         return self.model_
+
+
+def warn_unsettled(model: FittedModel) -> None:
+    """Warns of a training that reached its limit of rounds before it had settled."""
+    if (more := unsettled(model.history)) is not None:
+        warn_caller(more, ConvergenceWarning)
 
 
 def fit_checked(

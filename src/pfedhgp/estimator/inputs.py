@@ -11,6 +11,7 @@ from pfedhgp.data import moments
 from pfedhgp.data.arrays import dimensions, inputs_from, numeric
 from pfedhgp.data.columns import Columns, InputColumn
 from pfedhgp.data.cycle_files import as_cycles, on_outputs
+from pfedhgp.data.missing_codes import Code, Usual, warn_of_codes
 from pfedhgp.data.rows import LARGEST, ClientRows
 from pfedhgp.data.tables import (
     CLIENT,
@@ -58,7 +59,7 @@ def clients_of(model: FittedModel, data: Any, client: str | None) -> list[Client
         client=column,
         inputs=list(model.input_names) if table else None,
         outputs=list(model.output_names) if table else None,
-        kinds=kinds_of(model),
+        known=columns_of(model),
     ).clients
     for each in found:
         d, Q = each.X.shape[1], each.Y.shape[1]
@@ -80,10 +81,11 @@ def rows_by_client(
 def inputs_of(model: FittedModel, X: Any) -> np.ndarray:
     """X as an array (n, d): an array, or a table with the model's input columns; datetimes as seconds."""
     columns = columns_of(model)
+    tell = moments.taken_as_utc_beside(columns)
     if is_table(X):
-        array = table_inputs(inputs_from(X, "`X`", names=columns.input_names), columns)
+        array = table_inputs(inputs_from(X, "`X`", names=columns.input_names, tell=tell), columns)
     else:
-        found = inputs_from(X, "`X`")
+        found = inputs_from(X, "`X`", tell=tell)
         if len(found) != model.inputs:
             raise InputError(f"`X` has {len(found)} columns, the model has {model.inputs} inputs")
         array = moments.agreed(found, kinds_of(model), columns.input_names)
@@ -144,6 +146,17 @@ def _read(name: str, X: np.ndarray, y: Any, *, layered: bool) -> ClientRows:
     if layered and len(X) == len(Y):
         return whole_cycles_of(name, X, Y[None])
     return ClientRows(name, X, Y)
+
+
+def warn_of_codes_beside(model: FittedModel, rows: Sequence[ClientRows]) -> list[Code]:
+    """Warns of later rows that look like codes for missing, beside the range of the fit's data."""
+    scaling, Q = model.scaling, model.outputs
+    ends = [scaling.centre + sign * 3.0 * scaling.spread for sign in (-1.0, 1.0)]
+    usual = Usual(
+        inputs=np.stack([scaling.lower, scaling.upper]),
+        outputs=np.stack([np.broadcast_to(end, (Q,)) for end in ends]),
+    )
+    return warn_of_codes(rows, columns_of(model), usual=usual)
 
 
 def far_words(model: FittedModel, X: np.ndarray, then: str) -> str | None:

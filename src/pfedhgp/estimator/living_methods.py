@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -15,13 +16,14 @@ from pfedhgp.data.arrays import refuse_missing
 from pfedhgp.data.moments import position
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.tables import GivenData, is_table, outputs_of
-from pfedhgp.errors import InputError, StaleWarning, warn
+from pfedhgp.errors import InputError, StaleWarning, warn, warn_caller
 from pfedhgp.estimator.adopted_clients import one_adopted
 from pfedhgp.estimator.inputs import (
     client_column,
     clients_of,
     columns_of,
     inputs_of,
+    warn_of_codes_beside,
     warn_of_far,
 )
 from pfedhgp.model.fitted import FittedModel
@@ -30,6 +32,7 @@ from pfedhgp.settings.config import checked
 from pfedhgp.settings.table import ModelSettings
 
 if TYPE_CHECKING:
+    from pfedhgp.data.missing_codes import Code
     from pfedhgp.living.anomalies import Anomalies
     from pfedhgp.living.forecast import Forecast
     from pfedhgp.living.horizons import Length
@@ -77,6 +80,7 @@ class LivingMethods:
         rows = self._rows(data, client)
         if retrain is not None:
             return self._retrained(rows, self._rows(retrain, client), rounds)
+        codes = warn_of_codes_beside(model, rows)
         far = [each.name for each in rows if far_outside(model.scaling.inputs(each.X)).any()]
         warn_of_far(
             model,
@@ -90,7 +94,7 @@ class LivingMethods:
                 model, rows, lambda now, new: one_adopted(now, settings, new)
             )
         if self.last_update_.stale:
-            warn(stale_words(self.last_update_), StaleWarning, stacklevel=4)
+            warn_caller(stale_words(self.last_update_, codes), StaleWarning)
         return self
 
     @with_numerics
@@ -214,6 +218,7 @@ class LivingMethods:
 
         model = self._fitted()
         given = self._rows_of(checks.client_name(client, model.clients), rows)
+        warn_of_codes_beside(model, [given])
         if (text := anomalies.doubts(model, given.name, given.X, given.Y)) is not None:
             warn(text, stacklevel=3)
         found = anomalies.anomalies(model, given.name, given.X, given.Y)
@@ -336,11 +341,20 @@ def _moment(value: Any, name: str) -> float:
         raise checks.refusal(name, "a number or a datetime", value) from None
 
 
-def stale_words(done: Updated) -> str:
-    """What is said if parameters have gone stale."""
+def stale_words(done: Updated, codes: Sequence[Code] = ()) -> str:
+    """What is said if new rows are not as expected; `codes` are values among them that look like codes.
+
+    Parameters have gone stale only if no code explains it.
+    """
     worst = min(done.surprises, key=lambda each: each.p)
+    found = (
+        f"new rows of {worst.client!r} have a log-score of {worst.log_score:.3g} a cell where "
+        f"{worst.expected:.3g} was expected (chance {done.p:.1g})"
+    )
+    mine = [code for code in codes if worst.client in code.counts]
+    if not mine:
+        return f"the parameters have gone stale: {found}: fit again with all rows"
     return (
-        f"the parameters have gone stale: new rows of {worst.client!r} have a log-score of "
-        f"{worst.log_score:.3g} a cell where {worst.expected:.3g} was expected (chance {done.p:.1g}): "
-        "fit again with all rows"
+        f"{found}, and {checks.listed([each.shown for each in mine])} among them looks like a code for "
+        "missing: `forget` these rows, and `update` with them again without it"
     )

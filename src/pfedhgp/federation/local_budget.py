@@ -10,7 +10,7 @@ import numpy as np
 
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.scaling import Scaling
-from pfedhgp.errors import BudgetWarning, warn
+from pfedhgp.errors import BudgetWarning, warn_caller
 from pfedhgp.federation.plan import Plan
 from pfedhgp.gp.kernels import Kernel, unstack
 from pfedhgp.inference.protocols import ClientParty
@@ -142,7 +142,7 @@ def warn_of_cap(plan: Plan, spec: Spec, party: ClientParty, names: Sequence[str]
         if own >= largest and lost > budget.NATS
     ]
     if short:
-        warn(
+        warn_caller(
             f"{largest} local inducing inputs, the most allowed, are too few for {len(short)} of "
             f"{len(names)} clients, the first is {short[0]!r}: raise `largest_local_inducing`",
             BudgetWarning,

@@ -10,7 +10,7 @@ import numpy as np
 
 from pfedhgp.base.choices import NO_PRIVACY
 from pfedhgp.data.scaling import Scaling
-from pfedhgp.errors import BudgetWarning, warn
+from pfedhgp.errors import BudgetWarning, warn_caller
 from pfedhgp.federation.local_budget import local_kernels
 from pfedhgp.federation.phases import Prepared
 from pfedhgp.federation.plan import Plan
@@ -126,7 +126,7 @@ def warn_of_fewer(prepared: Prepared) -> None:
     """Warns, once for all starts, if there are fewer rows than global inducing inputs asked for."""
     wanted, rows = prepared.plan.inducing, prepared.counted.rows
     if prepared.spec.latents and wanted != "auto" and int(wanted) > rows:
-        warn(
+        warn_caller(
             f"{rows} rows in all: {rows} global inducing inputs instead of {wanted}", BudgetWarning
         )
 

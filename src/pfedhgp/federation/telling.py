@@ -20,7 +20,7 @@ import numpy as np
 from pfedhgp.base.choices import SUMS_PRIVACY
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.scaling import Scaling
-from pfedhgp.errors import BudgetWarning, InputError, TellsTooMuchError, warn
+from pfedhgp.errors import BudgetWarning, InputError, TellsTooMuchError, warn, warn_caller
 from pfedhgp.federation.plan import Plan
 from pfedhgp.gp.kernels import Kernel
 from pfedhgp.inference.arrays import block_from_arrays
@@ -228,7 +228,7 @@ def warn_of_limits(asked: Asked, inducing: int, wanted: int, *, masks: bool) -> 
     """One line if rows are too few for what the data need; one if clients are left out."""
     if inducing < wanted:
         other = "" if masks else ", `masks`,"
-        warn(
+        warn_caller(
             f"privacy='sums': {inducing} global inducing inputs instead of {wanted}, so that rows cannot be "
             f"solved for. More rows a client{other} or privacy='local' allow more",
             BudgetWarning,

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pfedhgp.errors import BudgetWarning, warn
+from pfedhgp.errors import BudgetWarning, warn_caller
 from pfedhgp.federation.opening import (
     Opening,
     inducing_inputs,
@@ -320,7 +320,7 @@ def warn_of_cap(prepared: Prepared, party: ServerParty) -> None:
         return
     nats = party.shared_nats()
     if nats > budget.NATS:
-        warn(
+        warn_caller(
             f"{largest} global inducing inputs, the most allowed, are too few for the data's "
             f"lengthscales ({nats:.1f} nats a client are lost): raise `largest_inducing`",
             BudgetWarning,

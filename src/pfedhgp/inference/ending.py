@@ -13,6 +13,7 @@ limit of rounds (six, once, by 8 nats) nothing takes the last steps back. The wo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 CONVERGED, LIMIT, STOPPED = "converged", "limit", "stopped"
@@ -118,7 +119,9 @@ def in_words(history: Sequence[Mapping[str, Any]]) -> str | None:
             "stopped when asked" if last["ended"] == STOPPED else "stopped at the limit of rounds"
         )
     limit = "stopped when asked, after" if last["ended"] == STOPPED else "stopped at the limit of"
-    gain = gain_a_round(bounds)
+    gain, swing = gain_a_round(bounds), _swing(bounds)
+    if swing is not None:
+        return f"{limit} {count}, going up and down by {_nats(f'{swing:.2g}')}{below}"
     if below:
         return f"{limit} {count}{below}"
     if gain is None or gain <= 0:
@@ -147,6 +150,23 @@ def unsettled(history: Sequence[Mapping[str, Any]]) -> str | None:
         f"training {words}: it has not settled, and uncertainty may be wrong; fit with a higher limit, such "
         f"as `rounds`={max(40, 3 * done)}"
     )
+
+
+def _swing(bounds: Sequence[float]) -> float | None:
+    """How far the bound goes up and down, if it turned round after each of the last rounds; else None.
+
+    >>> (
+    ...     _swing([-9.0, 41.0, 43.0, 41.5, 43.5, 42.0, 43.0, 41.0]),
+    ...     _swing([1.0, 2.0, 3.0, 3.1, 3.2, 3.3, 3.4]),
+    ... )
+    (2.5, None)
+    """
+    last = bounds[-STILL:]
+    if len(bounds) <= STILL:
+        return None
+    steps = [b - a for a, b in pairwise(last)]
+    turns = all(one * other < 0 for one, other in pairwise(steps))
+    return max(last) - min(last) if turns else None
 
 
 def _below(bounds: Sequence[float | None], clients: int) -> str:

@@ -7,7 +7,8 @@ residuals in the fit (`pfedhgp.gp.tails`), with factors for dependence. Then
 
     a row       |g| of its cells
     a stretch   energy: Σ g² is χ²_w;  shift and drift: with d = L⁻¹ (a step, a ramp), dᵀg/|d| is N(0, 1)
-    stuck       Σ (y_t − y_{t−1})² is less than that of nearly all stretches of the fit
+    stuck       Σ (y_t − y_{t−1})² is less than that of nearly all stretches of the fit; values of rows that
+                are closer together than those of the fit differ less by right, and are not judged by it
 
 Each gives a chance. A row's chance by its stretch is the smallest of all stretches that it lies in, times how
 many were looked at (Bonferroni), so that below 1% come about 1% of rows if nothing is wrong.
@@ -25,11 +26,13 @@ from pfedhgp.gp.linalg import solve_lower
 from pfedhgp.gp.tails import LENGTHS, Tails
 from pfedhgp.living.staleness import Expected, larger, tails_of
 from pfedhgp.model.fitted import FittedModel
-from pfedhgp.model.kept_sums import row_hashes
+from pfedhgp.model.kept_sums import row_hashes, usual_step
 
 TOGETHER = 300
 """Rows that are judged together, with the `BEFORE` rows before them."""
 BEFORE = 100
+CLOSER = 0.75
+"""A stretch whose usual step is less than this many of the fit's is not judged by `stuck`."""
 KINDS = ("energy", "shift", "drift", "stuck")
 
 
@@ -100,6 +103,8 @@ class _Block(NamedTuple):
     z: np.ndarray
     y: np.ndarray
     """In scaled units"""
+    x: np.ndarray
+    """The first input, in the data's units"""
 
     @staticmethod
     def of(model: FittedModel, client: str, X: np.ndarray, Y: np.ndarray) -> _Block:
@@ -109,7 +114,8 @@ class _Block(NamedTuple):
         L = np.linalg.cholesky(expected.covariance[np.ix_(flat, flat)])
         z = solve_lower(L, (Y.reshape(-1) - expected.mean)[flat][:, None])[:, 0]
         y = model.scaling.outputs(Y).reshape(-1)[flat]
-        return _Block(seen, L, z, y)
+        x = np.broadcast_to(X[:, :1], Y.shape)[seen]
+        return _Block(seen, L, z, y, x)
 
 
 def anomalies(model: FittedModel, client: str, X: np.ndarray, Y: np.ndarray) -> Anomalies:
@@ -118,17 +124,27 @@ def anomalies(model: FittedModel, client: str, X: np.ndarray, Y: np.ndarray) -> 
     order = np.lexsort(X.T[::-1])
     row, stretch = np.full(n, np.nan), np.full(n, np.nan)
     kind = np.full(n, "", dtype="<U6")
-    known = tails_of(model, client)
+    known, step = tails_of(model, client), _step_of_the_fit(model, client)
     for start in range(0, n, TOGETHER):
         context = order[max(0, start - BEFORE) : start + TOGETHER]
         mine = slice(min(start, BEFORE), None)
-        found = _judged(_Block.of(model, client, X[context], Y[context]), known)
+        found = _judged(_Block.of(model, client, X[context], Y[context]), known, step)
         for array, values in zip((row, stretch, kind), found, strict=True):
             array[context[mine]] = values[mine]
     return Anomalies(row, stretch, kind)
 
 
-def _judged(block: _Block, known: list[Tails]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _step_of_the_fit(model: FittedModel, client: str) -> float:
+    """The usual step of the rows from which `stuck` was learned; 0 if it was not learned."""
+    kept = model.sums.get(client)
+    if kept is None or kept.tails is None or kept.span is None:
+        return 0.0
+    return float(kept.span[1])
+
+
+def _judged(
+    block: _Block, known: list[Tails], step: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     n, Q = block.seen.shape
     output = np.broadcast_to(np.arange(Q), (n, Q))[block.seen]
     row_of = np.broadcast_to(np.arange(n)[:, None], (n, Q))[block.seen]
@@ -145,7 +161,7 @@ def _judged(block: _Block, known: list[Tails]) -> tuple[np.ndarray, np.ndarray, 
         stretches = _stretches(len(cells))
         if not stretches:
             continue
-        chances = _chances(block, g, cells, stretches, own)
+        chances = _chances(block, g, cells, stretches, own, step)
         least = np.argmin(chances, axis=1)
         for (first, last), k, chance in zip(stretches, least, chances.min(axis=1), strict=True):
             inside = slice(row_of[cells[first]], row_of[cells[last - 1]] + 1)
@@ -171,8 +187,12 @@ def _chances(
     cells: np.ndarray,
     stretches: list[tuple[int, int]],
     own: Tails,
+    step: float,
 ) -> np.ndarray:
-    """Of all stretches of one output's cells: a row each, in the order of KINDS."""
+    """Of all stretches of one output's cells: a row each, in the order of KINDS.
+
+    `step` is the usual one of the fit's rows.
+    """
     shapes = np.zeros((len(g), len(stretches), 2))
     for j, (first, last) in enumerate(stretches):
         shapes[cells[first:last], j, 0] = 1.0
@@ -189,5 +209,7 @@ def _chances(
     both = 2.0 * ndtr(-moved.reshape(-1, 2) / np.sqrt(own.sums[which])[:, None])
     steps = np.maximum(walked[ends[1] - 1] - walked[ends[0]], 0.0)
     shape, mean = own.steps_shape[which], own.steps_mean[which]
-    stuck = gammainc(shape, shape * steps / mean)
+    x = block.x[cells]
+    closer = np.array([usual_step(x[first:last]) < CLOSER * step for first, last in stretches])
+    stuck = np.where(closer, 1.0, gammainc(shape, shape * steps / mean))
     return np.stack([energy, both[:, 0], both[:, 1], stuck], axis=1)

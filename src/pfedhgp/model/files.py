@@ -90,11 +90,13 @@ def save(
     overwrite: bool = False,
     stay: Sequence[str] = (),
     keep_previous: bool = False,
+    replaces: str | None = None,
 ) -> None:
     """Writes `model` into the folder `path`; an existing model stays unless `overwrite`.
 
     Other files in the folder are removed, except those named in `stay`. With `keep_previous` the model that
-    was there is in the folder `previous` afterwards.
+    was there, with its other files, is in the folder `previous` afterwards. If `replaces` is given, it is the
+    SHA-256 of the model that must be there.
 
     Settings come back as JSON has them: tuples as lists. In the history and the messages, numbers
     that are not finite come back as None.
@@ -107,6 +109,7 @@ def save(
         overwrite=overwrite,
         stay=stay,
         keep_previous=keep_previous,
+        replaces=replaces,
     )
 
 

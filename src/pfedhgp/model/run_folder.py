@@ -19,7 +19,13 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from pfedhgp.base.atomic_files import beside, exchange, sync_folder, write_durably
+from pfedhgp.base.atomic_files import (
+    beside,
+    exchange,
+    one_at_a_time,
+    sync_folder,
+    write_durably,
+)
 from pfedhgp.errors import InputError, ModelFileError
 from pfedhgp.version import __version__
 
@@ -29,7 +35,12 @@ DIAGNOSIS = "diagnosis.safetensors"
 PARTS = (SPEC, "global.safetensors", "clients", "metrics.json", "messages.jsonl", DIAGNOSIS)
 PREVIOUS = "previous"
 """The model that an update replaced; a RUN folder too."""
-OTHERS = ("report.html", "checkpoint", "zones", "classified.json", PREVIOUS)
+NOTES = (
+    *("report.html", "zones", "classified.json"),
+    *("backtest.json", "attacks.json"),
+)
+"""What commands find about the model and keep beside it. It goes with the model to `PREVIOUS`."""
+OTHERS = (*NOTES, "checkpoint", PREVIOUS)
 """Other files of a RUN folder; they are removed when the model is replaced."""
 STAY = ("sites", "participation.jsonl", "audit.jsonl", "audit.head")
 """What a federation keeps there; it stays when the model is replaced."""
@@ -79,11 +90,13 @@ def write_folder(
     overwrite: bool,
     stay: Sequence[str] = (),
     keep_previous: bool = False,
+    replaces: str | None = None,
 ) -> None:
     """Writes `files`, then spec.json, into a new folder beside `target`, and puts it in its place.
 
     Whatever fails, `target` stays as it was; with `overwrite` the old folder goes last. With `keep_previous`
     the old model is in the new folder under `PREVIOUS`, from the moment at which both change places.
+    `replaces` is the SHA-256 of the model that must be there until then: another one is not replaced.
     """
     target = target.resolve()
     check_target(target, overwrite=overwrite, how="overwrite=True")
@@ -102,7 +115,10 @@ def write_folder(
         if keep_previous and (target / SPEC).exists():
             _link_model(target, fresh / PREVIOUS)
         sync_folder(fresh)
-        old = _put_in_place(fresh, target, (*STAY, *stay))
+        with one_at_a_time(target.parent):
+            if replaces is not None:
+                _refuse_changed(target, replaces)
+            old = _put_in_place(fresh, target, (*STAY, *stay))
     except BaseException as error:
         shutil.rmtree(fresh, ignore_errors=True)
         if isinstance(error, OSError) and error.errno in NO_PLACE:
@@ -113,6 +129,18 @@ def write_folder(
     sync_folder(target.parent)
     if old is not None:
         _take_over(old, target, (*stay, *STAY))
+
+
+def _refuse_changed(target: Path, expected: str) -> None:
+    """What the model that is there has learned would be lost in one that was made from another."""
+    try:
+        there = RunFolder.open(target).spec["sha256"]
+    except ModelFileError:
+        there = None
+    if there != expected:
+        raise InputError(
+            f"{target} was changed meanwhile by another command: nothing was written; give the command again"
+        )
 
 
 def check_target(target: Path, *, overwrite: bool, how: str = "--overwrite") -> None:
@@ -126,7 +154,8 @@ def check_target(target: Path, *, overwrite: bool, how: str = "--overwrite") -> 
     strange = sorted(there - {*PARTS, *OTHERS, *STAY})
     if strange:
         raise InputError(
-            f"{target} holds {strange[0]!r}, which is no part of a model: choose another folder"
+            f"{target} holds {strange[0]!r}, which is no part of a model: move it elsewhere, or choose "
+            "another folder"
         )
     if there - {"checkpoint", *STAY} and not overwrite:
         raise InputError(f"{target} already exists: choose another folder, or overwrite it ({how})")
@@ -149,19 +178,26 @@ def _put_in_place(fresh: Path, target: Path, names: Sequence[str]) -> Path | Non
 
 
 def _link_model(model: Path, copy: Path) -> None:
-    """The model's files in another folder: as links, or as copies where the file system has none."""
-    for name in (*PARTS, "report.html"):
-        for path in [model / name, *sorted((model / name).glob("*"))]:
+    """The model's files, with what is kept beside it, in another folder.
+
+    As links, or as copies where the file system has none.
+    """
+    made = {copy, copy / "clients"}
+    for name in (*PARTS, *OTHERS):
+        if name == PREVIOUS:
+            continue
+        for path in [model / name, *sorted((model / name).rglob("*"))]:
             if path.is_file():
                 there = copy / path.relative_to(model)
                 there.parent.mkdir(parents=True, exist_ok=True)
+                made.add(there.parent)
                 try:
                     os.link(path, there)
                 except OSError:
                     shutil.copy2(path, there)
     (copy / "clients").mkdir(parents=True, exist_ok=True)
-    sync_folder(copy / "clients")
-    sync_folder(copy)
+    for folder in sorted(made, reverse=True):
+        sync_folder(folder)
 
 
 def _take_over(old: Path, target: Path, names: Sequence[str]) -> None:

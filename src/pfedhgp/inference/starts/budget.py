@@ -7,14 +7,12 @@ grow while the residual that training reports is above `NATS` per client.
 
 from __future__ import annotations
 
-import warnings
-
 import jax
 import numpy as np
 
 from pfedhgp.base.arrays_of import Array, namespace
 from pfedhgp.base.batching import batchable, on_numpy
-from pfedhgp.errors import BudgetWarning
+from pfedhgp.errors import BudgetWarning, warn_caller
 from pfedhgp.gp.features import Basis
 from pfedhgp.gp.kernels import Kernel
 
@@ -114,11 +112,10 @@ def local_inputs(
         return spread_rows(kernels, X, wanted)
     if say:
         plural = "" if count == 1 else "s"
-        warnings.warn(
+        warn_caller(
             f"client {name!r} has {count} distinct input{plural}: "
             f"{count} local inducing input{plural} instead of {wanted}",
             BudgetWarning,
-            stacklevel=2,
         )
     return distinct
 
