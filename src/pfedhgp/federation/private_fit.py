@@ -148,6 +148,19 @@ def own_layers(
     return posterior, jitter
 
 
+def release_request(
+    promise: Promise, public: PublicBasis, rows: ClientRows, epoch: str = ""
+) -> str:
+    """What a ledger calls a client's release: the same for the same public terms and the same rows.
+
+    With an `epoch` it stands for the rows, whatever they are: what leaves a machine may not tell whether
+    rows have changed.
+    """
+    whose = {"epoch": epoch} if epoch else {"X": rows.X, "Y": rows.Y}
+    about = {"inputs": public.inputs, "lengthscales": public.lengthscales, "promise": promise}
+    return request_of({**whose, **about})
+
+
 def released(
     promise: Promise,
     public: PublicBasis,
@@ -156,6 +169,7 @@ def released(
     ledger: Ledger | None,
     limit: Limit | None = None,
     below: Below = secrets.randbelow,
+    epoch: str = "",
 ) -> Release:
     """One client's release of its scaled rows: new, or the one that its ledger has for the same request.
 
@@ -170,17 +184,8 @@ def released(
     if ledger is None:
         arrays = make(mu)
     else:
-        request = request_of(
-            {
-                "X": rows.X,
-                "Y": rows.Y,
-                "inputs": public.inputs,
-                "lengthscales": public.lengthscales,
-                "promise": promise,
-            }
-        )
         arrays = ledger.release(
-            request,
+            release_request(promise, public, rows, epoch),
             purpose=f"statistics on {len(public.inputs)} basis functions",
             limit=limit or Limit(promise.epsilon, promise.delta),
             make=make,

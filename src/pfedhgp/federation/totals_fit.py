@@ -127,6 +127,8 @@ class TotalsClient:
     `among` names what noise is drawn for: in one process all clients' own releases (`stamp`), between
     machines one exchange. If one client has other rows, everybody draws new noise: two totals with the
     others' same noise would differ by that client's part and its share alone.
+
+    With an `epoch` the ledger knows the rows by it, and not by their hash: see `release_request`.
     """
 
     terms: Terms
@@ -135,6 +137,7 @@ class TotalsClient:
     limit: Limit | None = None
     below: Below = secrets.randbelow
     among: str = ""
+    epoch: str = ""
     _grams: tuple[OwnGram, ...] | None = field(default=None, repr=False)
 
     @cached_property
@@ -266,11 +269,11 @@ class TotalsClient:
 
     def _request(self, step: str, mu: float | None, *question: np.ndarray) -> str:
         """What the ledger calls a release: the same for the same rows, terms and question."""
-        terms = self.terms
+        terms, rows = self.terms, self.rows
+        whose = {"epoch": self.epoch} if self.epoch else {"X": rows.X, "Y": rows.Y}
         return request_of(
             {
-                "X": self.rows.X,
-                "Y": self.rows.Y,
+                **whose,
                 "inputs": terms.public.inputs,
                 "lengthscales": terms.public.lengthscales,
                 "promise": terms.promise,
