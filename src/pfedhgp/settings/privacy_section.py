@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pfedhgp.base.choices import PRIVACIES
+from pfedhgp.base.choices import DIFFERENTIAL, NO_PRIVACY, PRIVACIES
+from pfedhgp.errors import InputError
 from pfedhgp.settings import kinds
-from pfedhgp.settings.setting import setting, table
+from pfedhgp.settings.setting import setting, settings_of, table
 
 AT_SITES = "in a federation every site has its ledger in its own home: leave it out"
 
@@ -72,3 +73,17 @@ class PrivacySection:
         unset="nothing is kept, and every fit costs ε anew",
         example="ledger",
     )
+
+
+def refuse_idle_privacy(settings: PrivacySection) -> None:
+    """Refuses by name what is of differential privacy if there is none: it would promise nothing."""
+    if settings.privacy in DIFFERENTIAL:
+        return
+    for each in settings_of(PrivacySection):
+        if each.name != "privacy" and getattr(settings, each.name) != each.default:
+            modes = ", ".join(DIFFERENTIAL[:-1])
+            raise InputError(
+                f"`{each.name}` is for `privacy` {modes} or {DIFFERENTIAL[-1]}, and `privacy` is "
+                f"{settings.privacy or NO_PRIVACY}: rows would have no differential privacy. Choose one, or "
+                f"leave `{each.name}` out"
+            )

@@ -467,6 +467,22 @@ def test_rows_enter_by_the_releases_alone(mode, tmp_path, caplog):
     assert caplog.text.count("are not those that were released before") == 8
 
 
+def test_a_site_refuses_a_server_that_tolerates_as_many_as_can_unmask_it(
+    tmp_path, monkeypatch, caplog
+):
+    """A server without the rule: two of four and its lies would read a site's share of the noise alone."""
+    there, lying = Federation(tmp_path, "distributed"), terms_of("distributed", tolerated=2)
+    with monkeypatch.context() as patch:
+        patch.setattr("pfedhgp.federation.agreement.unmasking", lambda sites: None)
+        there.server.terms = lying.totals(4)
+    there.server.agreement = lying
+    there.server.engine.roster.agreement = lying.to_json()
+    with pytest.raises(QuorumError, match="0 sites came"):
+        there.run()
+    assert caplog.text.count("below 2 with masks and 4 clients, got 2") == 4
+    assert all(there.spent(name) == [] for name in there.names)
+
+
 def sums_of(envelope):
     return {name: array.tobytes() for name, array in envelope.arrays.items()}
 
@@ -490,5 +506,8 @@ def test_distributed_without_masks_is_refused_by_name():
     terms = terms_of("distributed", tolerated=4)
     with pytest.raises(InputError, match="from 0 to 3 with 4 clients"):
         terms.totals(4)
+    with pytest.raises(InputError, match="below 4 with masks and 10 clients, got 4"):
+        terms.totals(10)
+    assert terms.totals(12).missing == 4
     with pytest.raises(InputError, match="needs 3 clients"):
         terms_of("distributed").totals(2)
