@@ -16,6 +16,8 @@ GIVEN = {
     "output_bounds": (-3.0, 3.0),
     "tolerated": 1,
     "ledger": "ledger",
+    "rows_per_client": 20,
+    "privacy_unit": "client",
 }
 
 

@@ -20,8 +20,9 @@ import numpy as np
 
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError
-from pfedhgp.federation.private_fit import BOUND, Promise
+from pfedhgp.federation.private_fit import BOUND, Promise, released_rows, unit_of
 from pfedhgp.privacy.accounting import mu_for
+from pfedhgp.privacy.client_unit import of_a_row
 from pfedhgp.privacy.denoising import Cells, cells_of
 from pfedhgp.privacy.discrete_gaussian import Below
 from pfedhgp.privacy.from_totals import (
@@ -91,7 +92,8 @@ class Terms:
 
     def scales(self, mu: float) -> Scales:
         """Standard deviations that μ asks for in totals."""
-        return total_scales(mu, BOUND, self.outputs, len(self.public.inputs))
+        each = of_a_row(mu, self.promise.rows_per_client)
+        return total_scales(each, BOUND, self.outputs, len(self.public.inputs))
 
     def shares(self, mu: float) -> Scales:
         """What each client adds; its own gram matrix it noises in full."""
@@ -151,9 +153,14 @@ class TotalsClient:
         return request_of({"own": self._own["gram"]})
 
     @cached_property
+    def used(self) -> ClientRows:
+        """The rows that leave a trace in its answers."""
+        return released_rows(self.terms.promise, self.rows, self.ledger)
+
+    @cached_property
     def sums(self) -> tuple[np.ndarray, np.ndarray]:
         """S and b, which stay here."""
-        return exact_sums(self.terms.public, self.rows.X, self.rows.Y, BOUND)
+        return exact_sums(self.terms.public, self.used.X, self.used.Y, BOUND)
 
     def grams(self, mu: float) -> tuple[OwnGram, ...]:
         """Ŝ and W of each output; κ is by the common μ."""
@@ -205,7 +212,7 @@ class TotalsClient:
     def _spread(self, centre: np.ndarray, mu: float) -> dict[str, np.ndarray]:
         terms, rows, grams = (
             self.terms,
-            self.rows,
+            self.used,
             self.grams(mu),
         )  # a ledger releases one at a time
 
@@ -278,6 +285,7 @@ class TotalsClient:
                 "lengthscales": terms.public.lengthscales,
                 "promise": terms.promise,
                 "terms": (terms.clients, terms.missing),
+                **unit_of(terms.promise),
                 "step": (step, mu, "" if step == OWN else self.among),
                 **{f"question {i}": each for i, each in enumerate(question)},
             }

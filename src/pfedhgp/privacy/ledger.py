@@ -15,6 +15,7 @@ import hashlib
 import json
 import math
 import os
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -29,6 +30,7 @@ from pfedhgp.errors import InputError
 from pfedhgp.privacy.accounting import composed, epsilon_of, mu_for, shown
 
 FILE, HEAD, FOLDER, LOCK = "ledger.jsonl", "ledger.head", "releases", ".lock"
+KEY = "choice.key"
 FIRST = "0" * 64
 SMALLEST = 1e-3
 """What must be left of μ for a release, as a share of the limit: with less it would be noise alone."""
@@ -103,6 +105,14 @@ class Ledger:
             self._append(Entry(request, purpose, mu, digest, before), [line for line, _ in known])
             self._write_head(self._lines())
             return dict(load(content))
+
+    def key(self) -> bytes:
+        """32 random bytes that stay here, by which rows are chosen if not all of them may be used."""
+        path = self.folder / KEY
+        if not path.is_file():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            atomic_files.write_bytes(path, secrets.token_bytes(32))
+        return path.read_bytes()
 
     def has(self, request: str) -> bool:
         """Whether there is a release for `request`, which costs nothing more."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pfedhgp.base.choices import DIFFERENTIAL, NO_PRIVACY, PRIVACIES
+from pfedhgp.base.choices import DIFFERENTIAL, NO_PRIVACY, PRIVACIES, PRIVACY_UNITS
 from pfedhgp.errors import InputError
 from pfedhgp.settings import kinds
 from pfedhgp.settings.setting import setting, settings_of, table
@@ -53,6 +53,22 @@ class PrivacySection:
         python="A pair (lower, upper) for each output.",
         unset="must be given for a private fit",
         example=("0..500",),
+    )
+    privacy_unit: str = setting(
+        default="row",
+        kind=kinds.word(*PRIVACY_UNITS),
+        agreed=True,
+        help="With --epsilon: what is hidden, each row or all rows of a client together (client). A whole "
+        "client needs so much noise that below 100 clients the shared function is next to useless.",
+    )
+    rows_per_client: int | None = setting(
+        default=None,
+        kind=kinds.whole(1),
+        agreed=True,
+        help="With --privacy-unit client: most rows that a client uses for what it sends. One that has more "
+        "draws so many. Its own layers use all of them.",
+        unset="must be given for --privacy-unit client",
+        example=50,
     )
     tolerated: int | None = setting(
         default=None,
