@@ -24,6 +24,7 @@ import pfedhgp
 import pfedhgp.base.progress
 from pfedhgp import FederatedGP
 from pfedhgp.cli.main import app, main
+from pfedhgp.privacy.accounting import of_rows
 from pfedhgp.settings import config as configs
 from support.documents import (
     DOCUMENTS,
@@ -604,3 +605,17 @@ def test_a_wrong_example_is_noticed(reader):
         reader.follow(Block("a.md", 1, "sh", "make nonsense\n"))
     with pytest.raises(AssertionError, match="is not run"):
         reader.follow(Block("a.md", 1, "sh", "curl x\n"))
+
+
+def test_the_table_of_several_rows_is_what_the_accounting_finds():
+    """Rounded up: k rows of one person at ε = 1."""
+    text = (ROOT / "docs" / "differential_privacy.md").read_text("utf-8")
+    counts, found = (
+        [float(cell) for cell in re.search(rf"\| {name} \|(.*)\|", text)[1].split("|")]
+        for name in ("rows of one person", "ε of all of them")
+    )
+    assert len(counts) == 7
+    for rows, shown in zip(counts, found, strict=True):
+        exact = of_rows(1.0, 1e-6, int(rows))
+        assert shown == pytest.approx(exact, abs=0.1)
+        assert shown >= exact - 3e-4

@@ -88,7 +88,7 @@ def test_every_setting_has_an_option_and_help_names_its_true_default(command, ca
         else:
             assert text == (",".join(value) if isinstance(value, tuple) else str(value))
         checked += 1
-    assert checked == 44
+    assert checked == 46
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,15 @@ from scipy import integrate
 from scipy.stats import norm
 
 from pfedhgp.errors import InputError
-from pfedhgp.privacy.accounting import composed, delta_of, epsilon_of, mu_for
+from pfedhgp.privacy.accounting import (
+    LARGEST_MU,
+    composed,
+    delta_of,
+    epsilon_of,
+    mu_for,
+    of_rows,
+    shown,
+)
 
 
 @pytest.mark.parametrize("mu", [0.1, 0.5, 1.0, 2.5])
@@ -74,3 +82,34 @@ def test_what_cannot_be_promised_is_refused():
     assert mu_for(math.inf, 1e-6) == math.inf
     assert epsilon_of(0.0, 1e-6) == 0.0
     assert np.isinf(epsilon_of(5e3, 1e-6))
+
+
+@pytest.mark.parametrize("epsilon", [1e2, 1e4, 1.4e5, 2e5, 4.9e5])
+@pytest.mark.parametrize("delta", [1e-9, 1e-6, 0.5])
+def test_a_large_epsilon_has_a_mu_that_keeps_it_or_is_refused(epsilon, delta):
+    """As far as μ is counted, it is the largest one."""
+    found = mu_for(epsilon, delta)
+    assert found < LARGEST_MU
+    assert delta_of(found, epsilon) <= delta
+    assert delta_of(found * (1 + 1e-9), epsilon) > delta
+
+
+@pytest.mark.parametrize("epsilon", [5.2e5, 1e6, 1e300])
+def test_an_epsilon_beyond_what_is_counted_is_refused(epsilon):
+    with pytest.raises(InputError, match="more than can be counted"):
+        mu_for(epsilon, 1e-6)
+
+
+def test_several_rows_have_several_mu_and_more_than_several_epsilon_at_the_same_delta():
+    """k rows: kε holds at a larger δ only; at the same one ε grows faster."""
+    assert of_rows(1.0, 1e-6, 1) == pytest.approx(1.0, abs=3e-4)
+    for rows in (2, 5, 10):
+        assert of_rows(1.0, 1e-6, rows) == epsilon_of(rows * mu_for(1.0, 1e-6), 1e-6)
+        assert of_rows(1.0, 1e-6, rows) > rows
+
+
+def test_what_is_shown_of_an_epsilon_is_not_below_it():
+    for mu in np.linspace(0.05, 4.0, 200):
+        assert float(shown(epsilon_of(mu, 1e-6))) >= epsilon_of(mu, 1e-6) - 1e-9
+        assert delta_of(mu, float(shown(epsilon_of(mu, 1e-6)))) <= 1e-6
+    assert shown(math.inf) == "∞"

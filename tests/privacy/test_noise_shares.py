@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 from pfedhgp.errors import InputError
+from pfedhgp.federation.masks.roster import threshold_of, unmasking
 from pfedhgp.privacy.accounting import MARGIN
 from pfedhgp.privacy.noise_shares import (
     FEWEST_STEPS,
@@ -73,6 +74,20 @@ def test_how_many_may_drop_out_or_collude():
         tolerated(2, None)
     with pytest.raises(InputError, match="tolerated"):
         tolerated(5, 5)
+
+
+@pytest.mark.parametrize(
+    ("clients", "most"), [(3, 2), (4, 1), (5, 2), (6, 3), (7, 2), (10, 3), (100, 33)]
+)
+def test_with_masks_fewer_are_tolerated_than_can_unmask_a_client(clients, most):
+    """The server gives half of the honest clients one set of survivors, and half another."""
+    assert tolerated(clients, most, unmasking(clients)) == most
+    assert tolerated(clients, None, unmasking(clients)) <= most
+    if most + 1 < clients:
+        with pytest.raises(InputError, match=f"below {most + 1} with masks and {clients} clients"):
+            tolerated(clients, most + 1, unmasking(clients))
+    t, honest = threshold_of(clients), clients - most
+    assert most + honest // 2 < t <= most + 1 + (honest - 1) // 2 + honest % 2
 
 
 def test_values_without_noise_stay_as_they_are():

@@ -151,6 +151,7 @@ class LocalLink:
             return False
         self.seen.append((name, request))
         answer = self.sites[name].answer(request)
+        self.sites[name].finish()
         self.answered.append((name, request, answer))
         reply = self.change(name, request, answer)
         if reply is not None:

@@ -68,10 +68,11 @@ class Finding:
 NOTHING = "nothing"
 OPEN = dict.fromkeys(("reconstruction", "membership", "attribute", "property", "linkage"), NOTHING)
 CLOSED = {**OPEN, "reconstruction": "no more rows than the histogram shows (a rule, no proof)"}
+UNLESS = "unless all other clients, or the server and two thirds of the clients, work together"
 MASKED = {
     "reconstruction": "nobody's own rows",
-    "membership": "hidden, unless all other clients tell theirs",
-    "attribute": "hidden, unless all other clients tell theirs",
+    "membership": f"hidden, {UNLESS}",
+    "attribute": f"hidden, {UNLESS}",
     "property": "hidden in the total",
     "linkage": "hidden in the total",
 }

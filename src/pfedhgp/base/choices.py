@@ -17,6 +17,8 @@ DISTRIBUTED_PRIVACY = "distributed"
 CENTRAL_PRIVACY = "central"
 """Differential privacy: one noise in totals, at a server that is trusted."""
 DIFFERENTIAL = (LOCAL_PRIVACY, DISTRIBUTED_PRIVACY, CENTRAL_PRIVACY)
+PRIVACY_UNITS = ("row", "client")
+"""What differential privacy hides."""
 ROBUST = ("test", "clip", "off")
 """What becomes of replies that do not fit the other clients'."""
 PRIVACIES = (NO_PRIVACY, SUMS_PRIVACY, *DIFFERENTIAL)

@@ -127,11 +127,13 @@ def _private(
     from pfedhgp.federation.private_fit import BOUND, public_basis, public_scaling
     from pfedhgp.federation.totals_fit import Terms
     from pfedhgp.privacy.accounting import mu_for
+    from pfedhgp.privacy.client_unit import of_a_row
 
     scaling, mu = public_scaling(promise), mu_for(promise.epsilon, promise.delta)
     public = public_basis(settings.kernel, scaling)
     if settings.privacy == LOCAL_PRIVACY:
-        channel = Releases(public, scaling, BOUND, mu)
+        each = of_a_row(mu, promise.rows_per_client)
+        channel = Releases(public, scaling, BOUND, each)
         return audit_releases(channel, rows, promise.epsilon, seed=settings.seed)
     hidden = settings.privacy == DISTRIBUTED_PRIVACY
     terms = Terms(promise, public, clients, 0, at_server=at_server)

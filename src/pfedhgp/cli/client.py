@@ -25,6 +25,7 @@ from pfedhgp.errors import InputError
 
 if TYPE_CHECKING:
     from pfedhgp.federation.flower.masked_site import MaskKeys
+    from pfedhgp.privacy.ledger import Limit
 
 
 def client(
@@ -83,6 +84,18 @@ def client(
             "this --home. The site refuses above it."
         ),
     ] = 1.0,
+    delta_ceiling: Annotated[
+        float,
+        typer.Option(help="With --epsilon-ceiling: the largest δ that this site takes part with."),
+    ] = 1e-6,
+    new_rows: Annotated[
+        bool,
+        typer.Option(
+            "--new-rows",
+            help="For runs with differential privacy: this site's rows are new. The next run draws a new "
+            "release and pays for it. Otherwise what was released before is sent again.",
+        ),
+    ] = False,
     delimiter: Delimiter = None,
     least_rows: Annotated[
         int,
@@ -131,6 +144,7 @@ def client(
     )
 
     check_names([name])
+    ceiling = _ceiling(epsilon_ceiling, delta_ceiling)
     host, port = split_address(address, "--server")
     files = find_files(data)
     _check_keys(ca, key, host, insecure=insecure)
@@ -181,7 +195,7 @@ def client(
                     policy=allowed,
                     approve=approve,
                 )
-                site.private = PrivateSite(place, epsilon_ceiling)
+                site.private = PrivateSite(place, ceiling, new_rows)
                 site.answer_zones = ZonesAtSite(place, most)
                 site.audit.on_append = lambda entry: lines.watch.tell(site_state.audited(entry))
                 SiteProcess(
@@ -198,6 +212,19 @@ def client(
             lines.error(str(error))
             raise typer.Exit(1) from None
         lines.say(f"model   {home / MODEL}")
+
+
+def _ceiling(epsilon: float, delta: float) -> Limit:
+    """What this site's rows may cost, checked before anything starts."""
+    from pfedhgp.privacy.accounting import mu_for
+    from pfedhgp.privacy.ledger import Limit
+
+    if not 0.0 < delta < 1.0:
+        raise InputError(f"--delta-ceiling must be between 0 and 1, got {delta:g}")
+    if not epsilon > 0.0:
+        raise InputError(f"--epsilon-ceiling must be positive, got {epsilon:g}")
+    mu_for(epsilon, delta)  # one that is too large to count with is refused
+    return Limit(epsilon, delta)
 
 
 def _mask_keys(roster: str, key: Path | None) -> MaskKeys:

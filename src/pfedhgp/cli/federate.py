@@ -149,6 +149,7 @@ def train(job: FitJob, show: Any, zones: int | None = None) -> FederatedGP:
             masks=config.masks,
             i_know=config.privacy == NO_PRIVACY,  # here the sites are the user's own
             epsilon=config.epsilon,
+            delta=config.delta,
             zones=zones,
         ).run(quiet=job.quiet)
     finally:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pfedhgp.base import progress
+from pfedhgp.base.choices import DIFFERENTIAL
 from pfedhgp.base.compilation_cache import use_compilation_cache
 from pfedhgp.base.signals import SignalCallback, Terminated, raise_pending_signal
 from pfedhgp.cli import diagnosing
@@ -192,6 +193,7 @@ def _ingested(config: Config, tables: Sequence[Table]) -> Ingested:
         block=config.block,
         label=config.label,
         domain=config.domain,
+        domain_needed=config.privacy in DIFFERENTIAL,
         holdout=holdout,
     )
 

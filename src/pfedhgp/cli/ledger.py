@@ -21,11 +21,14 @@ def ledger(
 ) -> None:
     """Show what was released of rows, and what it cost in differential privacy.
 
-    Every line of a ledger is checked. If one was altered, it is named, and the exit code is 2.
+    Every line of a ledger is checked. If one was altered or is missing, that is said, and the exit code is 2.
+    ε is rounded up.
     """
-    from pfedhgp.privacy.ledger import FILE, Ledger
+    from pfedhgp.privacy.accounting import shown
+    from pfedhgp.privacy.ledger import FILE, FOLDER, HEAD, Ledger
 
-    homes = sorted(path.parent for path in folder.rglob(FILE)) if folder.is_dir() else []
+    known = [path for name in (FILE, HEAD, FOLDER) for path in folder.rglob(name)]
+    homes = sorted({path.parent for path in known if path.name != FOLDER or any(path.iterdir())})
     if not homes:
         raise InputError(f"{folder}: no {FILE} in it: nothing was released from here")
     found = [_of(Ledger(home), folder, delta) for home in homes]
@@ -35,7 +38,7 @@ def ledger(
     for each in found:
         count = len(each["releases"])
         typer.echo(
-            f"{each['home']}: {count} release{'s' * (count > 1)}, ε = {each['epsilon']:.4g} in all "
+            f"{each['home']}: {count} release{'s' * (count > 1)}, ε = {shown(each['epsilon'])} in all "
             f"(δ = {delta:g}, μ = {each['mu']:.4g})"
         )
         for entry in each["releases"]:

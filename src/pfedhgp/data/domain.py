@@ -24,18 +24,27 @@ def outside(pairs: Pairs, X: np.ndarray) -> int | None:
 
 
 def check_domain(
-    pairs: Pairs, clients: Sequence[Named], names: Sequence[str], given: Sequence[str] = ()
+    pairs: Pairs,
+    clients: Sequence[Named],
+    names: Sequence[str],
+    given: Sequence[str] = (),
+    *,
+    needed: bool = False,
 ) -> None:
-    """There is a pair for each of the inputs `names`, and every row lies inside; `given` are their texts."""
+    """There is a pair for each of the inputs `names`, and every row lies inside; `given` are their texts.
+
+    `needed`: it cannot be left out.
+    """
     if len(pairs) != len(names):
         wanted = "one pair" if len(names) == 1 else f"{len(names)} pairs"
         raise InputError(f"`domain` must be {wanted} (lower, upper), got {len(pairs)}")
     for client in clients:
         if (j := outside(pairs, client.X)) is not None:
             which = f"`domain` {given[j]}" if given else "`domain`"
+            what = "drop these rows, or widen it" if needed else "widen it, or leave it out"
             raise InputError(
                 f"{which}: client {short(client.name)!r} has rows with input {short(names[j])!r} outside it: "
-                "widen it, or leave it out"
+                f"{what}"
             )
 
 

@@ -66,12 +66,13 @@ def ingest(
     block: str | None = None,
     label: str | None = None,
     domain: Sequence[str] | None = None,
+    domain_needed: bool = False,
     holdout: Holdout | None = None,
 ) -> Ingested:
     """What a fit works with, from tables that were read. Refusals name the file, row, column or client.
 
     `block` is the column that names blocks of cycles, `label` that of their classes; `domain` has
-    "LOW..HIGH" for each input.
+    "LOW..HIGH" for each input. If it is needed, no refusal says that it can be left out.
     """
     blocks, labels = (
         None if name is None else np.concatenate([_texts(table.column(name)) for table in tables])
@@ -87,7 +88,7 @@ def ingest(
     pairs = None
     if domain is not None:
         pairs = pairs_of(domain, columns)
-        check_domain(pairs, clients, columns.input_names, domain)
+        check_domain(pairs, clients, columns.input_names, domain, needed=domain_needed)
     # First drop, then split: the split can then be made again from the columns that a model knows.
     kept = _varying(clients, columns)
     clients = [replace(client, X=client.X[:, kept]) for client in clients]

@@ -29,6 +29,7 @@ from pfedhgp.estimator.prediction_methods import PredictionMethods
 from pfedhgp.federation import inprocess, kept_settings, planning
 from pfedhgp.federation.clients import ClientGroup
 from pfedhgp.federation.grouping import group_clients
+from pfedhgp.federation.masks.roster import check_count
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
@@ -179,8 +180,11 @@ class FederatedGP(PredictionMethods, CycleMethods, LivingMethods, ParameterMetho
         """Fits to rows that were read, with settings that were checked."""
         data = replace(given, clients=with_observations(given.clients, stacklevel=4))
         warn_of_codes(data.clients, data.columns)
+        if settings.masks:
+            check_count(len(data.clients))
         if settings.domain is not None:
-            check_domain(settings.domain, data.clients, data.inputs)
+            needed = settings.privacy in DIFFERENTIAL
+            check_domain(settings.domain, data.clients, data.inputs, needed=needed)
         self._fit_checked(with_kernels(settings, data.columns), data, folder, resume=resume)
         kept = {**self.model_.settings, **kernel_texts(settings)}
         self.model_ = replace(self.model_, settings=kept)

@@ -14,6 +14,7 @@ from pfedhgp.data.tables import GivenData
 from pfedhgp.federation.masks.fixed_point import decoded, encoded
 from pfedhgp.federation.masks.in_process import MaskedClients
 from pfedhgp.federation.masks.keys import check_installed
+from pfedhgp.federation.masks.roster import unmasking
 from pfedhgp.federation.messages import Message, hash_arrays, logged
 from pfedhgp.federation.private_fit import (
     Promise,
@@ -89,7 +90,8 @@ def model_from_totals(
     """The fitted model of privacy="distributed" or "central"."""
     hidden, count = settings.privacy == DISTRIBUTED_PRIVACY, len(data.clients)
     scaling = public_scaling(promise)
-    missing = tolerated(count, settings.tolerated) if hidden else 0
+    masks = unmasking(count) if settings.masks else None
+    missing = tolerated(count, settings.tolerated, masks) if hidden else 0
     terms = Terms(promise, public_basis(settings.kernel, scaling), count, missing)
     clients = [
         TotalsClient(terms, scaling.rows(each), ledger_of(settings.ledger, each.name), below=below)

@@ -17,6 +17,7 @@ from pfedhgp.federation.private_fit import (
     public_scaling,
     released,
     sent,
+    warn_of_few_clients,
 )
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.privacy.discrete_gaussian import Below
@@ -30,6 +31,7 @@ def private_model(
 ) -> FittedModel:
     """The fitted model of a private fit in one process."""
     promise = promise_of(settings, len(data.inputs), len(data.outputs))
+    warn_of_few_clients(promise, len(data.clients), stacklevel=6)
     if settings.privacy != LOCAL_PRIVACY:
         return model_from_totals(settings, promise, data, below)
     scaling = public_scaling(promise)

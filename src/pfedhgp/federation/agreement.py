@@ -44,7 +44,7 @@ from pfedhgp.errors import InputError, warn
 from pfedhgp.federation.envelope import Refused
 from pfedhgp.federation.kept_settings import settings_to_json
 from pfedhgp.federation.labelled_cycles import check_diagnosis, labelled, terms_of
-from pfedhgp.federation.masks.roster import refuse_with
+from pfedhgp.federation.masks.roster import refuse_with, unmasking
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.planning import make_plan
 from pfedhgp.federation.private_fit import Promise, promise_of, public_basis, public_scaling
@@ -165,7 +165,8 @@ class Agreement:
             return None
         if settings.privacy != DISTRIBUTED_PRIVACY:
             return Terms(promise, self.public, 0, 0, at_server=True)  # nobody adds a share
-        found = Terms(promise, self.public, sites, tolerated(sites, settings.tolerated))
+        missing = tolerated(sites, settings.tolerated, unmasking(sites))
+        found = Terms(promise, self.public, sites, missing)
         found.shares(mu_for(promise.epsilon, promise.delta))  # too little noise is refused now
         return found
 

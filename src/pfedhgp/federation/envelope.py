@@ -43,6 +43,7 @@ CODES = {
     "config": "the site does not accept the server's settings (columns, model)",
     "masks": "the site does not accept this list of sites, a key, or a set of survivors (masks)",
     "budget": "the site's privacy budget does not allow this release",
+    "delta": "δ of the server's settings is above what the site allows (--delta-ceiling)",
     "policy": "the site's policy does not allow it",
     "reveal": "what zones ask for would reveal more of the site's rows than it allows (--reveal)",
     "data": "the site's rows do not fit the columns, or are too few",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ import numpy as np
 from pfedhgp.base.choices import DISTRIBUTED_PRIVACY
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.scaling import Scaling
-from pfedhgp.errors import InputError
+from pfedhgp.errors import InputError, warn
 from pfedhgp.federation.kept_settings import settings_to_json
 from pfedhgp.federation.planning import settings_of_adoption
 from pfedhgp.gp.kernels import KERNELS, RBF, Kernel, Matern32
@@ -29,6 +29,7 @@ from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.posterior import ClientPosterior, GlobalPosterior, Population
 from pfedhgp.model.spec import build_spec, noise_form
 from pfedhgp.privacy.accounting import mu_for
+from pfedhgp.privacy.client_unit import FEWEST_CLIENTS, of_a_row, rows_used
 from pfedhgp.privacy.discrete_gaussian import Below
 from pfedhgp.privacy.ledger import Ledger, Limit, request_of
 from pfedhgp.privacy.release import JITTER, NoiseScales, PublicBasis, Release, release
@@ -51,6 +52,9 @@ class Promise:
     delta: float
     domain: Sequence[tuple[float, float]]
     output_bounds: Sequence[tuple[float, float]]
+    rows_per_client: int | None = field(default=None, repr=False)
+    """With it, ε is of so many rows together, and a client uses no more; None: of each row. Not in `repr`,
+    by which ledgers know a promise: see `unit_of`"""
 
 
 def promise_of(settings: ModelSettings, inputs: int, outputs: int) -> Promise:
@@ -86,9 +90,33 @@ def promise_of(settings: ModelSettings, inputs: int, outputs: int) -> Promise:
             )
         if len(given) != count:
             raise InputError(f"`{name}` has {len(given)} ranges, there are {count}")
+    by_client = settings.privacy_unit == "client"
+    if by_client and settings.rows_per_client is None:
+        raise InputError(
+            "privacy_unit='client' needs `rows_per_client`, the most rows of a client that are used: how "
+            "many there are is private"
+        )
+    if settings.rows_per_client is not None and not by_client:
+        raise InputError(
+            "`rows_per_client` is for privacy_unit='client': give both, or leave it out"
+        )
     return Promise(
-        settings.epsilon, settings.delta, _pairs(settings.domain), _pairs(settings.output_bounds)
+        settings.epsilon,
+        settings.delta,
+        _pairs(settings.domain),
+        _pairs(settings.output_bounds),
+        settings.rows_per_client,
     )
+
+
+def warn_of_few_clients(promise: Promise, clients: int, *, stacklevel: int = 2) -> None:
+    """Whole clients are hidden by noise that only many of them average out."""
+    if promise.rows_per_client is not None and clients < FEWEST_CLIENTS:
+        warn(
+            f"privacy_unit='client' with {clients} clients: below {FEWEST_CLIENTS} the noise that hides a "
+            "whole client makes the shared function next to useless",
+            stacklevel=stacklevel + 1,
+        )
 
 
 def _pairs(given: Iterable[Sequence[float]]) -> tuple[tuple[float, float], ...]:
@@ -148,6 +176,34 @@ def own_layers(
     return posterior, jitter
 
 
+def release_request(
+    promise: Promise, public: PublicBasis, rows: ClientRows, epoch: str = ""
+) -> str:
+    """What a ledger calls a client's release: the same for the same public terms and the same rows.
+
+    With an `epoch` it stands for the rows, whatever they are: what leaves a machine may not tell whether
+    rows have changed.
+    """
+    whose = {"epoch": epoch} if epoch else {"X": rows.X, "Y": rows.Y}
+    about = {"inputs": public.inputs, "lengthscales": public.lengthscales, "promise": promise}
+    return request_of({**whose, **about, **unit_of(promise)})
+
+
+def unit_of(promise: Promise) -> dict[str, int]:
+    """What a ledger's request has besides, if ε is of whole clients."""
+    most = promise.rows_per_client
+    return {} if most is None else {"rows_per_client": most}
+
+
+def released_rows(promise: Promise, rows: ClientRows, ledger: Ledger | None) -> ClientRows:
+    """The rows that leave a trace: all, or as many as the promise says, the same ones in each step."""
+    if promise.rows_per_client is None:
+        return rows
+    key = secrets.token_bytes(32) if ledger is None else ledger.key()
+    used = rows_used(len(rows.X), promise.rows_per_client, key)
+    return ClientRows(rows.name, rows.X[used], rows.Y[used])
+
+
 def released(
     promise: Promise,
     public: PublicBasis,
@@ -156,6 +212,7 @@ def released(
     ledger: Ledger | None,
     limit: Limit | None = None,
     below: Below = secrets.randbelow,
+    epoch: str = "",
 ) -> Release:
     """One client's release of its scaled rows: new, or the one that its ledger has for the same request.
 
@@ -163,24 +220,16 @@ def released(
     """
 
     def make(mu: float) -> dict[str, np.ndarray]:
-        found = release(public, rows.X, rows.Y, bound=BOUND, mu=mu, below=below)
+        used, each = released_rows(promise, rows, ledger), of_a_row(mu, promise.rows_per_client)
+        found = release(public, used.X, used.Y, bound=BOUND, mu=each, below=below)
         return {"gram": found.gram, "linear": found.linear, "scales": np.array(found.scales)}
 
     mu = mu_for(promise.epsilon, promise.delta)
     if ledger is None:
         arrays = make(mu)
     else:
-        request = request_of(
-            {
-                "X": rows.X,
-                "Y": rows.Y,
-                "inputs": public.inputs,
-                "lengthscales": public.lengthscales,
-                "promise": promise,
-            }
-        )
         arrays = ledger.release(
-            request,
+            release_request(promise, public, rows, epoch),
             purpose=f"statistics on {len(public.inputs)} basis functions",
             limit=limit or Limit(promise.epsilon, promise.delta),
             make=make,
@@ -253,6 +302,7 @@ def frame(
             "mode": settings.privacy,
             "tolerated": missing,
             **({"noise_at_server": True} if at_server else {}),
+            **unit_of(promise),
         },
     }
     return FittedModel(

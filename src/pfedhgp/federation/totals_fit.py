@@ -20,8 +20,9 @@ import numpy as np
 
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.errors import InputError
-from pfedhgp.federation.private_fit import BOUND, Promise
+from pfedhgp.federation.private_fit import BOUND, Promise, released_rows, unit_of
 from pfedhgp.privacy.accounting import mu_for
+from pfedhgp.privacy.client_unit import of_a_row
 from pfedhgp.privacy.denoising import Cells, cells_of
 from pfedhgp.privacy.discrete_gaussian import Below
 from pfedhgp.privacy.from_totals import (
@@ -91,7 +92,8 @@ class Terms:
 
     def scales(self, mu: float) -> Scales:
         """Standard deviations that μ asks for in totals."""
-        return total_scales(mu, BOUND, self.outputs, len(self.public.inputs))
+        each = of_a_row(mu, self.promise.rows_per_client)
+        return total_scales(each, BOUND, self.outputs, len(self.public.inputs))
 
     def shares(self, mu: float) -> Scales:
         """What each client adds; its own gram matrix it noises in full."""
@@ -127,6 +129,8 @@ class TotalsClient:
     `among` names what noise is drawn for: in one process all clients' own releases (`stamp`), between
     machines one exchange. If one client has other rows, everybody draws new noise: two totals with the
     others' same noise would differ by that client's part and its share alone.
+
+    With an `epoch` the ledger knows the rows by it, and not by their hash: see `release_request`.
     """
 
     terms: Terms
@@ -135,6 +139,7 @@ class TotalsClient:
     limit: Limit | None = None
     below: Below = secrets.randbelow
     among: str = ""
+    epoch: str = ""
     _grams: tuple[OwnGram, ...] | None = field(default=None, repr=False)
 
     @cached_property
@@ -148,9 +153,14 @@ class TotalsClient:
         return request_of({"own": self._own["gram"]})
 
     @cached_property
+    def used(self) -> ClientRows:
+        """The rows that leave a trace in its answers."""
+        return released_rows(self.terms.promise, self.rows, self.ledger)
+
+    @cached_property
     def sums(self) -> tuple[np.ndarray, np.ndarray]:
         """S and b, which stay here."""
-        return exact_sums(self.terms.public, self.rows.X, self.rows.Y, BOUND)
+        return exact_sums(self.terms.public, self.used.X, self.used.Y, BOUND)
 
     def grams(self, mu: float) -> tuple[OwnGram, ...]:
         """Ŝ and W of each output; κ is by the common μ."""
@@ -202,7 +212,7 @@ class TotalsClient:
     def _spread(self, centre: np.ndarray, mu: float) -> dict[str, np.ndarray]:
         terms, rows, grams = (
             self.terms,
-            self.rows,
+            self.used,
             self.grams(mu),
         )  # a ledger releases one at a time
 
@@ -266,15 +276,16 @@ class TotalsClient:
 
     def _request(self, step: str, mu: float | None, *question: np.ndarray) -> str:
         """What the ledger calls a release: the same for the same rows, terms and question."""
-        terms = self.terms
+        terms, rows = self.terms, self.rows
+        whose = {"epoch": self.epoch} if self.epoch else {"X": rows.X, "Y": rows.Y}
         return request_of(
             {
-                "X": self.rows.X,
-                "Y": self.rows.Y,
+                **whose,
                 "inputs": terms.public.inputs,
                 "lengthscales": terms.public.lengthscales,
                 "promise": terms.promise,
                 "terms": (terms.clients, terms.missing),
+                **unit_of(terms.promise),
                 "step": (step, mu, "" if step == OWN else self.among),
                 **{f"question {i}": each for i, each in enumerate(question)},
             }

@@ -55,6 +55,16 @@ def epsilon_of(mu: float, delta: float) -> float:
     return math.ceil((exact + MARGIN) / MARGIN) * MARGIN
 
 
+def shown(epsilon: float) -> str:
+    """A reported ε as text: it is a multiple of 1e-4, so nothing is rounded down."""
+    return f"{epsilon:.4f}" if math.isfinite(epsilon) else "∞"
+
+
+def of_rows(epsilon: float, delta: float, rows: int) -> float:
+    """ε at the same δ of several rows together, if each of them has ε: k rows have k μ."""
+    return epsilon_of(rows * mu_for(epsilon, delta), delta)
+
+
 def mu_for(epsilon: float, delta: float) -> float:
     """The largest μ that is (ε, δ)-differentially private; infinite for ε = ∞."""
     _check_delta(delta)
@@ -63,18 +73,23 @@ def mu_for(epsilon: float, delta: float) -> float:
     _check(epsilon, "ε", least=0.0)
     if epsilon == 0.0:
         raise InputError("ε must be positive: at ε = 0 nothing can be released")
+    if epsilon > LARGEST_EPSILON or not delta_of(LARGEST_MU, epsilon) > delta:
+        raise InputError(
+            f"ε = {epsilon:g} is more than can be counted: choose a smaller one, or no differential privacy"
+        )
     # The largest μ that is fine is the smallest that is not, but for the last bit.
     found = _least(lambda mu: delta_of(mu, epsilon) > delta, LARGEST_MU)
     return found * (1 - 1e-12)
 
 
 def _least(fine: Callable[[float], bool], largest: float) -> float:
-    """The smallest number in (0, largest] that is fine, if all above it are; from above, to the last bits."""
+    """The smallest number in (0, largest] that is fine, if all above it are; from above, to the last bits.
+
+    `largest` must be fine.
+    """
     low, high = 0.0, 1.0
     while not fine(high):
-        low, high = high, 2 * high
-        if high > largest:
-            return largest
+        low, high = high, min(2 * high, largest)
     while high - low > 1e-13 * high:
         middle = 0.5 * (low + high)
         if middle in (low, high):

@@ -1,9 +1,11 @@
 """μ² = Σ μ_k² on disk: what a site has released of its rows, and how much of its budget is left.
 
-A folder holds `ledger.jsonl`, a line for each release with a hash over the line before, and the releases
-themselves. A release is written first, then its line, and only then may it leave: if the process is killed
-between any two of these, nothing has left that the ledger does not know. The same request is answered with
-the same bytes again, at no further cost. Releases of one folder count as releases of the same rows.
+A folder holds `ledger.jsonl`, a line for each release with a hash over the line before; `ledger.head`, the
+number of lines and the hash of the last one; and the releases themselves. A release is written first, then
+its line, then the head, and only then may it leave: if the process is killed between any two of these,
+nothing has left that the ledger does not know. A line beyond the head is of a process that was killed there,
+and counts. With fewer lines than the head says the ledger is refused. The same request is answered with the
+same bytes again, at no further cost. Releases of one folder count as releases of the same rows.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import hashlib
 import json
 import math
 import os
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -24,9 +27,10 @@ from safetensors.numpy import load, save
 
 from pfedhgp.base import atomic_files
 from pfedhgp.errors import InputError
-from pfedhgp.privacy.accounting import composed, epsilon_of, mu_for
+from pfedhgp.privacy.accounting import composed, epsilon_of, mu_for, shown
 
-FILE, FOLDER, LOCK = "ledger.jsonl", "releases", ".lock"
+FILE, HEAD, FOLDER, LOCK = "ledger.jsonl", "ledger.head", "releases", ".lock"
+KEY = "choice.key"
 FIRST = "0" * 64
 SMALLEST = 1e-3
 """What must be left of μ for a release, as a share of the limit: with less it would be noise alone."""
@@ -62,7 +66,7 @@ class Ledger:
     folder: Path
 
     def entries(self) -> list[Entry]:
-        """All lines, checked; a last line that was cut off belongs to a release that never left."""
+        """All lines, checked against each other and the head."""
         return [entry for entry, _ in self._lines()]
 
     def mu(self) -> float:
@@ -89,6 +93,7 @@ class Ledger:
         """
         with self._alone():
             known = self._lines()
+            self._write_head(known)
             for entry, _ in known:
                 if entry.request == request:
                     return self._kept(entry)
@@ -98,7 +103,16 @@ class Ledger:
             atomic_files.write_bytes(self._path(request), content)
             before = known[-1][1] if known else FIRST
             self._append(Entry(request, purpose, mu, digest, before), [line for line, _ in known])
+            self._write_head(self._lines())
             return dict(load(content))
+
+    def key(self) -> bytes:
+        """32 random bytes that stay here, by which rows are chosen if not all of them may be used."""
+        path = self.folder / KEY
+        if not path.is_file():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            atomic_files.write_bytes(path, secrets.token_bytes(32))
+        return path.read_bytes()
 
     def has(self, request: str) -> bool:
         """Whether there is a release for `request`, which costs nothing more."""
@@ -117,7 +131,7 @@ class Ledger:
             raise InputError(
                 f"{self.folder}: the privacy budget does not allow another release: rows may cost "
                 f"ε = {limit.epsilon:g} in all (δ = {limit.delta:g}), and earlier releases cost "
-                f"{epsilon_of(spent, limit.delta):.4g}"
+                f"{shown(epsilon_of(spent, limit.delta))}"
             )
         return mu
 
@@ -128,13 +142,13 @@ class Ledger:
 
     def _lines(self) -> list[tuple[Entry, str]]:
         """Each entry with the hash of its line."""
-        path = self.folder / FILE
-        if not path.exists():
-            return []
+        path, head = self.folder / FILE, self._head()  # first: another process may add lines
+        content = path.read_bytes() if path.exists() else b""
+        if not content.endswith(b"\n") and content:
+            raise InputError(f"{path}: its last line was cut off: put it back from a backup")
         found: list[tuple[Entry, str]] = []
         before = FIRST
-        whole = path.read_bytes().split(b"\n")[:-1]
-        for number, line in enumerate(whole, 1):
+        for number, line in enumerate(content.split(b"\n")[:-1], 1):
             try:
                 entry = Entry(**json.loads(line))
                 composed([entry.mu])
@@ -144,7 +158,44 @@ class Ledger:
                 raise InputError(f"{path}: a line before line {number} was altered or removed")
             before = hashlib.sha256(line).hexdigest()
             found.append((entry, before))
+        self._check_end(found, head)
         return found
+
+    def _check_end(self, found: list[tuple[Entry, str]], head: tuple[int, str] | None) -> None:
+        """Whether the lines go as far as is known of them, so that nothing spent comes back."""
+        path = self.folder / FILE
+        if head is None:  # of an earlier version, or nothing was released yet
+            kept = len(list((self.folder / FOLDER).glob("*.safetensors")))
+            if kept > len(found) + bool(found):  # one was killed before its line
+                raise InputError(
+                    f"{path}: {kept} releases are in {self.folder / FOLDER}, and {len(found)} lines are "
+                    "here: put it back from a backup"
+                )
+            return
+        count, last = head
+        if len(found) < count:
+            raise InputError(
+                f"{path}: it has {len(found)} of {count} lines: put it back from a backup"
+            )
+        if (found[count - 1][1] if count else FIRST) != last:
+            raise InputError(f"{path}: line {count} was altered: put it back from a backup")
+
+    def _head(self) -> tuple[int, str] | None:
+        path = self.folder / HEAD
+        try:
+            kept = json.loads(path.read_bytes())
+            return int(kept["lines"]), str(kept["last"])
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError):
+            raise InputError(f"{path}: cannot be read: put it back from a backup") from None
+
+    def _write_head(self, found: list[tuple[Entry, str]]) -> None:
+        """Before a release it moves to the last line, after it to the new one."""
+        head = (len(found), found[-1][1] if found else FIRST)
+        if self._head() != head:
+            content = json.dumps({"lines": head[0], "last": head[1]})
+            atomic_files.write_bytes(self.folder / HEAD, content.encode("ascii"))
 
     def _kept(self, entry: Entry) -> dict[str, np.ndarray]:
         path = self._path(entry.request)

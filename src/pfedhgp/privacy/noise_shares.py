@@ -24,8 +24,12 @@ FEWEST_STEPS = 64.0
 FEWEST_CLIENTS = 3
 
 
-def tolerated(clients: int, asked: int | None) -> int:
-    """f: what was asked for, or a third of the clients."""
+def tolerated(clients: int, asked: int | None, unmasking: int | None = None) -> int:
+    """f: what was asked for, or a third of the clients.
+
+    With masks it must be below the number of clients that can unmask another one together with a server
+    that lies: more noise would not help against them.
+    """
     if clients < FEWEST_CLIENTS:
         raise InputError(
             f"privacy='distributed' needs {FEWEST_CLIENTS} clients, there are {clients}: with two, the total "
@@ -35,6 +39,11 @@ def tolerated(clients: int, asked: int | None) -> int:
     if not 0 <= f < clients:
         raise InputError(
             f"`tolerated` must be from 0 to {clients - 1} with {clients} clients, got {f}"
+        )
+    if unmasking is not None and f >= unmasking:
+        raise InputError(
+            f"`tolerated` must be below {unmasking} with masks and {clients} clients, got {f}: {unmasking} "
+            "clients and a server that lies can unmask another client"
         )
     return f
 

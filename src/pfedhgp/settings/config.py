@@ -19,6 +19,7 @@ from pfedhgp.base.toml_text import quoted
 from pfedhgp.errors import InputError
 from pfedhgp.settings import kinds
 from pfedhgp.settings.diagnosis_table import DiagnosisSection
+from pfedhgp.settings.privacy_section import refuse_idle_privacy
 from pfedhgp.settings.setting import SECTIONS, Setting, settings_of
 from pfedhgp.settings.table import (
     MODEL_SETTINGS,
@@ -150,6 +151,7 @@ def check_together(settings: ModelSettings) -> None:
     knows_bound = how != "mean-field" if isinstance(how, str) else how.knows_bound
     if settings.restarts > 1 and not knows_bound:
         raise InputError("`restarts` needs a bound to choose by, which mean-field does not send")
+    refuse_idle_privacy(settings)
 
 
 def check_use(config: Config, *, federated: bool) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pfedhgp.base.choices import PRIVACIES
+from pfedhgp.base.choices import DIFFERENTIAL, NO_PRIVACY, PRIVACIES, PRIVACY_UNITS
+from pfedhgp.errors import InputError
 from pfedhgp.settings import kinds
-from pfedhgp.settings.setting import setting, table
+from pfedhgp.settings.setting import setting, settings_of, table
 
 AT_SITES = "in a federation every site has its ledger in its own home: leave it out"
 
@@ -53,6 +54,22 @@ class PrivacySection:
         unset="must be given for a private fit",
         example=("0..500",),
     )
+    privacy_unit: str = setting(
+        default="row",
+        kind=kinds.word(*PRIVACY_UNITS),
+        agreed=True,
+        help="With --epsilon: what is hidden, each row or all rows of a client together (client). A whole "
+        "client needs so much noise that below 100 clients the shared function is next to useless.",
+    )
+    rows_per_client: int | None = setting(
+        default=None,
+        kind=kinds.whole(1),
+        agreed=True,
+        help="With --privacy-unit client: most rows that a client uses for what it sends. One that has more "
+        "draws so many. Its own layers use all of them.",
+        unset="must be given for --privacy-unit client",
+        example=50,
+    )
     tolerated: int | None = setting(
         default=None,
         kind=kinds.whole(0),
@@ -72,3 +89,17 @@ class PrivacySection:
         unset="nothing is kept, and every fit costs ε anew",
         example="ledger",
     )
+
+
+def refuse_idle_privacy(settings: PrivacySection) -> None:
+    """Refuses by name what is of differential privacy if there is none: it would promise nothing."""
+    if settings.privacy in DIFFERENTIAL:
+        return
+    for each in settings_of(PrivacySection):
+        if each.name != "privacy" and getattr(settings, each.name) != each.default:
+            modes = ", ".join(DIFFERENTIAL[:-1])
+            raise InputError(
+                f"`{each.name}` is for `privacy` {modes} or {DIFFERENTIAL[-1]}, and `privacy` is "
+                f"{settings.privacy or NO_PRIVACY}: rows would have no differential privacy. Choose one, or "
+                f"leave `{each.name}` out"
+            )

@@ -41,7 +41,7 @@ def test_distributed_sites_and_server_are_killed_and_nothing_is_paid_twice(deplo
         assert here.wait(clients[i], f"client-{i}") == 0, here.out(f"client-{i}")
         assert run("audit", here.home(i), "--against", here.run).code == 0
         said = run("ledger", here.home(i)).out
-        assert "3 releases, ε = 2 in all" in said, said
+        assert "3 releases, ε = 2.000" in said, said
         assert list(files.load(here.home(i) / "model").clients) == [rows[i].name]
         sent = [e for e in here.audit(i) if e["direction"] == "sent" and e["kind"] != "deliver"]
         assert {name.partition(":")[0] for e in sent for name in e["arrays"]} == {"masks"}

@@ -251,6 +251,10 @@ class LocalSite:
     home: Path
 
 
+OWN_LAYERS = 600.0
+"""Seconds for own layers in a private run: the server does not wait for them."""
+
+
 @dataclass(frozen=True)
 class LocalFederation:
     """`pfedhgp server` and a `pfedhgp client` for every site; `command` is how to start `pfedhgp`."""
@@ -268,7 +272,8 @@ class LocalFederation:
     i_know: bool = False
     """Whether sites answer even what their rows could be computed from."""
     epsilon: float | None = None
-    """With differential privacy: every site's ceiling."""
+    delta: float = 1e-6
+    """With differential privacy: every site's ceilings."""
     zones: int | None = None
     """Groups that the server finds among the sites when they have the model."""
 
@@ -293,7 +298,7 @@ class LocalFederation:
                 raise InputError("the server refused the settings: see above")
             if server.returncode:
                 raise FlowerError("the server ended with an error: see above")
-            end = time.monotonic() + 30.0
+            end = time.monotonic() + (30.0 if self.epsilon is None else OWN_LAYERS)
             while any(c.poll() is None for c in clients) and time.monotonic() < end:
                 time.sleep(0.2)
         finally:
@@ -316,12 +321,15 @@ class LocalFederation:
             *("--data", str(site.data), "--name", site.name, "--home", str(site.home)),
             *("--server", f"127.0.0.1:{port}", "--ca", str(self.certificates / "ca.crt")),
             *("--key", str(site.key), "--least-rows", "1"),
-            *([] if self.epsilon is None else ["--epsilon-ceiling", str(self.epsilon)]),
+            *([] if self.epsilon is None else self._ceilings()),
             *(["--roster", str(self.certificates / "sites.toml")] if self.masks else []),
             *(["--i-know"] if self.i_know else []),
             *("--config", str(self.config), "--policy", str(self.policy)),
             *([] if self.zones is None else ["--reveal", "1"]),
         ]
+
+    def _ceilings(self) -> list[str]:
+        return ["--epsilon-ceiling", str(self.epsilon), "--delta-ceiling", str(self.delta)]
 
     def _start(self, arguments: list[str], sink: IO[bytes] | int | None) -> subprocess.Popen[bytes]:
         return subprocess.Popen(

@@ -46,6 +46,7 @@ from pfedhgp.federation.flower.transport import GridLink
 from pfedhgp.federation.flower.waiting import Patience
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.planning import fitted_model
+from pfedhgp.federation.private_fit import warn_of_few_clients
 from pfedhgp.federation.server import Server
 from pfedhgp.federation.watch import events, reports
 from pfedhgp.inference.ending import in_words
@@ -214,6 +215,8 @@ class Coordinator:
     def _private_run(self, engine: Engine, known: Releases | Totals) -> FittedModel:
         """The model of a run with differential privacy, which goes on from what is known."""
         run: PrivateRun | TotalsRun
+        assert self.agreement.promise is not None
+        warn_of_few_clients(self.agreement.promise, len(self.sites))
         if isinstance(known, Releases):
             run = PrivateRun(self.agreement, engine, known)
         else:

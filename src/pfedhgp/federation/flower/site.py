@@ -20,7 +20,7 @@ import numpy as np
 
 from pfedhgp.base.atomic_files import write_bytes
 from pfedhgp.base.numerics import with_numerics
-from pfedhgp.data.rows import ClientRows
+from pfedhgp.data.rows import ClientRows, digest_of
 from pfedhgp.diagnosis.federated.party import Party
 from pfedhgp.diagnosis.federated.terms import SiteCycles
 from pfedhgp.errors import InputError, ModelFileError
@@ -29,13 +29,13 @@ from pfedhgp.federation.agreement import Agreement, same
 from pfedhgp.federation.clients import ClientGroup
 from pfedhgp.federation.envelope import CODES, Envelope, Refused
 from pfedhgp.federation.flower.audit import AuditLog
+from pfedhgp.federation.flower.kept_delivery import unfinished
 from pfedhgp.federation.flower.masked_site import MaskedRun, MaskKeys, check_trip
 from pfedhgp.federation.flower.own_check import OwnCheck, check_delivery
-from pfedhgp.federation.flower.private_site import PrivateSite
+from pfedhgp.federation.flower.private_site import Here, PrivateSite, finish
 from pfedhgp.federation.flower.refusal_codes import code_of, reason
 from pfedhgp.federation.flower.site_model import site_model
 from pfedhgp.federation.flower.state import RUN_ID, AnsweredExchange, RunStore
-from pfedhgp.federation.flower.totals_site import TotalsSite
 from pfedhgp.federation.message_checks import Expected
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.policy.book import Book
@@ -50,7 +50,7 @@ log = logging.getLogger("pfedhgp.site")
 MOVED = 2.0
 """Seconds for which a home may be away."""
 LONGEST_AGREEMENT, ZONES = 65_536, "zones"
-OWNER, MODEL, DELIVERED = "site.json", "model", "delivered"
+OWNER, MODEL, DELIVERED, RUNS = "site.json", "model", "delivered", "runs"
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,11 @@ class OpenRun:
     group: ClientGroup
     last: AnsweredExchange | None
     masked: MaskedRun | None = None
+
+    @property
+    def private(self) -> Here:
+        """With differential privacy: what the site's part in this run goes by."""
+        return Here(self.agreed.agreement, self.agreed.rows, self.store.folder)
 
 
 @dataclass
@@ -136,7 +141,18 @@ class Site:
         digest = self.audit.append("sent", **about, arrays=mine.content())
         spent = time.monotonic() - began
         log.info("exchange %d, %s: answered in %.1f s", request.exchange, request.kind, spent)
-        return replace(mine, audit=digest, seconds=float(round(spent)))
+        told = 0.0 if self._is_private(request) else float(round(spent))
+        return replace(mine, audit=digest, seconds=told)
+
+    def unfinished(self) -> list[Path]:
+        """The folders of private runs whose delivery came, and whose model was not made yet."""
+        return unfinished(self.home / RUNS)
+
+    @with_numerics
+    def finish(self) -> None:
+        """Makes the model of a private run's delivery; nobody waits for it. Raises if that cannot be done."""
+        for folder in self.unfinished():
+            finish(self.private, folder, self.read, self.home / MODEL)
 
     def refuse(self, code: str) -> str:
         """Logs a message that could not be read; returns the hash of the audit log's line."""
@@ -153,8 +169,9 @@ class Site:
         if self.masks is None or not request.trip:
             return (self._private_for(here, request) if private else self._arrays_for(request)), b""
         if private:
-            return {}, self._masked_run(here).answer(
-                request, lambda n: self._asked(here, request, n)
+            masked = self._masked_run(here)
+            return {}, masked.answer(
+                request, lambda n: self.private.asked(here.private, request, masked.sites, n)
             )
         message_checks.check_kind(request, here.agreed.plan)
 
@@ -169,44 +186,24 @@ class Site:
         """The run's part of masks, by the rules that its terms set for who must be in a sum."""
         assert self.masks is not None
         if here.masked is None:
-            totals = self._totals(here)
+            private = here.agreed.agreement.promise is not None
+            totals = self.private.totals(here.private) if private else None
             fewest = (lambda sites: 0) if totals is None else totals.fewest
             here.masked = MaskedRun(here.store.folder, self.name, self.masks, fewest)
         return here.masked
 
-    def _totals(self, here: OpenRun) -> TotalsSite | None:
-        """With differential privacy by totals: the site's part in this run."""
-        agreement, rows = here.agreed.agreement, here.agreed.rows
-        if agreement.promise is None:
-            return None
-        return self.private.by_totals(agreement, rows, here.store.folder)
-
-    def _asked(
-        self, here: OpenRun, request: Envelope, among: str
-    ) -> tuple[Mapping[str, np.ndarray], Expected]:
-        """The answer to one question of a private run by totals, with noise for `among` alone."""
-        totals = self._totals(here)
-        assert totals is not None
-        self.private.check_ceiling(here.agreed.agreement)
-        sites = here.masked.sites if here.masked is not None else 0
-        return totals.answer(request, sites, among)
+    def _is_private(self, request: Envelope) -> bool:
+        here = self.open_runs.get(request.run)
+        return here is not None and here.agreed.agreement.promise is not None
 
     def _private_for(self, here: OpenRun, request: Envelope) -> Mapping[str, np.ndarray]:
         """With differential privacy: releases; then the delivery, which is answered with nothing."""
-        agreement, rows = here.agreed.agreement, here.agreed.rows
-        totals = self._totals(here)
         if request.kind == DELIVER:
-            model = (
-                self.private.model(agreement, rows, request)
-                if totals is None
-                else totals.model(request)
-            )
-            files.save(model, self.home / MODEL, overwrite=True)
-            return {}
-        if totals is None:
-            return self.private.release(agreement, rows, request)
-        exchange = request_of({"run": request.run, "exchange": request.exchange})
-        return self._asked(here, request, exchange)[0]
+            return self.private.keep_delivery(here.private, request)
+        if self.private.totals(here.private) is None:
+            return self.private.release(here.private, request)
+        among = request_of({"run": request.run, "exchange": request.exchange})
+        return self.private.asked(here.private, request, 0, among)[0]
 
     def _arrays_for(self, request: Envelope) -> Mapping[str, np.ndarray]:
         if request.receiver not in ("", self.name):
@@ -288,14 +285,16 @@ class Site:
         """The run, from memory or from disk. The agreement of a new run is checked and kept."""
         if not RUN_ID.fullmatch(request.run) or len(request.agreement) > LONGEST_AGREEMENT:
             raise Refused("malformed")
-        store = RunStore(self.home / "runs" / request.run)
+        store = RunStore(self.home / RUNS / request.run)
         known = store.agreement()
         if known is not None and not same(known, request.agreement):
             raise Refused("config")
         if request.run not in self.open_runs:
             agreed = self.read(request.agreement)
             if self.guard is not None:
-                self.guard.open(request.run, request.agreement, agreed)
+                self.guard.open(
+                    request.run, request.agreement, agreed, self._rows_key(request, agreed)
+                )
             if known is None:
                 self._claim_home()
                 store.save_agreement(request.agreement)
@@ -304,6 +303,11 @@ class Site:
             # An earlier run is over, or is read from disk again.
             self.open_runs = {request.run: here}
         return self.open_runs[request.run]
+
+    def _rows_key(self, request: Envelope, agreed: AgreedRows) -> str:
+        """By what the policy counts runs on the same rows: in private runs not by what the rows are."""
+        private = agreed.agreement.promise is not None
+        return self.private.epochs.of(request.run) if private else digest_of([agreed.rows])
 
     def _restored(self, here: OpenRun) -> ClientGroup:
         """The group as it was after the last exchange."""

@@ -85,8 +85,28 @@ class SiteProcess:
         self._receipt: tuple[int, float] | None = None
         """With the model here: answers sent before, and until when to wait for one more."""
         self._contact: events.Contact | None = None
+        self._owes = False
+        """Whether a delivery is here whose answer may not have been sent."""
 
     def run(self) -> None:
+        """Answers until the model is delivered, and makes the model of a private run.
+
+        What a killed process left of that is done after its answer was sent, for which the server may wait.
+        Nobody is connected then: a server that sees how long a site needs, or that it fails, learns of rows.
+        """
+        self._owes = bool(self.site.unfinished())
+        if self.stay:
+            self._finish_and_stay()
+        self._serve()
+        self.site.finish()
+
+    def _finish_and_stay(self) -> None:
+        try:
+            self.site.finish()
+        except InputError as error:
+            log.warning("%s", error)
+
+    def _serve(self) -> None:
         """Answers until the model is delivered. Starts the SuperNode again if it ends or is stuck.
 
         A server that has just started may not have registered its sites yet: only if it refuses the key
@@ -137,6 +157,9 @@ class SiteProcess:
             folder=self._folder,
             lock=self.lock,
         )
+        if self._owes and not self.stay:
+            self._owes = False
+            self._receipt = (child.tail(1 << 20).count(SENT_LINE), time.monotonic() + RECEIPT)
         queue = MessageQueue(processes.Address(f"127.0.0.1:{port}"), secret)
         self._watchdog = watchdog = Watchdog(lambda: self._probe.probe(now=True))
         self._brought, ticker = False, Ticker()
@@ -228,6 +251,8 @@ class SiteProcess:
             )
         over = GROUPS in kinds or (DELIVER in kinds and not self.site.awaits_zones)
         self._rests = self._rests or DELIVER in kinds
+        if self.stay and DELIVER in kinds:
+            self._finish_and_stay()
         if over and not self.stay:  # this answer still has to be sent, also if one before it was
             self._receipt, self._delivered = (before, time.monotonic() + RECEIPT), math.inf
         return answered

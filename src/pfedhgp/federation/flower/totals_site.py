@@ -1,7 +1,7 @@
 """A site of a private run by totals: what it answers to four questions, and its own layers at the end.
 
     HOME/ledger/                     what was released of this site's rows, in all runs, and what it cost
-    HOME/runs/<run>/questions.json   the rows that the run began with, and the question of each exchange
+    HOME/runs/<run>/questions.json   the question of each exchange
 
 An exchange has one question. It is on disk before the ledger is charged, and the ledger is charged before
 anything leaves. The same question gets the same answer again, at no cost. Every exchange of every run draws
@@ -28,7 +28,7 @@ from pfedhgp.federation.envelope import Envelope, Refused
 from pfedhgp.federation.message_checks import Expected
 from pfedhgp.federation.messages import hash_arrays
 from pfedhgp.federation.private_fit import frame, own_layers, public_scaling
-from pfedhgp.federation.schema import DELIVER, RELEASE
+from pfedhgp.federation.schema import RELEASE
 from pfedhgp.federation.totals_fit import TOTALS, Learned, Terms, TotalsClient
 from pfedhgp.federation.totals_messages import (
     DELIVERY,
@@ -40,21 +40,26 @@ from pfedhgp.federation.totals_messages import (
 from pfedhgp.model.fitted import FittedModel
 from pfedhgp.model.run_folder import naming
 from pfedhgp.privacy.accounting import mu_for
-from pfedhgp.privacy.ledger import Ledger, Limit, request_of
+from pfedhgp.privacy.ledger import Ledger, Limit
 
 FILE = "questions.json"
+LARGEST = 1e12
+"""Of a number in a question: with larger ones, whether a sum over rows is finite would depend on rows."""
+Arrays = Mapping[str, np.ndarray]
 log = logging.getLogger("pfedhgp.site")
 
 
 @dataclass(frozen=True)
 class TotalsSite:
-    """One site in one run: `folder` is the run's, `ceiling` the ε that its rows may cost in all runs."""
+    """One site in one run: `folder` is the run's, `limit` what its rows may cost in all runs."""
 
     agreement: Agreement
     rows: ClientRows
-    folder: Path
     ledger: Ledger
-    ceiling: float
+    limit: Limit
+    epoch: str
+    folder: Path
+    deliver_at = DELIVERY
 
     def answer(
         self, request: Envelope, sites: int, among: str
@@ -63,29 +68,39 @@ class TotalsSite:
         terms = self.terms(sites)
         question = question_of(request, terms)
         client, mu = self._client(terms, among), _mu(terms)
-        self._pin(request)
+        before = self._asked()
+        self._pin(request, before)
         try:
             if question == TOTALS and (unpaid := client.unpaid(mu)):
-                self.ledger.check(unpaid, self._limit(terms))  # of the whole run, before it begins
+                self.ledger.check(unpaid, self.limit)  # of the whole run, before it begins
             found = client.answer(question, request.arrays, mu)
         except InputError as error:  # it names the ledger and what it cost, and no value
+            self._keep(before)
             raise Refused("budget", str(error)) from None
         if not all(np.all(np.isfinite(array)) for array in found.values()):
             raise Refused("numerics")
         return found, Shapes(terms).of_answer(question)
 
-    def model(self, request: Envelope) -> FittedModel:
-        """The delivered shared function, with this site's own layers."""
-        if request.kind != DELIVER or request.exchange != DELIVERY:
-            raise Refused("malformed")
-        agreement, columns = self.agreement, self.agreement.columns
-        assert agreement.promise is not None
-        shapes = Shapes(Terms(agreement.promise, agreement.public, 0, 0))
-        message_checks.check_arrays(request.arrays, shapes.of_delivery())
-        terms = self.terms(int(request.arrays["sites"]))
-        mu = _mu(terms)
-        found = read_delivery(terms, mu, request.arrays)
-        self._check_rows()
+    @property
+    def has_released(self) -> bool:
+        """Whether anything of this site is in what the server knows."""
+        return bool(self._asked())
+
+    def check_delivery(self, arrays: Arrays) -> None:
+        """Refuses numbers that no honest server sends; by these numbers alone."""
+        assert self.agreement.promise is not None
+        shapes = Shapes(Terms(self.agreement.promise, self.agreement.public, 0, 0))
+        message_checks.check_arrays(arrays, shapes.of_delivery())
+        terms = self.terms(int(arrays["sites"]))
+        read_delivery(terms, _mu(terms), arrays)
+
+    def model(self, arrays: Arrays) -> FittedModel:
+        """The delivered shared function, with this site's own layers: at home, on its own rows.
+
+        Raises if the totals do not hold what this site sent.
+        """
+        terms = self.terms(int(arrays["sites"]))
+        found = read_delivery(terms, _mu(terms), arrays)
         shared = others = found.learned.shared()
         client = self._client(terms, "")
         if found.within and client.has_own:
@@ -93,6 +108,7 @@ class TotalsSite:
             others = found.learned.without(client)
         elif found.within:
             log.warning("this site's part in the totals is lost: it counts its own rows twice")
+        agreement, columns = self.agreement, self.agreement.columns
         names = (columns.input_names, columns.outputs)
         settings = agreement.model_settings
         model = frame(
@@ -129,30 +145,25 @@ class TotalsSite:
 
     def _client(self, terms: Terms, among: str) -> TotalsClient:
         rows = public_scaling(terms.promise).rows(self.rows)
-        return TotalsClient(terms, rows, self.ledger, self._limit(terms), among=among)
+        return TotalsClient(terms, rows, self.ledger, self.limit, among=among, epoch=self.epoch)
 
-    def _limit(self, terms: Terms) -> Limit:
-        return Limit(self.ceiling, terms.promise.delta)
-
-    def _pin(self, request: Envelope) -> None:
-        """Puts the question of an exchange on disk; refuses another one, and other rows."""
-        kept = self._check_rows()
-        asked, number = kept["asked"], str(request.exchange)
-        if asked.setdefault(number, request.block) != request.block:
+    def _pin(self, request: Envelope, before: dict[str, str]) -> None:
+        """Puts the question of an exchange on disk; refuses another one."""
+        number = str(request.exchange)
+        if before.get(number, request.block) != request.block:
             raise Refused("stale", f"exchange {number} had another question before")
-        write_bytes(self.folder / FILE, json.dumps(kept).encode("ascii"))
+        self._keep({**before, number: request.block})
 
-    def _check_rows(self) -> dict[str, dict[str, str]]:
-        """What the run knows so far, if the rows are those that it began with."""
-        own = request_of({"X": self.rows.X, "Y": self.rows.Y})
+    def _keep(self, asked: dict[str, str]) -> None:
+        write_bytes(self.folder / FILE, json.dumps({"asked": asked}).encode("ascii"))
+
+    def _asked(self) -> dict[str, str]:
+        """By exchange, the hash of its question."""
         path = self.folder / FILE
         if not path.is_file():
-            return {"rows": {"sha256": own}, "asked": {}}
+            return {}
         with naming(path):
-            kept: dict[str, dict[str, str]] = json.loads(path.read_bytes())
-            if kept["rows"]["sha256"] != own:
-                raise Refused("rows-changed")
-            return {"rows": kept["rows"], "asked": dict(kept["asked"])}
+            return dict(json.loads(path.read_bytes())["asked"])
 
 
 def question_of(request: Envelope, terms: Terms) -> str:
@@ -164,6 +175,8 @@ def question_of(request: Envelope, terms: Terms) -> str:
     message_checks.check_arrays(request.arrays, Shapes(terms).of_question(question))
     if request.block != hash_arrays(request.arrays):
         raise Refused("malformed", "the hash is not that of the arrays")
+    if any(np.max(np.abs(array), initial=0.0) > LARGEST for array in request.arrays.values()):
+        raise Refused("out-of-range", "a number is so large that sums over rows would overflow")
     return question
 
 
@@ -172,7 +185,7 @@ def _check_part(learned: Learned, client: TotalsClient) -> None:
     for one, part in zip(learned.outputs, client.part(learned.mu), strict=True):
         left = np.linalg.eigvalsh(one.without(*part).noise)
         if left[0] < -ROUNDING * max(float(np.trace(one.noise)), 1.0):
-            raise Refused("out-of-range", "the totals do not hold what this site sent")
+            raise InputError("the totals that came do not hold what this site sent")
 
 
 def _mu(terms: Terms) -> float:

@@ -29,6 +29,33 @@ def refuse_with(masks: bool, what: str) -> None:
         )
 
 
+def check_count(sites: int) -> None:
+    """Refuses masks among too few or too many."""
+    if sites < FEWEST:
+        raise InputError(
+            f"masks need at least {FEWEST} sites, there are {sites}: of two, each learns the other's "
+            "numbers from the total and its own"
+        )
+    if sites > MOST:
+        raise InputError(
+            f"masks are for at most {MOST} sites, there are {sites}: every pair has a key"
+        )
+
+
+def threshold_of(sites: int) -> int:
+    """t = ⌊2T/3⌋ + 1: how many of T sites can open masks. ⌊(T − 1)/3⌋ may be missing."""
+    return 2 * sites // 3 + 1
+
+
+def unmasking(sites: int) -> int:
+    """2t − T: so many sites and a server that lies can unmask another site.
+
+    The server tells half of the honest sites that it dropped out, and the others that it did not. Each half
+    opens one of its two secrets, if with those that collude it has t sites.
+    """
+    return 2 * threshold_of(sites) - sites
+
+
 class MaskError(MessageError):
     """Something that an honest party of the protocol does not ask for, or not enough to go on with."""
 
@@ -40,15 +67,7 @@ class Roster:
     sites: Mapping[str, bytes]
 
     def __post_init__(self) -> None:
-        if len(self.sites) < FEWEST:
-            raise InputError(
-                f"masks need at least {FEWEST} sites, there are {len(self.sites)}: of two, each learns the "
-                "other's numbers from the total and its own"
-            )
-        if len(self.sites) > MOST:
-            raise InputError(
-                f"masks are for at most {MOST} sites, there are {len(self.sites)}: every pair has a key"
-            )
+        check_count(len(self.sites))
         if len(set(self.sites.values())) < len(self.sites):
             raise InputError("masks: two sites have the same key")
 
@@ -64,8 +83,8 @@ class Roster:
 
     @property
     def threshold(self) -> int:
-        """t = ⌊2T/3⌋ + 1: how many sites an exchange needs to its end. ⌊(T − 1)/3⌋ may be missing."""
-        return 2 * len(self.sites) // 3 + 1
+        """t: how many sites an exchange needs to its end."""
+        return threshold_of(len(self.sites))
 
     def place(self, name: str) -> int:
         """Where a site's shares lie."""

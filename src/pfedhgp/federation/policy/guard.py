@@ -41,10 +41,12 @@ class Guard:
     book: Book
     consent: Consent
 
-    def open(self, run: str, terms: str, known: Known) -> None:
-        """Before a run's first request is answered: whether the site takes part in it at all."""
+    def open(self, run: str, terms: str, known: Known, rows: str) -> None:
+        """Before a run's first request is answered: whether the site takes part in it at all.
+
+        Runs with the same `rows` count together.
+        """
         checks.check_terms(self.policy, known.plan)
-        rows = digest_of([known.rows])
         counts = self.book.counts(rows)
         if run in counts.runs:
             return

@@ -78,6 +78,7 @@ def serve(site: Site, how: Behaviour, *, server: str, ca: bytes, key: Path) -> N
             if reply is None:
                 return
             _send(reply, send, push_object)
+            site.finish()
 
 
 def _send(reply: Message, send: Any, push_object: Any) -> None:

@@ -54,6 +54,7 @@ class MemoryLink:
             return True
         seen = from_records(to_records(request), most_bytes=LARGEST_REQUEST)
         reply = to_records(how.changed(self.sites[name].answer(seen)))
+        self.sites[name].finish()
         self.sent += 1
         heapq.heappush(self.due, (self.clock() + how.seconds(), self.sent, name, reply))
         return True
