@@ -74,6 +74,17 @@ def test_a_proposal_says_where_it_differs(model):
         assert len(told["cycles"]) == 30
 
 
+def test_a_channel_that_is_far_off_comes_first_among_stretches(model):
+    """It would count by its logarithm alone if it were set aside."""
+    cycles, names, _ = strangers()
+    far = cycles[:30].copy()
+    far[:, 2] += 40.0 * np.sin(9.0 * GRID[:, 0])
+    (found,) = propose(model, flagged(model, far, names[:30]), NAMES)
+    assert [each["channel"] for each in found.stretches] == ["r"] * 6
+    assert found.stretches[0]["nats"] > 1000.0
+    assert found.why.wild == {}
+
+
 def test_the_order_of_cycles_does_not_matter(model):
     cycles, names, _ = strangers()
     order = np.random.default_rng(0).permutation(len(cycles))

@@ -22,9 +22,10 @@ from pfedhgp.diagnosis.candidates import (
 )
 from pfedhgp.diagnosis.cycle_metric import CycleMetric
 from pfedhgp.diagnosis.held_out_runs import Cycles, folds_of_runs, held_out
-from pfedhgp.diagnosis.run_layers import TARGETS, Layers, variance_components
+from pfedhgp.diagnosis.run_layers import TARGETS, Layers
 from pfedhgp.diagnosis.run_sums import RunSums, sums_of_runs
 from support import reference_diagnosis as naive
+from support.variance_components import variance_components
 
 Q, R = 3, 4
 SLICES = [slice(q * R, (q + 1) * R) for q in range(Q)]
@@ -118,6 +119,12 @@ def test_variance_components_have_the_highest_restricted_likelihood(effect):
         )
         assert -found.fun <= best + 1e-6
     assert -found.fun == pytest.approx(best, abs=1e-4)
+    if effect:  # no bound is met: S and W of training say the same
+        layers = Layers.of(
+            sums_of_runs(F, np.zeros((24, 1)), labels, runs, classes=2, own=False), 1
+        )
+        new_cycle = layers.S + layers.share * layers.W
+        np.testing.assert_allclose(new_cycle, run + cycle, atol=1e-9)
 
 
 def test_a_new_cycle_of_a_new_run_has_both_variances():

@@ -93,10 +93,16 @@ def test_more_directions_than_thresholds_were_set_on_count_as_so_many():
     rng = np.random.default_rng(0)
     metric = CycleMetric.of(np.eye(6), [slice(0, 3), slice(3, 6)])
     found, means = rng.normal(size=(5, 6)), 4.0 * rng.normal(size=(4, 6))
-    plain, less = (novelty_of([metric], found, means, novelty=True, most=n)[1] for n in (3, 1))
+    ones = np.ones(4)
+    plain, less, wide = (
+        novelty_of([metric], found, means, wider, novelty=True, most=n)[1]
+        for wider, n in ((ones, 3), (ones, 1), (2.0 * ones, 3))
+    )
     assert plain.directions.max() == 3.0
     assert less.directions.max() == 1.0
     np.testing.assert_allclose(less.towards, plain.towards / 3.0)
+    for part in ("towards", "within", "given_the_rest"):
+        np.testing.assert_allclose(2.0 * getattr(wide, part), getattr(plain, part))
 
 
 def test_parts_of_cycles_are_marginals():
@@ -143,8 +149,29 @@ def test_the_wild_channel_is_named_and_reasons_add_up():
     assert reason.wild["r"] > 10.0
     assert reason.total == pytest.approx(np.nansum(reason.along))
     assert reason.total > 0.0
+    plain = why_of_runs(model, names, X=GRID, channels=NAMES, cycle=cycle.T, aside=False)
+    assert plain.wild == {}
+    assert plain.total != reason.total
     calm = why_of_runs(model, names, X=GRID, channels=NAMES, cycle=runs(1)[0]["class 1"][0].T)
     assert calm.stretches(5)[0]["nats"] > 0.0
+
+
+def test_hardly_any_known_run_has_a_channel_that_is_called_wild():
+    model = trained(*runs(count=12))
+    new, block = runs(1, count=12)
+    found = {
+        (name, run)
+        for name in new
+        for Y, run in zip(new[name], block[name], strict=True)
+        if why_of_runs(model, (name, "class 0"), X=GRID, channels=NAMES, cycle=Y.T).wild
+    }
+    assert len(found) <= 1  # of 24, with 1% asked
+    calibration = replace(model.calibration, thresholds=None, false_alarms=None)
+    never = replace(model, calibration=calibration)
+    far = new["class 1"][0] + np.array([0.0, 0.0, 30.0])[:, None] * np.sin(40.0 * GRID[:, 0])
+    names = ("class 1", "class 0")
+    assert why_of_runs(model, names, X=GRID, channels=NAMES, cycle=far.T).wild
+    assert not why_of_runs(never, names, X=GRID, channels=NAMES, cycle=far.T).wild
 
 
 def test_reasons_are_the_log_odds_of_the_candidate_that_weighs_most():

@@ -138,15 +138,18 @@ def _strange(classifier: RunClassifier, found: FloatArray, owners: Sequence[str]
     means /= length[:, None]
     count = 0
     with one_blas_thread():
-        metrics = [classifier.complete(shape) for shape in reversed(classifier.references)]
+        shapes = [*reversed(classifier.references)]
+        metrics = [classifier.complete(shape) for shape in shapes]
+        fewer = replace(classifier, sums=_with_runs(classifier.sums, len(length) - 1))
+        wider = [fewer.wider(shape) for shape in shapes]
         for run in range(len(length)):
             mine = found[place == run]
             rest = (means.sum(axis=0) - means[run]) / (len(length) - 1)
             centres = np.concatenate([classifier.layers.means[:-1], rest[None]])
             evidence = None
-            for metric in metrics:
+            for metric, each in zip(metrics, wider, strict=True):
                 square, new = novelty_of(
-                    metric, mine, centres, novelty=True, most=classifier.directions
+                    metric, mine, centres, each, novelty=True, most=classifier.directions
                 )
                 lengths = metric[0].lengths.astype(np.int64)
                 cells = np.broadcast_to(lengths, (len(mine), len(lengths)))
@@ -155,3 +158,8 @@ def _strange(classifier: RunClassifier, found: FloatArray, owners: Sequence[str]
             assert evidence is not None
             count += bool(diagnose(evidence, calibration=calibration).none.any())
     return count
+
+
+def _with_runs(sums: RunSums, count: int) -> RunSums:
+    """The same if the last class had so many runs."""
+    return replace(sums, runs=np.append(sums.runs[:-1], float(count)))

@@ -35,7 +35,7 @@ SHRINKAGES: Mapping[str, tuple[float, ...]] = {
     "cell": (1e-4, 1e-3, 1e-2, 0.1, 0.3, 1.0),
     "smooth": (1e-4, 1e-3, 1e-2, 0.1, 0.3, 1.0),
     "within": (1e-3, 0.1, 1.0),
-    "cycles": (1e-3, 1e-2, 0.1, 0.3),
+    "cycles": (1e-3, 1e-2, 0.1, 0.3, 0.6, 1.0),
     "stationary": (1e-2, 0.1, 0.3),
 }
 """δ of each target"""

@@ -16,7 +16,7 @@ from pfedhgp.diagnosis.run_sums import RunSums, sums_of_runs
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
-FOLDS = 7
+FOLDS, FEWEST_FOLDS = 7, 3
 WORKERS = 2
 
 
@@ -66,10 +66,23 @@ class Cycles:
         return [f"{k}/{run}" for k, run in zip(self.labels, self.runs, strict=True)]
 
 
+def even_folds(runs: Sequence[int], most: int = FOLDS) -> int:
+    """How many folds: as many as runs of the class with fewest, so that each holds out a run of every class.
+
+    If a fold lacks a class, that class's mean is of more runs than those of the others, and nearer to cycles
+    that are not its own: a covariance that is badly known can see which classes a fold holds out. A class
+    with fewer than three runs has no say, since two folds would leave nothing to learn from.
+
+    >>> even_folds([4, 9, 1, 2]), even_folds([30, 20])
+    (4, 7)
+    """
+    return min([most, *(int(n) for n in runs if n >= FEWEST_FOLDS)])
+
+
 def folds_of_runs(
     labels: Sequence[str], runs: Sequence[str], *, folds: int = FOLDS, seed: int = 0
 ) -> IntArray:
-    """The fold of each cycle: runs are dealt out whole, those of a class to as many folds as can be.
+    """The fold of each cycle, at most `folds`: runs are dealt out whole, those of a class in turn.
 
     A class never loses all its runs to one fold, and a class with one run is not held out (−1). Classes
     start at different folds, so that few runs a class are not all held out at once. The folds depend on the
@@ -77,6 +90,7 @@ def folds_of_runs(
     """
     names, owners = np.asarray([str(v) for v in labels]), np.asarray([str(v) for v in runs])
     rng, start = np.random.default_rng(seed), 0
+    folds = even_folds([len(np.unique(owners[names == name])) for name in np.unique(names)], folds)
     out = np.full(len(names), -1)
     for name in np.unique(names):
         mine = names == name

@@ -187,7 +187,10 @@ def _described(
     name: str,
     channels: Sequence[str],
 ) -> Proposal:
-    """What a group looks like beside the nearest class, by the words of `why`."""
+    """What a group looks like beside the nearest class, by the words of `why`.
+
+    No channel is set aside: what is far off under the nearest class is what the group is known by.
+    """
     units, metric = flagged.units, _metric(classifier)
     owners = [units[c] for c in mine]
     label = _free(name, classifier.classes)
@@ -198,7 +201,7 @@ def _described(
     central = int(mine[np.argmin(metric.distances(found[mine], mean)[0][:, 0])])
     pair = (label, classifier.classes[nearest])
     X, cycle = flagged.grids[central], flagged.cycles[central]
-    why = why_of_runs(after, pair, X=X, channels=channels, cycle=cycle)
+    why = why_of_runs(after, pair, X=X, channels=channels, cycle=cycle, aside=False)
     gap = np.diff(classifier.coordinates.curves(after.layers.means[[nearest, -1]]), axis=0)[0]
     place = {channels[q]: row for row, q in enumerate(classifier.used)}
     x = classifier.coordinates.grid[:, 0]

@@ -2,8 +2,10 @@
 
     −½ dᵀΣ⁻¹d − ½ log|Σ| = Σ_m log p(c_m | all coordinates before it) + constants
 
-Coordinates come in the order of their places. A channel that runs wild comes last, as a whole, at a scale of
-its own. With heavy tails the terms are stretched so that they still add up.
+Coordinates come in the order of their places. The channel that is set aside (`cycle_metric`) comes last, as a
+whole, at a scale of its own. It is called wild if it is further from what all others say than the threshold
+of "none of these" allows, as in few known runs. With heavy tails the terms are stretched so that they still
+add up.
 """
 
 from __future__ import annotations
@@ -41,10 +43,11 @@ def why_of_runs(
     X: FloatArray,
     channels: Sequence[str],
     cycle: FloatArray,
+    aside: bool = True,
 ) -> Why:
     """What of one cycle (n, Q) speaks for the first class rather than the second, in nats of log-odds.
 
-    By the candidate that weighs most, at its temperature.
+    By the candidate that weighs most, at its temperature. If not `aside`, no channel is set aside.
     """
     main = classifier.judged[0]
     used = list(classifier.used)
@@ -56,7 +59,7 @@ def why_of_runs(
         which = classifier.numbers(names)
         sigmas = classifier.covariances(main.candidate.shape, space, which)
         one, two = (
-            _terms(sigma, found - space.means[k], space.slices, space.places)
+            _terms(sigma, found - space.means[k], space.slices, space.places, aside=aside)
             for sigma, k in zip(sigmas, which, strict=True)
         )
         heavy, T = main.candidate.heavy, main.temperature
@@ -77,20 +80,39 @@ def why_of_runs(
                 ]
                 alone[used[q]] = (pair[0] - pair[1]) / T
     wild = {}
-    if one.wild is not None:
+    if one.wild is not None and _runs_wild(classifier, names[0], X, cycle, one.wild):
         wild[str(channels[used[one.wild]])] = 0.5 * one.saved
     return Why(
         names[0], names[1], X, tuple(channels), along, alone, float(np.sum(terms)), wild=wild
     )
 
 
+def _runs_wild(
+    classifier: RunClassifier, name: str, X: FloatArray, cycle: FloatArray, channel: int
+) -> bool:
+    """Whether a channel, given all others, is beyond its threshold; never without thresholds."""
+    limits = classifier.calibration.thresholds
+    if limits is None:
+        return False
+    surprise = classifier.evidence(X, cycle[None], novelty=True).surprise
+    views = np.split(surprise[0, classifier.numbers([name])[0]], len(classifier.references))
+    each = np.split(np.asarray(limits), len(classifier.references))
+    at = len(views[0]) - classifier.coordinates.channels + channel
+    return any(bool(v[at] > limit[at]) for v, limit in zip(views, each, strict=True))
+
+
 def _terms(
-    sigma: FloatArray, gap: FloatArray, slices: Sequence[slice], places: FloatArray
+    sigma: FloatArray,
+    gap: FloatArray,
+    slices: Sequence[slice],
+    places: FloatArray,
+    *,
+    aside: bool,
 ) -> _Terms:
     metric = CycleMetric.of(sigma, slices)
     _, given = metric.distances(gap[None], np.zeros((1, len(gap))))
     gain = saved(given, metric.lengths)[0, 0]
-    wild = int(np.argmax(gain)) if gain.max() > 0.0 else None
+    wild = int(np.argmax(gain)) if aside and gain.max() > 0.0 else None
     rest = np.ones(len(gap), bool)
     if wild is not None:
         rest[slices[wild]] = False

@@ -62,6 +62,8 @@ class RunClassifier:
     """whether candidates were judged with Σ_k = (1 + 1/B_k) Σ"""
     second: Candidate | None = None
     """another covariance by which a cycle may be none of these; None if there was no choice"""
+    wider_limits: bool = True
+    """whether "none of these" goes by (1 + 1/B_k) Σ, too"""
 
     @property
     def references(self) -> tuple[Candidate, ...]:
@@ -161,7 +163,10 @@ class RunClassifier:
         out = None
         for shape in reversed(self.references if novelty else (self.reference,)):
             metric = self._metrics(shape, space, which)
-            square, new = novelty_of(metric, found, means, novelty=novelty, most=self.directions)
+            wider = self.wider(shape)[which]
+            square, new = novelty_of(
+                metric, found, means, wider, novelty=novelty, most=self.directions
+            )
             square = square + outside[:, None]
             out = Evidence(names, log_probability, square, cells, new, out)
         assert out is not None
@@ -185,6 +190,10 @@ class RunClassifier:
     def grown(self, shape: Candidate) -> FloatArray:
         """What Σ is multiplied by for each class, (K,); 1 in models of versions that did not."""
         return grown(shape, self.sums.runs) if self.uncertain_means else np.ones(len(self.classes))
+
+    def wider(self, shape: Candidate) -> FloatArray:
+        """The same for "none of these", whose thresholds older versions set without it."""
+        return self.grown(shape) if self.wider_limits else np.ones(len(self.classes))
 
     def covariances(self, shape: Candidate, space: Space, which: Sequence[int]) -> list[FloatArray]:
         """Σ of each of these classes in a space."""
@@ -231,6 +240,7 @@ class RunClassifier:
             "added": list(self.added),
             "uncertain_means": self.uncertain_means,
             "second": None if self.second is None else vars(self.second),
+            "wider_limits": self.wider_limits,
         }
 
     @staticmethod
@@ -249,6 +259,7 @@ class RunClassifier:
             added=tuple(tree.get("added", ())),
             uncertain_means=bool(tree.get("uncertain_means", False)),
             second=Candidate(**tree["second"]) if tree.get("second") else None,
+            wider_limits=bool(tree.get("wider_limits", False)),
         )
 
 
@@ -284,19 +295,22 @@ def novelty_of(
     found: Sequence[CycleMetric],
     cycles: FloatArray,
     means: FloatArray,
+    wider: FloatArray,
     *,
     novelty: bool,
     most: int,
 ) -> tuple[FloatArray, Novelty | None]:
     """dᵀΣ⁻¹d (C, K), and the parts of it that show whether a cycle belongs to a class at all.
 
-    `found` has one metric for all classes, or one each. If classes were added, there are more than `most`
-    directions between means, and the threshold is of d²/N: d² then counts as `most` of them.
+    `found` has one metric for all classes, or one each; `wider` (K,) is what Σ is multiplied by for each. If
+    classes were added, there are more than `most` directions between means, and the threshold is of d²/N: d²
+    then counts as `most` of them.
     """
     own = [slice(None)] if len(found) == 1 else [slice(k, k + 1) for k in range(len(means))]
     pairs = [*zip(found, own, strict=True)]
     parts = [metric.distances(cycles, means[k]) for metric, k in pairs]
     square, given = (np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
+    square, given = square / wider, given / wider[:, None]
     if not novelty:
         return square, None
     towards = np.zeros((2, *square.shape))
@@ -305,7 +319,7 @@ def novelty_of(
     lengths = found[0].lengths
     share = np.minimum(towards[1], most) / np.maximum(towards[1], 1.0)
     return square, Novelty(
-        towards=towards[0] * share,
+        towards=towards[0] * share / wider,
         directions=towards[1] * share,
         within=square,
         span=np.full_like(square, lengths.sum()),

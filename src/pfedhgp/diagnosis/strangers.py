@@ -25,15 +25,19 @@ REFERENCES = 2
 
 
 def ratios(held: Held, without: int | None = None) -> FloatArray:
-    """d²/N of every cycle under every class, (C, K, 2 + Q): towards other classes, whole, and by channel."""
+    """d²/N of every cycle under every class, (C, K, 2 + Q): towards other classes, whole, and by channel.
+
+    d² is by (1 + 1/B) Σ: the mean of a class with few runs is far from its new runs, too.
+    """
     at = 0 if without is None else 1 + without
     towards = held.towards[:, :, at] / max(float(held.directions[at]), 1.0)
     if not held.directions[at]:
         towards = np.full_like(towards, np.nan)
     whole = held.square / held.lengths.sum()
-    return np.concatenate(
+    found = np.concatenate(
         [towards[:, :, None], whole[:, :, None], held.given / held.lengths], axis=2
     )
+    return np.asarray(found / held.grown[:, :, None])
 
 
 def margin(cycles: Cycles, held: Held, false_alarms: float) -> float:
