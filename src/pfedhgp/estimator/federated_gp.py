@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -26,6 +25,7 @@ from pfedhgp.estimator.inputs import rows_by_client, rows_of, warn_of_codes_besi
 from pfedhgp.estimator.living_methods import LivingMethods
 from pfedhgp.estimator.parameter_methods import ParameterMethods
 from pfedhgp.estimator.prediction_methods import PredictionMethods
+from pfedhgp.estimator.sklearn_manners import SklearnManners
 from pfedhgp.federation import inprocess, kept_settings, planning
 from pfedhgp.federation.clients import ClientGroup
 from pfedhgp.federation.grouping import group_clients
@@ -47,7 +47,9 @@ if TYPE_CHECKING:
     from pfedhgp.zones.result import Zones
 
 
-class FederatedGP(PredictionMethods, CycleMethods, LivingMethods, ParameterMethods, ModelSettings):
+class FederatedGP(
+    SklearnManners, PredictionMethods, CycleMethods, LivingMethods, ParameterMethods, ModelSettings
+):
     """y_i(x) = f_global(x) + f_deviation,i(x) + f_local,i(x) + noise, learned without pooling rows.
 
     {arguments}
@@ -63,52 +65,6 @@ class FederatedGP(PredictionMethods, CycleMethods, LivingMethods, ParameterMetho
         >>> model.predict("a", [0.5]).mean.shape
         (1,)
     """
-
-    # scikit-learn's manners -------------------------------------------------------------------
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {each.name: getattr(self, each.name) for each in MODEL_SETTINGS}
-
-    def set_params(self, **params: Any) -> FederatedGP:
-        """Changes some of them; unknown names are refused."""
-        known = [each.name for each in MODEL_SETTINGS]
-        unknown = [name for name in params if name not in known]
-        if unknown:
-            raise InputError(f"no parameter `{unknown[0]}`; there are {', '.join(known)}")
-        for name, value in params.items():
-            setattr(self, name, value)
-        return self
-
-    def __repr__(self) -> str:
-        values = ((each, getattr(self, each.name)) for each in MODEL_SETTINGS)
-        changed = [f"{s.name}={v!r}" for s, v in values if v is not s.default and v != s.default]
-        return f"FederatedGP({', '.join(changed)})"
-
-    def __sklearn_tags__(self) -> Any:
-        """What scikit-learn's cross-validation asks: outputs come with the table, and there is no y."""
-        from sklearn.utils import Tags, TargetTags
-
-        return Tags(estimator_type=None, target_tags=TargetTags(required=False))
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        if hasattr(self, "model_"):
-            raise InputError(
-                "a fitted FederatedGP is not pickled: use `save(folder)` and `FederatedGP.load(folder)`"
-            )
-        return super().__reduce_ex__(protocol)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> FederatedGP:
-        """Settings are copied; a fitted model does not change, and is shared."""
-        again = type(self)(**copy.deepcopy(self.get_params(), memo))
-        own = {name: value for name, value in vars(self).items() if name not in vars(again)}
-        vars(again).update(own)
-        return again
-
-    def __copy__(self) -> FederatedGP:
-        again = type(self)(**self.get_params())
-        vars(again).update(vars(self))
-        return again
 
     # fit --------------------------------------------------------------------------------------
 
@@ -372,7 +328,9 @@ class FederatedGP(PredictionMethods, CycleMethods, LivingMethods, ParameterMetho
         given = kept_settings.settings_of_model(model)
         if given.get("device") == "gpu" and not has_device("gpu"):
             given["device"] = "cpu"
-            warn("the model was fitted on a gpu, and JAX finds none here: predictions use the CPU")
+            warn_caller(
+                "the model was fitted on a gpu, and JAX finds none here: predictions use the CPU"
+            )
         found = cls(**given)
         found.model_ = model
         found.exchanges_ = int(model.settings.get("exchanges", 0))
