@@ -127,8 +127,10 @@ def scores_of(seed: int, arguments: argparse.Namespace) -> list[tuple[float, ...
         known = _scores(truth, *best[name])
         ours = (np.nan,) * len(known)
         if model is not None:
-            p = model.predict(name, x[late][:, None])
-            ours = _scores(truth, p.mean, p.sd**2)
+            ahead = model.forecast(name, AHEAD)
+            days = ahead.times > arguments.days + 1.0 - STEP / 2.0
+            np.testing.assert_allclose(ahead.times[days], x[late])
+            ours = _scores(truth, ahead.mean[days], ahead.sd[days] ** 2)
         rows.append((*ours, *known, rmse(truth, ridge(*past[name], x[late])[:, None])))
     return rows
 
