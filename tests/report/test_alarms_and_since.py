@@ -75,7 +75,7 @@ def test_what_averages_leave_out_is_said_and_what_they_shorten_is_not(case, reac
     told = alarms(replace(found, model=replace(found.model, clients=clients)))
     assert [a.title for a in told] == ["Some uncertainty is left out."] * said
     if said:
-        assert "leave out 1 directions at 1 of 3 clients (client 1)" in told[0].text
+        assert "leave out 1 direction at 1 of 3 clients (client 1), whose" in told[0].text
 
 
 def test_stale_parameters_are_an_alarm_until_training_follows(case):

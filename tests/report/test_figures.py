@@ -31,7 +31,7 @@ def view(case):
 
 @pytest.fixture(scope="module")
 def panels(view):
-    text = figures.client_panels(view[0], 0, output_name="y", width=WIDE, name="p", span=40.0)
+    text = figures.client_panels(view[0], 0, output_name="y", width=WIDE, name="p", span=38.0)
     return Svg(text, "p")
 
 

@@ -10,7 +10,7 @@ import pytest
 from pfedhgp.plot.slices import slices_of
 from pfedhgp.report import carpet, figures, multiples, spans
 from pfedhgp.report.theme import NARROW, WIDE
-from support.reported import Svg, case_of, rows_of
+from support.reported import Svg, case_of, points_of, rows_of
 
 
 @pytest.fixture(scope="module")
@@ -87,14 +87,9 @@ def test_the_bad_site_leaves_the_others_their_colours_and_is_named(case):
 
 def boxes_of(svg: Svg, gid: str) -> np.ndarray:
     """Heights of the boxes under a name."""
-    import re
-
     (path,) = (e for e in svg.find(gid).iter() if e.tag.endswith("path"))
-    found = []
-    for part in path.get("d", "").split("M")[1:]:
-        y = np.array(re.findall(r"-?[\d.]+", part), float)
-        found.append(len(y))
-    return np.array(found)
+    parts = path.get("d", "").split("M")[1:]
+    return np.array([np.ptp(points_of(f"M{part}")[:, 1]) for part in parts])
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
@@ -102,7 +97,10 @@ def test_no_difference_is_a_grey_strip_and_no_rows_a_thin_one(case, width):
     views = views_of(case)
     nothing = {name: times(view, 0.0) for name, view in views.items()}
     svg = Svg(carpet.carpet(nothing, 0, output_name="y", width=width, name="c"), "c")
-    assert len(boxes_of(svg, "zero")) == carpet.COLUMNS * len(views)
+    tall = boxes_of(svg, "zero")
+    seen = carpet.with_rows(nothing, carpet.COLUMNS)
+    assert len(tall) == len(views) + np.sum(seen[:, 1:] != seen[:, :-1])
+    assert set(np.round(tall / tall.max(), 1)) == ({1.0} if seen.all() else {1.0, 0.3})
     assert not any(svg.has(f"{word}-{k}") for word in ("above", "below") for k in range(10))
 
 

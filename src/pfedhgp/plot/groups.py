@@ -120,8 +120,7 @@ def site_map(
 ) -> list[int | str]:
     """Clients at (latitude, longitude); one colour and one marker a group, equal distances both ways.
 
-    Names are placed so that they do not overlap, so what else the axes show must be there already. Returns
-    the groups in the order of their colours.
+    Returns the groups in the order of their colours. Names come last, by `name_sites`.
     """
     groups = list(dict.fromkeys(labels[client] for client in sorted(labels)))
     if not isinstance(groups[0], str):
@@ -143,11 +142,16 @@ def site_map(
     axes.margins(0.12)
     axes.set_xlabel("longitude, degrees")
     axes.set_ylabel("latitude, degrees")
+    return groups
+
+
+def name_sites(
+    axes: Axes, labels: Mapping[str, int | str], places: Places, *, tints: Tints
+) -> None:
+    """Names on a map, placed so that they do not overlap: after all else, which moves points and axes."""
     every = sorted(labels)
     where = np.array([places[client][::-1] for client in every], float)
     missing = name_points(axes, where, [shown(n, LONGEST) for n in every], tints=tints)
     if missing:
-        text = f"{missing} name{'' if missing == 1 else 's'} left out: no room"
-        look: dict[str, Any] = {"ha": "left", "va": "bottom", "fontsize": 9.0}
-        axes.text(0.01, 0.01, text, transform=axes.transAxes, color=tints["muted"], **look)
-    return groups
+        words = f"{missing} name{' has' if missing == 1 else 's have'} no room"
+        axes.set_xlabel(f"{axes.get_xlabel()} · {words}")

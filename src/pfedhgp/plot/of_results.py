@@ -121,6 +121,7 @@ def zones_map(zones: Zones, places: Places, *, ax: Axes | None = None) -> Axes:
     drawn = groups.site_map(ax, zones.labels, places, tints=tints)
     many = min(len(drawn), 4)
     styled.plain_legend(ax, tints, ncols=many, handletextpad=0.2, columnspacing=1.0)
+    groups.name_sites(ax, zones.labels, places, tints=tints)
     return styled.as_text(ax)
 
 

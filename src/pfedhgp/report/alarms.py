@@ -51,11 +51,11 @@ def _limited(found: Gathered) -> Alarm | None:
     reach = {n: own.tangents.reach for n, own in clients.items() if own.tangents is not None}
     left = {n: int(np.sum(np.asarray(s) == 0)) for n, s in reach.items() if s is not None}
     some = [words.shown(name, 24) for name, count in left.items() if count]
-    settled = ending.settled(found.model.history)
+    settled, count = ending.settled(found.model.history), sum(left.values())
     return Alarm(
         "Some uncertainty is left out.",
-        f"Averages over uncertain parameters leave out {sum(left.values())} directions at {len(some)} of "
-        f"{len(clients)} clients ({listed(some, 3)}): their intervals may be too narrow.",
+        f"Averages over uncertain parameters leave out {count} direction{'' if count == 1 else 's'} at "
+        f"{len(some)} of {len(clients)} clients ({listed(some, 3)}), whose intervals may be too narrow.",
         "More rows, or a simpler local kernel." if settled else "Fit with more rounds first.",
     )
 

@@ -145,12 +145,12 @@ def _strips(
     at = mdates.date2num(view.axis.values(edges)) if view.axis.is_date else edges  # type: ignore[no-untyped-call]
     middles, widths = 0.5 * (at[1:] + at[:-1]), np.diff(at)
     high = np.full(own.shape, HIGH) if seen is None else np.where(seen, HIGH, THIN)
-    every, at_every = np.indices(own.shape).reshape(2, -1)
+    row, start, end = _runs(high)
     everywhere = boxes(
-        every,
-        middles[at_every],
-        width=widths[at_every],
-        height=high[every, at_every],
+        row,
+        0.5 * (at[start] + at[end]),
+        width=at[end] - at[start],
+        height=high[row, start],
         color=COLOURS["rule"],
         gid="zero",
     )
@@ -174,3 +174,12 @@ def _strips(
     axes.set_ylim(clients - 0.5, -0.5)
     axes.grid(visible=False)
     axes.spines["left"].set_visible(False)
+
+
+def _runs(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Row, first column and the column after the last of each stretch of equal values along a row."""
+    new = np.ones((len(values), values.shape[1] + 1), bool)
+    new[:, 1:-1] = values[:, 1:] != values[:, :-1]
+    row, start = np.nonzero(new[:, :-1])
+    end = np.nonzero(new[:, 1:])[1] + 1
+    return row, start, end

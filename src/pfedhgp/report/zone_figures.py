@@ -64,6 +64,7 @@ def site_map(
         axes.set_title(title)
         many = min(len(drawn), 4)
         plain_legend(axes, COLOURS, ncols=many, handletextpad=0.2, columnspacing=1.0)
+        groups.name_sites(axes, labels, places, tints=COLOURS)
         return to_svg(figure, name=name, label="Clients on a map, by group")
 
 
