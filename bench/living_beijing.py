@@ -5,9 +5,9 @@
     python -m bench.living_beijing year DATA [--days 365] [--stations 12] [--every 2] [--jobs 12]
 
 `faults`: the odd stations lack the last ten days, which are then judged with and without a fault; with
---nobody all stations lack them. Without a fault, whatever is flagged is a false alarm, ours and the z-score's. --first is the day of the first row, counted from 1 January 2013, and --hour
-its hour. `year`: one fit, then an update a day; beside it a fit a week. Values are log(1 + PM2.5), inputs are
-days.
+--nobody all stations lack them. Without a fault, whatever is flagged is a false alarm, ours and the
+z-score's. --first is the day of the first row, counted from 1 January 2013, and --hour its hour.
+`year`: one fit, then an update a day; beside it a fit a week. Values are log(1 + PM2.5), inputs are days.
 """
 
 from __future__ import annotations

@@ -44,6 +44,14 @@ class ModelFileError(InputError):
     """A model file is corrupted, incomplete, or of a newer format than this version reads."""
 
 
+class RowError(InputError):
+    """A client's row is refused: `row` counts from 0 among its rows, and {row} in `text` is its place."""
+
+    def __init__(self, text: str, *, client: str, row: int) -> None:
+        super().__init__(text.format(row=f"row {row}"))
+        self.text, self.client, self.row = text, client, row
+
+
 class TellsTooMuchError(InputError):
     """A request asks for so much that rows could be solved for; the client does not answer it."""
 

@@ -128,6 +128,10 @@ REFUSED = {
     "one row in all": (HEADER + "a,0,1\n", ["one row in all"]),
     "no name for a client": (HEADER + "a,0,1\n,1,2\n", ["row 2 (line 3)", "'site'", "name"]),
     "no observed output": (HEADER + "a,0,\na,1,NA\n", ["no client has an observed output"]),
+    "steps too small for doubles": (
+        HEADER + f"a,{2**63 + 10},1\na,{2**63 + 20},2\n",
+        ["no input varies", "time", "in steps of 2048", "subtract an offset"],
+    ),
     "no input varies": (HEADER + "a,1,1\na,1,2\n", ["no input varies", "time"]),
 }
 

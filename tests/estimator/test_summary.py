@@ -10,7 +10,9 @@ from rich.console import Console
 
 from pfedhgp import FederatedGP, Structured
 from pfedhgp.errors import ConvergenceWarning
+from pfedhgp.estimator import summary
 from pfedhgp.federation.planning import until_settled
+from pfedhgp.model.departures import Departure
 from pfedhgp.model.traffic import traffic
 from pfedhgp.model.words import byte_size, number
 from pfedhgp.settings.config import checked
@@ -51,6 +53,21 @@ def test_its_numbers_are_the_models(model):
     shares = [float(word.split()[-1]) for word in found["layers"].split("\u202f%")[:-1]]
     assert sum(shares) == pytest.approx(100.0, abs=0.2)
     assert shares[0] > 80.0  # the global wave
+
+
+def test_clients_that_surely_depart_by_little_do_not_stand_out(model, monkeypatch):
+    def departing(phi: float, log_odds: float = 50.0) -> Departure:
+        return Departure(phi, 0.9 * phi, 1.1 * phi, 1.0, 0.9, 1.1, log_odds)
+
+    found = {
+        "surest": departing(0.00122, 500.0),
+        "far": departing(0.3),
+        "farthest": departing(2.0, 9.0),
+        "unsure": departing(5.0, 0.1),
+    }
+    monkeypatch.setattr(summary.departures, "departures", lambda _: found)
+    said = model.summary()["stand out"]
+    assert said.startswith("farthest (φ 2.00), far (φ 0.300), <b>&loud (noise ")
 
 
 def test_text_terminal_and_notebook(model):

@@ -188,7 +188,8 @@ def test_commands_keep_what_they_replace(folder, run):
     old, new = FederatedGP.load(folder / "RUN" / "previous"), FederatedGP.load(folder / "RUN")
     at = [[8.5]]
     assert new.predict("site 0", at).sd[0] < old.predict("site 0", at).sd[0]
-    assert "are in the model already" in run("update", "RUN", "new.csv").complaint
+    told = run("update", "RUN", "new.csv").complaint
+    assert "6 of 6 rows are in the model already (the first is row 1 (line 2) of new.csv" in told
     assert run("forget", "RUN", "new.csv", "--client", "site 0", "--from", "8.2").code == 0
     (folder / "RUN" / "report.html").write_text("of the model before")
     told = run("forget", "RUN", "new.csv", "--client", "site 0", "--to", "8.2")
@@ -201,6 +202,40 @@ def test_commands_keep_what_they_replace(folder, run):
     assert "rows and client 'site 2': RUN" in done.err + done.out
     assert FederatedGP.load(folder / "RUN").clients_ == ("site 0", "site 1")
     assert not (folder / "RUN" / "previous" / "previous").exists()
+
+
+def test_a_row_that_is_refused_is_named_by_its_place_in_its_file(folder, run):
+    known = pl.read_csv("new.csv")
+    assert run("update", "RUN", "new.csv").code == 0
+    fresh = known.with_columns(x=pl.col("x") + 0.9)
+    others = known[:3].with_columns(client=pl.lit("site 1"), x=pl.col("x") + 0.7)
+    fresh.write_csv("a.csv", float_precision=17)
+    pl.concat([others, known[2:]]).write_csv("b.csv", float_precision=17)
+    told = run("update", "RUN", "a.csv", "b.csv").complaint
+    assert "4 of 10 rows are in the model already (the first is row 4 (line 5) of b.csv, by" in told
+    (x,) = known["x"][2:3]
+    told = run("forget", "RUN", "b.csv", "a.csv", "--client", "site 0", "--from", str(x + 1e-9))
+    assert (
+        "6 of 9 rows are not in the model (the first is row 1 (line 2) of a.csv)" in told.complaint
+    )
+
+
+def test_a_table_without_the_client_column_is_refused_in_updates_own_words(model):
+    x, y = new_rows()
+    with pytest.raises(InputError, match=r"no column 'client', which named the clients .*`client`"):
+        model.update(pl.DataFrame({"x": x, "y": y}))
+
+
+def test_broken_sums_stop_updates_and_not_predictions(folder, run):
+    path = next((folder / "RUN" / "clients").glob("*.sums.safetensors"))
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+    told = run("update", "RUN", "new.csv").complaint
+    assert "corrupted: its SHA-256 is not the one in spec.json: copy the folder again" in told
+    done = run("predict", "RUN", "new.csv", "--out", "-")
+    assert done.code == 0, done.err
+    assert done.out.count("site 0") == 6
 
 
 def test_rows_far_outside_are_told_of_in_one_line_that_names_the_option(folder, run):

@@ -44,6 +44,12 @@ def test_durations(seconds, text):
     assert duration(seconds) == text
 
 
+def test_durations_of_few_digits():
+    assert [duration(t / 7.0 * 48 * 3600, digits=2) for t in (1, 2, 4, 7)] == [
+        *("6.9 hours", "14 hours", "1.1 days", "2 days")
+    ]
+
+
 def test_bytes_and_percent():
     assert byte_size(950) == "950\u202fB"
     assert byte_size(12_345) == "12.3\u202fkB"

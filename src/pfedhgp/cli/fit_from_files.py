@@ -254,9 +254,9 @@ def words_of(job: FitJob) -> dict[str, Any]:
 
 def _warn_unsettled(model: FederatedGP) -> None:
     """A training at sites is told of here; one in this process has warned itself."""
-    from pfedhgp.estimator.federated_gp import warn_unsettled
+    from pfedhgp.inference.ending import warn_unsettled
 
-    warn_unsettled(model.model_)
+    warn_unsettled(model.history_)
 
 
 def _until_settled(config: Config) -> Config:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -175,7 +176,7 @@ def _shown(found: dict[str, Any]) -> str:
     words = {"model": "model", "seasonal_naive": "seasonal-naive", "climatology": "climatology"}
     methods = [name for name in words if name in found["scores"]]
     heads = "".join(f"{words[name] + ' CRPS':>22}{'cover':>7}" for name in methods)
-    as_text = duration if found["dates"] else "{:g}".format
+    as_text = partial(duration, digits=2) if found["dates"] else "{:.3g}".format
     lines = [f"{'lead up to':>12}{heads}"]
     for k, each in enumerate(found["scores"]["model"]):
         cells = "".join(

@@ -46,7 +46,7 @@ def forget(
     """
     from pfedhgp.cli.saved import columns_of, model_of, open_run
     from pfedhgp.cli.update import save, say_of_notes
-    from pfedhgp.data.readers import read_observations
+    from pfedhgp.data.readers import naming_rows, read_observations
     from pfedhgp.data.text_tables import delimiter_of
     from pfedhgp.model.run_folder import check_target
 
@@ -57,9 +57,9 @@ def forget(
         check_target(run, overwrite=True)
         if not files and (first is not None or last is not None):
             raise InputError("--from and --to need DATA: the model holds no rows")
-        rows = None
+        rows, given, how = None, [], delimiter_of(delimiter)
         if files:
-            found = read_observations(files, columns, delimiter=delimiter_of(delimiter))
+            found = read_observations(files, columns, delimiter=how)
             mine = [each for each in found if each.name == client]
             if not mine:
                 raise InputError(f"{files[0]}: no row of client {client!r}")
@@ -67,14 +67,16 @@ def forget(
             low = X.min() if first is None else _bound(kind, first)
             high = X.max() if last is None else _bound(kind, last)
             inside = (low <= X) & (high >= X)
-            rows = (mine[0].X[inside], mine[0].Y[inside])
+            given = [mine[0].take(inside)]
+            rows = (given[0].X, given[0].Y)
             if not inside.any():
                 raise InputError(f"no row of {client!r} lies from --from to --to")
         use_compilation_cache()
         from pfedhgp.estimator import FederatedGP
 
         model = FederatedGP.load(run)
-        model.forget(client, rows)
+        with naming_rows(files or (), columns, given, delimiter=how):
+            model.forget(client, rows)
         save(model, run, spec)
         done = model.last_update_
     if as_json:

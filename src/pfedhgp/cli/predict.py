@@ -96,7 +96,7 @@ def predict(
         use_compilation_cache()
         from pfedhgp.estimator import FederatedGP
 
-        model = FederatedGP.load(run)
+        model = FederatedGP.load(run, sums=False)
         if held_out:
             from pfedhgp.cli.resplit import held_out_of
 

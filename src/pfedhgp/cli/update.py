@@ -55,7 +55,7 @@ def update(
     What was replaced is in RUN/previous.
     """
     from pfedhgp.cli.saved import columns_of, model_of, open_run
-    from pfedhgp.data.readers import read_observations
+    from pfedhgp.data.readers import naming_rows, read_observations
     from pfedhgp.data.text_tables import delimiter_of
     from pfedhgp.model.run_folder import check_target
     from pfedhgp.settings.config import in_options
@@ -74,10 +74,11 @@ def update(
         from pfedhgp.estimator import FederatedGP
 
         model = FederatedGP.load(run)
-        if old is None:
-            model.update(pairs(new))
-        else:
-            model.update(pairs(new), retrain=pairs(old), rounds=rounds)
+        with naming_rows(files, columns, new, delimiter=how):
+            if old is None:
+                model.update(pairs(new))
+            else:
+                model.update(pairs(new), retrain=pairs(old), rounds=rounds)
         save(model, run, spec)
         done = model.last_update_
     if as_json:

@@ -181,12 +181,27 @@ def _tell(clients: list[Observations], columns: Columns) -> None:
             warn(f"output {name!r} is constant: there is nothing to learn about it", stacklevel=3)
 
 
+def coarseness(X: np.ndarray) -> float:
+    """The largest distance between a value and the next double: closer ones cannot be told apart.
+
+    >>> coarseness(np.array([1.0])) < 1e-15, coarseness(np.array([2.0**63]))
+    (True, 2048.0)
+    """
+    return float(np.max(np.spacing(np.abs(X))))
+
+
 def _varying(clients: list[Observations], columns: Columns) -> list[int]:
     """The inputs that vary; warns that the others are dropped."""
     X = np.concatenate([client.X for client in clients])
     varies = X.max(axis=0) > X.min(axis=0)
     if not varies.any():
         names = ", ".join(columns.input_names)
+        coarse = coarseness(X)
+        if coarse >= 2.0:
+            raise InputError(
+                f"no input varies ({names}): numbers so large are kept in steps of {coarse:g}, and these are "
+                "closer together than that: subtract an offset from them"
+            )
         raise InputError(f"no input varies ({names}): a function needs two different inputs")
     for j in np.flatnonzero(~varies):
         warn(f"input {columns.inputs[j].name!r} is constant: dropped", stacklevel=3)

@@ -13,7 +13,8 @@ import gzip
 import hashlib
 import io
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from pfedhgp.data.rows import ClientRows
 from pfedhgp.data.table import Table
 from pfedhgp.data.tables import rows_of
 from pfedhgp.data.text_tables import read_text
-from pfedhgp.errors import InputError, warn
+from pfedhgp.errors import InputError, RowError, warn
 
 TEXT = {".csv": ",", ".txt": ",", ".tsv": "\t"}
 PARQUET = (".parquet", ".pq")
@@ -77,6 +78,37 @@ def read_observations(
     """The rows of files whose columns are known, as a RUN folder has them."""
     tables = read_tables(paths, wanted=wanted_names(columns), delimiter=delimiter)
     return observations_of(tables, columns)
+
+
+def place_of(tables: Sequence[Table], order: int) -> str:
+    """Where a row of all tables together is: its file, and its row and line there."""
+    for table in tables:
+        if order < len(table):
+            line = "" if table.line_of is None else f" (line {table.line_of[order]})"
+            return f"row {order + 1}{line} of {table.path}"
+        order -= len(table)
+    raise IndexError(order)
+
+
+@contextmanager
+def naming_rows(
+    paths: Sequence[str | Path],
+    columns: Columns,
+    rows: Sequence[Observations],
+    *,
+    delimiter: str | None = None,
+) -> Iterator[None]:
+    """A row that is refused inside is named by its place in these files, of which `rows` are."""
+    try:
+        yield
+    except RowError as error:
+        orders = {each.name: each.order for each in rows}
+        order = orders.get(error.client)
+        if order is None:
+            raise
+        tables = read_tables(paths, wanted=wanted_names(columns), delimiter=delimiter)
+        place = place_of(tables, int(order[error.row]))
+        raise InputError(error.text.format(row=place)) from None
 
 
 def observations_in(

@@ -18,7 +18,7 @@ from pfedhgp.data.domain import check_domain
 from pfedhgp.data.missing_codes import warn_of_codes
 from pfedhgp.data.rows import with_observations
 from pfedhgp.data.tables import GivenData, clients_from
-from pfedhgp.errors import ConvergenceWarning, InputError, NotFittedError, warn_caller
+from pfedhgp.errors import InputError, NotFittedError, warn_caller
 from pfedhgp.estimator.adopted_clients import adopted, with_adopted
 from pfedhgp.estimator.cycle_methods import CycleMethods
 from pfedhgp.estimator.inputs import rows_by_client, rows_of, warn_of_codes_beside, warn_of_far
@@ -33,7 +33,7 @@ from pfedhgp.federation.masks.roster import check_count
 from pfedhgp.federation.messages import Message
 from pfedhgp.federation.plan import Plan
 from pfedhgp.federation.server import Server
-from pfedhgp.inference.ending import unsettled
+from pfedhgp.inference.ending import warn_unsettled
 from pfedhgp.model import departures
 from pfedhgp.model.departures import Departure
 from pfedhgp.model.fitted import FittedModel
@@ -152,7 +152,7 @@ class FederatedGP(
         self._fit_kernels(settings, data, folder, resume=resume)
         told = {"columns": data.columns.to_json(), "flat": data.flat}
         self.model_ = replace(self.model_, settings={**self.model_.settings, **told})
-        warn_unsettled(self.model_)
+        warn_unsettled(self.model_.history)
         return self
 
     def _fit_kernels(
@@ -316,15 +316,15 @@ class FederatedGP(
         files.save(self._fitted(), target, overwrite=checks.flag(overwrite, "overwrite"))
 
     @classmethod
-    def load(cls, path: str | Path) -> FederatedGP:
-        """Reads a RUN folder that `save` wrote.
+    def load(cls, path: str | Path, *, sums: bool = True) -> FederatedGP:
+        """Reads a RUN folder that `save` wrote; without `sums` it predicts, and takes no later rows.
 
         Its settings are those of the fit, without callbacks. If the fit used a GPU and this machine has
         none, the CPU is used, with a warning.
         """
         from pfedhgp.model import files
 
-        model = files.load(checks.path(path, "path"))
+        model = files.load(checks.path(path, "path"), sums=sums)
         given = kept_settings.settings_of_model(model)
         if given.get("device") == "gpu" and not has_device("gpu"):
             given["device"] = "cpu"
@@ -342,12 +342,6 @@ class FederatedGP(
         if not hasattr(self, "model_"):
             raise NotFittedError("this FederatedGP is not fitted yet: call `fit` or `load` first")
         return self.model_
-
-
-def warn_unsettled(model: FittedModel) -> None:
-    """Warns of a training that reached its limit of rounds before it had settled."""
-    if (more := unsettled(model.history)) is not None:
-        warn_caller(more, ConvergenceWarning)
 
 
 def fit_checked(

@@ -54,6 +54,11 @@ def clients_of(model: FittedModel, data: Any, client: str | None) -> list[Client
     """Rows as `fit` takes them, of the model's columns."""
     column = client_column(model, data, client)
     table = column is not None
+    if is_table(data) and not table:
+        raise InputError(
+            f"the table has no column {(columns_of(model).client or CLIENT)!r}, which named the clients in "
+            "the fit: say which one does (`client`)"
+        )
     found = clients_from(
         data,
         client=column,

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 MOST_CLIENTS, POINTS = 24, 64
 """Shares of layers are means over at most so many clients, each at so many points of the domain."""
 MOST_NAMED = 4
+TINY = 0.01
+"""A client whose φ is smaller, a tenth of the global layer in sd, does not stand out, however sure it is."""
 LOUD = 3.0
 """A client stands out if its noise is more than so many times the median, or that much less."""
 
@@ -175,10 +177,10 @@ def _training(model: FittedModel) -> str | None:
 
 
 def _standing_out(model: FittedModel) -> str | None:
-    """Clients that surely depart most, and those whose noise is unlike the others'."""
+    """Clients that surely depart, by how far, and those whose noise is unlike the others'."""
     known = departures.departures(model)
     far = sorted(
-        (each for each in known.items() if each[1].verdict == "departs"),
+        (each for each in known.items() if each[1].verdict == "departs" and each[1].phi >= TINY),
         key=lambda each: -each[1].phi,
     )
     said = [f"{shown(name, 30)} (φ {number(each.phi)})" for name, each in far[:MOST_NAMED]]

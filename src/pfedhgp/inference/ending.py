@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from pfedhgp.errors import ConvergenceWarning, warn_caller
+
 CONVERGED, LIMIT, STOPPED = "converged", "limit", "stopped"
 NOISE = 0.05
 """Nats a client by which a bound may fall because clients move at the same time; the server allows for it."""
@@ -150,6 +152,12 @@ def unsettled(history: Sequence[Mapping[str, Any]]) -> str | None:
         f"training {words}: it has not settled, and uncertainty may be wrong; fit with a higher limit, such "
         f"as `rounds`={max(40, 3 * done)}"
     )
+
+
+def warn_unsettled(history: Sequence[Mapping[str, Any]]) -> None:
+    """Warns of a training that reached its limit of rounds before it had settled."""
+    if (more := unsettled(history)) is not None:
+        warn_caller(more, ConvergenceWarning)
 
 
 def _swing(bounds: Sequence[float]) -> float | None:

@@ -11,7 +11,7 @@ import numpy as np
 from pfedhgp.base.checks import listed
 from pfedhgp.base.choices import DIFFERENTIAL
 from pfedhgp.data.rows import ClientRows
-from pfedhgp.errors import InputError
+from pfedhgp.errors import InputError, RowError
 from pfedhgp.inference.structured.adoption import Adopted
 from pfedhgp.living.change import changed
 from pfedhgp.living.staleness import ALARM, Surprise, surprise, together
@@ -182,9 +182,11 @@ def _check_new(model: FittedModel, rows: ClientRows) -> None:
     if there.any():
         first = int(np.flatnonzero(np.isfinite(rows.Y).any(axis=1))[np.flatnonzero(there)[0]])
         what = "row" if repeats else "input"
-        raise InputError(
-            f"client {rows.name!r}: {int(there.sum())} of {len(there)} rows are in the model already "
-            f"(the first is row {first}, by its {what}): drop them, or `forget` the old ones first"
+        raise RowError(
+            f"client {_braced(rows.name)}: {int(there.sum())} of {len(there)} rows are in the model already "
+            f"(the first is {{row}}, by its {what}): drop them, or `forget` the old ones first",
+            client=rows.name,
+            row=first,
         )
 
 
@@ -208,10 +210,17 @@ def _check_there(rows: ClientRows, kept: KeptSums) -> None:
         raise InputError(f"client {rows.name!r}: the same row is given twice: give it once")
     if not there.all():
         missing = int(np.flatnonzero(np.isfinite(rows.Y).any(axis=1))[np.flatnonzero(~there)[0]])
-        raise InputError(
-            f"client {rows.name!r}: {int((~there).sum())} of {len(there)} rows are not in the model (the "
-            f"first is row {missing}): give the rows exactly as they were fitted or added"
+        raise RowError(
+            f"client {_braced(rows.name)}: {int((~there).sum())} of {len(there)} rows are not in the model "
+            f"(the first is {{row}}): give the rows exactly as they were fitted or added",
+            client=rows.name,
+            row=missing,
         )
+
+
+def _braced(name: str) -> str:
+    """A name in a text that `str.format` is called on."""
+    return repr(name).replace("{", "{{").replace("}", "}}")
 
 
 def _with_hashes(

@@ -114,8 +114,11 @@ def save(
 
 
 @with_numerics
-def load(path: PathLike) -> FittedModel:
-    """Reads a model, checking all of it: hashes, shapes, finite numbers, covariances."""
+def load(path: PathLike, *, sums: bool = True) -> FittedModel:
+    """Reads a model, checking all of it: hashes, shapes, finite numbers, covariances.
+
+    Without `sums`, clients' sums are not read: predictions do not need them.
+    """
     folder = RunFolder.open(path)
     with naming(folder.path / SPEC):
         entries = _entries(folder.spec)
@@ -130,8 +133,9 @@ def load(path: PathLike) -> FittedModel:
     lines = folder.read(MESSAGES)
     with naming(folder.path / MESSAGES):
         messages = [parse_json(line) for line in lines.splitlines()]
-    sums = _arrays(folder, DIAGNOSIS) if diagnosed else {}
-    return replace(_assemble(folder, entries, records, messages), metrics=metrics, diagnosis=sums)
+    of_runs = _arrays(folder, DIAGNOSIS) if diagnosed else {}
+    model = _assemble(folder, entries, records, messages, with_sums=sums)
+    return replace(model, metrics=metrics, diagnosis=of_runs)
 
 
 @with_numerics
@@ -263,7 +267,12 @@ def _entries(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _assemble(
-    folder: RunFolder, entries: Mapping[str, dict[str, Any]], history: Any, messages: list[Any]
+    folder: RunFolder,
+    entries: Mapping[str, dict[str, Any]],
+    history: Any,
+    messages: list[Any],
+    *,
+    with_sums: bool = True,
 ) -> FittedModel:
     spec, arrays = folder.spec, _arrays(folder, GLOBAL)
     with naming(folder.path / SPEC):
@@ -293,7 +302,7 @@ def _assemble(
             if its_own is not None:
                 check_layer(its_own, Q, d)
                 layers[name] = its_own
-        if sums_file(name) in spec["files"]:
+        if with_sums and sums_file(name) in spec["files"]:
             content = folder.read(sums_file(name))
             with naming(folder.path / sums_file(name)):
                 sums[name] = kept_sums.from_arrays(safetensors.numpy.load(content))

@@ -44,6 +44,8 @@ OTHERS = (*NOTES, "checkpoint", PREVIOUS)
 """Other files of a RUN folder; they are removed when the model is replaced."""
 STAY = ("sites", "participation.jsonl", "audit.jsonl", "audit.head")
 """What a federation keeps there; it stays when the model is replaced."""
+MEND = "copy the folder again, use RUN/previous if there is one, or fit again"
+"""What to do about a folder that is not as it was written."""
 NO_PLACE = (
     errno.EACCES,
     errno.EPERM,
@@ -238,7 +240,7 @@ class RunFolder:
                     f"{__version__} reads: update pfedhgp"
                 )
             if spec["sha256"] != seal(spec):
-                raise ValueError("corrupted: its SHA-256 does not match")
+                raise ValueError(f"corrupted: its SHA-256 does not match: {MEND}")
             if not isinstance(spec["files"], dict):
                 raise ValueError("`files` is not a table")
         return RunFolder(folder, spec)
@@ -251,7 +253,7 @@ class RunFolder:
             if expected is None:
                 raise ValueError(f"not listed in {SPEC}")
             if hashlib.sha256(content).hexdigest() != expected:
-                raise ValueError("corrupted: its SHA-256 is not the one in spec.json")
+                raise ValueError(f"corrupted: its SHA-256 is not the one in spec.json: {MEND}")
             return content
 
     def refuse_strangers(self, expected: Iterable[str]) -> None:
@@ -275,7 +277,7 @@ def _spec_in(content: bytes) -> dict[str, Any]:
         spec = parse_json(content)
     except ValueError as error:
         what = "corrupted" if was_one else "cut off, or not the spec of a model"
-        raise ValueError(f"{what}: {error}: copy the folder again, or fit again") from None
+        raise ValueError(f"{what}: {error}: {MEND}") from None
     keys = {"format", "format_version", "sha256", "files"}
     if isinstance(spec, dict) and spec.get("format") == FORMAT and keys <= set(spec):
         return spec
@@ -315,4 +317,4 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise ModelFileError(f"{path}: the file is missing") from None
+        raise ModelFileError(f"{path}: the file is missing: {MEND}") from None

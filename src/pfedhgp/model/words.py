@@ -54,11 +54,11 @@ def byte_size(count: float) -> str:
     return f"{count:.0f}\u202f{unit}" if unit == "B" else f"{number(count)}\u202f{unit}"
 
 
-def duration(seconds: float) -> str:
-    """A stretch of time in the unit that suits it."""
+def duration(seconds: float, digits: int = 3) -> str:
+    """A stretch of time in the unit that suits it, to so many significant digits."""
     sizes = ((86_400.0 * 365.25, "year"), (86_400.0, "day"), (3_600.0, "hour"), (60.0, "minute"))
     size, unit = next((pair for pair in sizes if abs(seconds) >= pair[0]), (1.0, "second"))
-    text = number(seconds / size)
+    text = number(seconds / size, digits)
     if "." in text:
         text = text.rstrip("0").rstrip(".")
     return f"{text} {unit}{'' if text == '1' else 's'}"
