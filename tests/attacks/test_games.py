@@ -57,7 +57,7 @@ def test_with_differential_privacy_rows_are_near_chance():
 
 
 def test_halved_noise_is_found_out(monkeypatch):
-    """Every row is a canary: its features are as long as can be, its output the largest. Halved, μ = 1 is 2."""
+    """Every row is a canary: features as long as can be, the largest output. Halved, μ = 1 is 2."""
     canary = [type(r)(r.name, np.full((4, 1), 5.0), np.full((4, 1), 2.0)) for r in ROWS]
     honest = releases.noise
 
