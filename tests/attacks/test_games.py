@@ -7,10 +7,12 @@ from functools import partial
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from pfedhgp.attacks import games
 from pfedhgp.attacks.captured import captured
 from pfedhgp.attacks.channels import Releases, Sums
+from pfedhgp.attacks.intervals import beyond
 from pfedhgp.data.scaling import Scaling
 from pfedhgp.federation.planning import make_plan
 from pfedhgp.privacy import release as releases
@@ -55,23 +57,36 @@ def test_with_differential_privacy_rows_are_near_chance():
 
 
 def test_halved_noise_is_found_out(monkeypatch):
-    """Membership of a canary, whose features are as long as can be: beyond what ε allows."""
-    canary = [
-        type(r)(r.name, np.append(r.X[:3], [[5.0]], 0), np.append(r.Y[:3], [[2.0]], 0))
-        for r in ROWS
-    ]
+    """Every row is a canary: features as long as can be, the largest output. Halved, μ = 1 is 2."""
+    canary = [type(r)(r.name, np.full((4, 1), 5.0), np.full((4, 1), 2.0)) for r in ROWS]
     honest = releases.noise
 
-    def area(mu):
-        scores = [
-            games.membership(noisy(mu, seed), canary, 200, seed).area.value for seed in (1, 2)
-        ]
-        return float(np.mean(scores))
+    def area():
+        told = [games.membership(noisy(1.0, seed), canary, 200, seed) for seed in (1, 2, 3)]
+        return float(np.mean([each.area.value for each in told]))
 
-    promised = 0.885  # Φ(μ/√2) at μ = 1.7
-    assert area(1.7) < promised + 0.03
-    monkeypatch.setattr(releases, "noise", lambda tau, below: honest(tau / 3, below))
-    assert area(1.7) > promised + 0.03
+    promised, halved = 0.760, 0.921  # Φ(μ/√2)
+    assert area() == pytest.approx(promised, abs=0.04)
+    monkeypatch.setattr(releases, "noise", lambda tau, below: honest(tau / 2, below))
+    assert area() == pytest.approx(halved, abs=0.04)
+
+
+def test_honest_audits_seldom_find_more_than_was_promised():
+    """Scores of 400 honest audits of 200 rows: at most 4% of the intervals lie above the truth."""
+    rng, truth = np.random.default_rng(0), norm.sf(norm.isf(games.FALSE) - MU)
+    alarms = wrong = 0
+    for trial in range(400):
+        there, absent = rng.normal(MU, 1.0, 200), rng.normal(0.0, 1.0, 200)
+        found = beyond(there, absent, games.FALSE, trial)
+        alarms += found.low > truth
+        wrong += not found.low <= truth <= found.high
+    assert alarms <= 16
+    assert wrong <= 24
+    # noise of half the size, where it is easy to see, is beyond the promise all the same
+    strong = norm.sf(norm.isf(games.FALSE) - 1.7)
+    for trial in range(10):
+        there, absent = rng.normal(3.4, 1.0, 400), rng.normal(0.0, 1.0, 400)
+        assert beyond(there, absent, games.FALSE, trial).low > strong
 
 
 def test_the_function_that_sums_show_is_the_clients_own():

@@ -8,9 +8,15 @@ import numpy as np
 import pytest
 from scipy.linalg import block_diag
 
+from pfedhgp.base.numerics import numerics
+from pfedhgp.gp.kernels import RBF, stack
+from pfedhgp.gp.noise import DiagonalNoise
+from pfedhgp.inference.structured.bound import ClientModel
+from pfedhgp.model.blocks import ClientBlock, Rows, Structure
 from pfedhgp.privacy.accounting import mu_for
 from pfedhgp.privacy.denoising import cells_of
 from pfedhgp.privacy.release import JITTER, PublicBasis, exact_sums, release
+from pfedhgp.privacy.shared_function import SharedFunction
 from pfedhgp.privacy.twin import Parameters, Twins, averaged, learned, posterior, prior
 from support.private_sites import GRID, made_up
 from support.reference_privacy import (
@@ -85,6 +91,52 @@ def test_without_noise_it_is_the_exact_process_of_all_rows():
     np.testing.assert_allclose(F.T @ found.mean, cross @ np.linalg.solve(K, y), atol=1e-8)
     covariance = F.T @ whole @ F - cross @ np.linalg.solve(K, cross.T)
     np.testing.assert_allclose(F.T @ found.covariance @ F, covariance, atol=1e-8)
+
+
+def test_without_noise_it_is_what_the_plain_solver_finds_on_the_same_basis():
+    """ε = ∞, given parameters: S = (I + ΣJ_i)⁻¹ and SΣh_i by the structured solver's own sums, to 1e-8.
+
+    At the basis's own lengthscale. At another one both have the same prior at the inducing inputs, but the
+    twin goes between them by the kernel of the basis, and the plain solver by its own.
+    """
+    made = made_up(3, 40, 6)
+    seen = [
+        release(PUBLIC, X, Y, bound=9.0, mu=float("inf"))
+        for X, Y in zip(made.X, made.Y, strict=True)
+    ]
+    gaps = {}
+    for scale in (float(PUBLIC.lengthscales[0]), 0.25):
+        parameters = Parameters(np.array([scale]), 0.8, 0.2, 0.09, 1e-12)
+        found = posterior(PUBLIC, Twins.of(seen, 0, CELLS), parameters)
+        shared = SharedFunction(PUBLIC, (parameters,), (found,)).posterior()
+        with numerics():
+            parts = [plain_sums(shared.block, X, Y) for X, Y in zip(made.X, made.Y, strict=True)]
+        J, h = (np.sum([np.asarray(part[i]) for part in parts], axis=0) for i in (2, 1))
+        S = np.linalg.inv(np.eye(len(J)) + J)
+        F = np.asarray(shared.block.basis(JITTER).features(GRID[:, None]))[0]
+        pairs = ((F.T @ shared.mean, F.T @ S @ h), (F.T @ shared.covariance @ F, F.T @ S @ F))
+        gaps[scale] = max(float(np.max(np.abs(a - b))) for a, b in pairs)
+        assert np.max(np.abs(pairs[0][1])) > 0.5
+    same, other = gaps.values()
+    assert same < 1e-8
+    assert 1e-4 < other < 0.1
+
+
+def plain_sums(block, X, Y):
+    """(c, h, J) of a client without a local function, with noise .09."""
+    client = ClientBlock(
+        stack([RBF(lengthscale=np.ones(1))]),
+        np.zeros((1, 1)),
+        np.ones(1),
+        np.ones((1, 1)),
+        np.zeros((1, 1)),
+        DiagonalNoise(np.log(np.array([0.09])), floor=0.0),
+    )
+    rows = Rows(X, Y, np.ones(Y.shape))
+    model = ClientModel(
+        Structure(tied=True), block, block.basis(JITTER), client, rows, JITTER, JITTER, 4096
+    )
+    return model.summary()
 
 
 def test_the_order_of_clients_does_not_matter():

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pfedhgp.attacks.channels import Channel, others_of
-from pfedhgp.attacks.intervals import Measured, area, bootstrapped, share
+from pfedhgp.attacks.intervals import Measured, area, beyond, bootstrapped, share
 from pfedhgp.data.rows import ClientRows
 from pfedhgp.inference.starts.budget import box_points
 
@@ -65,10 +65,9 @@ def membership(channel: Channel, rows: Sequence[ClientRows], trials: int, seed: 
             size = np.sqrt(weights @ step**2) or 1.0
             found.append(weights * step @ (seen - 0.5 * (with_it + without_it)) / size)
     one, two = np.array(there), np.array(absent)
-    cut = np.quantile(two, 1.0 - FALSE, method="higher")
     return Membership(
         bootstrapped(len(one), lambda some: area(one[some], two[some]), seed),
-        share(int(np.sum(one > cut)), len(one)),
+        beyond(one, two, FALSE, seed),
     )
 
 

@@ -43,6 +43,26 @@ def bootstrapped(trials: int, value: Callable[[np.ndarray], float], seed: int = 
     return Measured(float(value(np.arange(trials))), float(low), float(high), trials)
 
 
+def beyond(there: np.ndarray, absent: np.ndarray, false: float, seed: int = 0) -> Measured:
+    """Share of `there` above the cut that a share `false` of `absent` exceeds.
+
+    The cut is estimated, too: both samples are drawn anew in the bootstrap. Wilson's interval is for those
+    that are all above it, or none, where a bootstrap sees no spread.
+    """
+
+    def found(one: np.ndarray, two: np.ndarray) -> float:
+        return float(np.mean(one > np.quantile(two, 1.0 - false, method="higher")))
+
+    def again(sample: np.ndarray) -> np.ndarray:
+        return sample[rng.integers(0, len(sample), len(sample))]
+
+    rng, value = np.random.default_rng(seed), found(there, absent)
+    given = share(round(value * len(there)), len(there))
+    drawn = [found(again(there), again(absent)) for _ in range(DRAWS)]
+    low, high = (float(end) for end in np.quantile(drawn, (0.025, 0.975)))
+    return Measured(value, min(low, given.low), max(high, given.high), len(there))
+
+
 def area(there: np.ndarray, absent: np.ndarray) -> float:
     """Probability that a score of `there` is above one of `absent`; ties count half.
 
