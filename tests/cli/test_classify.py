@@ -141,6 +141,11 @@ def test_held_out_cycles_give_thresholds_and_reasons_are_written(run, model_and_
         ),
         (lambda t: t, ["--prior", "press 0=-1"], "--prior press 0=-1: the weight must be above 0"),
         (lambda t: t, ["--false-alarms", "0.02"], "--false-alarms needs --held-out"),
+        (
+            lambda t: t.with_columns(batch=pl.lit(None, pl.String)),
+            ["--propose", "--block", "batch"],
+            "cycle 'c0' has no block",
+        ),
         (lambda t: t.with_columns(truth=pl.lit("else")), ["--label", "truth"], "no class 'else'"),
     ],
 )

@@ -93,6 +93,9 @@ def test_bad_files_are_named(tmp_path):
     np.savez(tmp_path / "short.npz", cycles=CYCLES, label=np.array(["ok"]))
     with pytest.raises(InputError, match="`label` has 1 entries for 3 cycles"):
         read_cycles(tmp_path / "short.npz")
+    np.savez(tmp_path / "gap.npz", cycles=CYCLES, block=np.array([1.0, np.nan, 2.0]))
+    with pytest.raises(InputError, match=r"gap\.npz: entry 1 of `block` is missing"):
+        read_cycles(tmp_path / "gap.npz")
     np.savez(tmp_path / "pickled.npz", cycles=np.array([{}], dtype=object))
     with pytest.raises(InputError, match="plain arrays"):
         read_cycles(tmp_path / "pickled.npz")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from copy import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -56,8 +58,10 @@ def test_parts_of_the_grid_will_do_and_other_places_are_refused():
 
 def test_one_run_and_wide_runs_are_said():
     model = trained()
-    with pytest.warns(PFedHGPWarning, match="'one' has one run: what is its run's own counts"):
+    with pytest.warns(PFedHGPWarning, match="'one' has one run: .*surely and wrongly"):
         model.add_class("one", strokes(-3.0, 4, 3), block=["r"] * 4)
+    with pytest.warns(PFedHGPWarning, match="'two' has 2 runs: what those runs have in common"):
+        model.add_class("two", strokes(9.0, 4, 3), block=["r", "r", "s", "s"])
     wide = strokes(4.0, 8, 3) * np.linspace(-5, 5, 8)[:, None, None]
     with pytest.warns(PFedHGPWarning, match="'wide' varies more than the classes of training"):
         model.add_class("wide", wide)
@@ -68,6 +72,8 @@ def test_one_run_and_wide_runs_are_said():
     [
         ("worn", {}, "there is a class 'worn' already"),
         ("", {}, "name"),
+        ("none of these", {}, "no class can be called 'none of these'"),
+        ("new", {"block": ["a", None, "b", "b"]}, "entry 1 of `block` is missing"),
         ("new", {"block": ["a"]}, "`block` must give the run of each of the 4 cycles"),
         ("new", {"block": "aaaa"}, "`block` must give the run of each of the 4 cycles"),
         ("new", {"channels": ["p", "z"]}, "no channel 'z' in the model"),
@@ -84,6 +90,15 @@ def test_a_channel_without_values_and_a_model_without_classes_are_refused(model)
         model.add_class("new", strokes(-3.0, 4, 3)[:, :1], channels=["p"])
     with pytest.raises(InputError, match="`block` must give the run of each of the 4 cycles"):
         model.propose(strokes(-3.0, 4, 3), grid=GRID, block=["a"])
+    tree = model.model_.settings
+    bare = copy(model)
+    found = {
+        **tree["diagnosis"],
+        "calibration": {**tree["diagnosis"]["calibration"], "thresholds": None},
+    }
+    bare.model_ = replace(model.model_, settings={**tree, "diagnosis": found})
+    with pytest.raises(InputError, match="this model has no thresholds"):
+        bare.propose(strokes(-3.0, 4, 3), grid=GRID)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         plain = FederatedGP(rounds=1, inducing=5).fit({"a": (GRID, np.sin(GRID))})

@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from pfedhgp import FederatedGP
-from pfedhgp.errors import InputError
+from pfedhgp.diagnosis.candidates import Candidate
+from pfedhgp.errors import InputError, PFedHGPWarning
 from pfedhgp.estimator.classes import classes_of, sites_of
 from pfedhgp.estimator.diagnosis_training import train_diagnosis
+from pfedhgp.report.diagnosis_section import section, trained_by_runs
+from pfedhgp.report.words import InputAxis
 from support.press import GRID, SETTINGS, press
 
 QUICK = {name: SETTINGS[name] for name in ("inducing", "local_inducing", "rounds", "averaging")}
@@ -45,6 +48,7 @@ def holes(*which: int) -> np.ndarray:
 
 
 CYCLES = np.zeros((4, 2, 12))
+ONE, WHITE = (Candidate("cell", 0.1),), (Candidate("channel", 1.0),)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +75,20 @@ CYCLES = np.zeros((4, 2, 12))
         (changed("press 1", CYCLES + np.inf), {}, "'press 1': cycle 0 has an infinite value"),
         ({n: (0 * GRID, CYCLES) for n in "ab"}, {}, r"the grid is 0 at every sample \(input 1\)"),
         ({n: (["a"] * 12, CYCLES) for n in "ab"}, {}, "class 'a': the grid must be numbers"),
+        ({n: (GRID, CYCLES) for n in (1, "1", 2)}, {}, "two classes are called '1'"),
+        (
+            {n: (GRID, CYCLES) for n in ("a", "none of these")},
+            {},
+            "no class can be called 'none of these'",
+        ),
+        *(
+            (
+                press((4, 4)),
+                {"block": {"press 0": [1, 1, 2, 2], "press 1": [1, 1, gap, 2]}},
+                "class 'press 1': entry 2 of `block` is missing",
+            )
+            for gap in (None, float("nan"), np.datetime64("NaT"), " ")
+        ),
     ],
 )
 def test_what_cannot_be_trained_is_refused_before_anything_is_fitted(data, settings, words):
@@ -146,6 +164,48 @@ def test_blocks_of_a_table_are_a_column(block, more, words):
         )
 
 
+def test_a_table_names_the_run_of_every_cycle():
+    import polars as pl
+
+    table = as_table(*runs_of_press())
+    lost = pl.when((pl.col("state") == "worn") & (pl.col("stroke") == 3)).then(None)
+    given = {"client": "state", "inputs": "x", "outputs": ["p", "q"], "cycle": "stroke"}
+    with pytest.raises(InputError, match="class 'worn': cycle '3' has no block"):
+        FederatedGP().fit(
+            table.with_columns(shift=lost.otherwise(pl.col("shift"))), **given, block="shift"
+        )
+
+
+def test_channels_that_a_class_lacks_or_that_never_move_in_it_are_named():
+    data, block = runs_of_press()
+    for value, words in (
+        (np.nan, "class 'worn' never has channel 'q', which others have"),
+        (5.0, "channel 'q' is constant in class 'worn' and moves in others"),
+    ):
+        cycles = data["worn"][1].copy()
+        cycles[:, 1] = value
+        odd = {**data, "worn": (data["worn"][0], cycles)}
+        with pytest.warns(PFedHGPWarning, match=words) as told:
+            train_diagnosis(odd, block=block, outputs=["p", "q"], candidates=ONE, **QUICK)
+        assert sum("channel 'q'" in str(each.message) for each in told) == 1
+
+
+def test_it_is_said_in_training_and_in_the_report_that_lda_does_better():
+    """Noise that both channels share hides what their difference shows; the one candidate cannot know."""
+    rng = np.random.default_rng(0)
+    data = {}
+    for k, name in enumerate(("normal", "worn")):
+        shared = 2.0 * rng.normal(size=(150, 1, 12))
+        cycles = np.concatenate([shared, shared + 0.3 * k], axis=1)
+        data[name] = (GRID[:, 0], cycles + 0.1 * rng.normal(size=cycles.shape))
+    with pytest.warns(PFedHGPWarning, match="shrunken LDA is right about .* consider LDA"):
+        model = train_diagnosis(data, candidates=WHITE, **QUICK)
+    facts = model.model_.settings["diagnosis"]
+    assert facts["lda"]["accuracy"] > facts["held_out"]["accuracy"] + 0.1
+    page = section(None, axis=InputAxis("x"), trained=trained_by_runs(model.model_.settings))
+    assert "shrunken LDA is right about" in page
+
+
 def test_the_order_of_cycles_runs_and_classes_does_not_matter(tmp_path):
     data, block = runs_of_press()
     new = runs_of_press(1)[0]["worn"][1]
@@ -160,7 +220,7 @@ def test_the_order_of_cycles_runs_and_classes_does_not_matter(tmp_path):
     found = [m.classify(new, grid=GRID) for m in (one, two)]
     assert found[0].labels == found[1].labels
     np.testing.assert_allclose(
-        found[0].log_density, found[1].log_density[:, ::-1], rtol=1e-6, atol=1e-8
+        found[0].log_density, found[1].log_density[:, ::-1], rtol=1e-9, atol=1e-11
     )
     one.save(tmp_path / "RUN")
     again = FederatedGP.load(tmp_path / "RUN").classify(new, grid=GRID)

@@ -71,6 +71,10 @@ def test_rows_become_cycles_with_class_and_run(tmp_path):
         ),
         (rows().with_columns(shift=pl.col("x").cast(pl.String)), "cycle '1' is in two blocks"),
         (
+            rows().with_columns(shift=pl.when(pl.col("stroke") == 1).then(pl.col("shift"))),
+            "cycle '2' has no block",
+        ),
+        (
             rows().with_columns(force=pl.when(pl.col("stroke") == 1).then(pl.col("force"))),
             "cycle '2' has no value",
         ),
@@ -93,6 +97,7 @@ def test_a_file_that_does_not_fit_is_refused_in_one_line(tmp_path, table, words)
         ({"classes": None}, "`classes` in \\[data\\] is missing: the names of all classes"),
         ({"classes": ("worn",)}, "at least two classes"),
         ({"classes": ("worn", "worn")}, "each once"),
+        ({"classes": ("worn", "none of these")}, "no class can be called 'none of these'"),
         ({"cycles": "free"}, "leave `cycles` and `cycle_sharing` out"),
         ({"label": "x"}, "column 'x' is used twice"),
     ],

@@ -88,10 +88,15 @@ def add_class(
         result({"out": str(out or run), **facts, "warnings": told})
     else:
         say(
-            f"class {facts['name']!r} of {facts['cycles']} cycles in {facts['runs']} runs, beside "
+            f"class {facts['name']!r} of {_counted(facts['cycles'], 'cycle')} in "
+            f"{_counted(facts['runs'], 'run')}, beside "
             f"{len(model.model_.settings['diagnosis']['classes']) - 1} others: {out or run}",
             quiet=quiet,
         )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _cycles(

@@ -124,4 +124,6 @@ def _one_run(path: Path, cycle: str, runs: list[str]) -> str:
     """The run of a cycle's rows, which must be the same in all."""
     if len(set(runs)) > 1:
         raise InputError(f"{path}: cycle {cycle!r} is in two blocks")
+    if not runs[0].strip():
+        raise InputError(f"{path}: cycle {cycle!r} has no block: name the run of each cycle")
     return runs[0]

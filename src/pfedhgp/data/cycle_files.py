@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from pfedhgp.data.run_names import run_names
 from pfedhgp.errors import InputError
 
 if TYPE_CHECKING:
@@ -184,6 +185,8 @@ def _cycle_set(file: Path, arrays: Mapping[str, Any], label: str) -> CycleSet:
         values = None if name not in arrays else _texts(arrays[name])
         if values is not None and len(values) != C:
             raise InputError(f"{file}: `{name}` has {len(values)} entries for {C} cycles")
+        if values is not None and name == "block":
+            run_names(np.asarray(arrays[name]).reshape(-1).tolist(), str(file))
         owned[name] = values
     return CycleSet(cycles, grid, channels, owned[label], owned["block"], "channels" in arrays)
 

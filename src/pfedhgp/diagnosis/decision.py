@@ -41,6 +41,12 @@ BINS = 10
 """Bins of confidence, for ECE."""
 
 
+def check_class_name(name: str) -> None:
+    """Refuses the one name that says that a cycle is of no class."""
+    if name == NONE:
+        raise InputError(f"no class can be called {NONE!r}: that is said of cycles of no class")
+
+
 @dataclass(frozen=True)
 class Calibration:
     """What held-out cycles of known classes show: how far to trust ℓ, and how surprising a cycle may be."""

@@ -45,6 +45,8 @@ TOO_FEW = (
     "too few runs to judge anything by held-out ones: probabilities are rough, and no cycle is called none "
     "of these"
 )
+STILL = 1e-12
+"""A channel that moves by less than this, in units of its size, is constant."""
 PRIOR = 0.5
 """Of one more cycle after n that were right, ½/(n + 1) is dealt out evenly."""
 
@@ -89,6 +91,8 @@ def train(
     everything = np.concatenate([cycles[name] for name in names])
     seen = [np.isfinite(cycles[name]).any(axis=0) for name in names]
     warn_of_other_grids(names, np.stack(seen), stacklevel=4)
+    warn_of_absent_channels(names, np.stack(seen), channels, stacklevel=4)
+    _warn_of_dead_channels(cycles, channels)
     with one_blas_thread():
         space, used = _space(grid, everything, labels, channels, how)
         own_runs = _runs_of(names, cycles, runs)
@@ -154,7 +158,7 @@ def _space(
         gaps = flat[:, q] - means[np.searchsorted(np.unique(labels), labels)]
         spread[q] = np.sqrt(np.nanmean(gaps**2)) or float(np.nanstd(flat[:, q]))
     size = np.nanmax(np.abs(flat), axis=(0, 2), initial=0.0, where=seen)
-    still = [q for q in range(len(spread)) if spread[q] <= 1e-12 * size[q]]
+    still = [q for q in range(len(spread)) if spread[q] <= STILL * size[q]]
     for q in still:
         what = "has no values" if not seen[:, q].any() else "is constant"
         warn(f"channel {channels[q]!r} {what} in the training cycles: it is left out", stacklevel=5)
@@ -177,6 +181,40 @@ def warn_of_other_grids(
             f"class {names[k]!r} has no values at {lacking[k]} of {seen.shape[2]} samples where other "
             "classes have some: they are filled in",
             stacklevel=stacklevel,
+        )
+
+
+def warn_of_absent_channels(
+    names: Sequence[str],
+    seen: npt.NDArray[np.bool_],
+    channels: Sequence[str],
+    *,
+    stacklevel: int = 2,
+) -> None:
+    """Names each channel that a class never has and others have; `seen` is (K, Q, n)."""
+    there = seen.any(axis=2)
+    for k, q in np.argwhere(~there & there.any(axis=0)).tolist():
+        name = channels[q] if channels else str(q)
+        warn(
+            f"class {names[k]!r} never has channel {name!r}, which others have: it is taken to be as in all "
+            "classes there, so new cycles that have it are compared with a guess; leave the channel out",
+            stacklevel=stacklevel,
+        )
+
+
+def _warn_of_dead_channels(cycles: Mapping[str, FloatArray], channels: Sequence[str]) -> None:
+    """Names each channel that is constant in one class and moves in another: perhaps a dead sensor."""
+    still = np.zeros((len(cycles), len(channels)), bool)
+    for k, Y in enumerate(cycles.values()):
+        for q in range(len(channels)):
+            own = Y[:, q][np.isfinite(Y[:, q])]
+            still[k, q] = len(own) > 1 and float(np.ptp(own)) <= STILL * float(np.abs(own).max())
+    names = list(cycles)
+    for k, q in np.argwhere(still & ~still.all(axis=0)).tolist():
+        warn(
+            f"channel {channels[q]!r} is constant in class {names[k]!r} and moves in others: if a sensor was "
+            "dead there, the class will be known by it; leave the channel out",
+            stacklevel=5,
         )
 
 

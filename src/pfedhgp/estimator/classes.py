@@ -11,7 +11,9 @@ import numpy.typing as npt
 
 from pfedhgp.data.arrays import numeric
 from pfedhgp.data.rows import by_appearance
+from pfedhgp.data.run_names import run_names
 from pfedhgp.data.tables import gathered
+from pfedhgp.diagnosis.decision import check_class_name
 from pfedhgp.errors import InputError
 
 FloatArray = npt.NDArray[np.float64]
@@ -62,7 +64,8 @@ def classes_from(
     ]
     X, Y = (np.stack([frame[n].cast(nw.Float64).to_numpy() for n in c], axis=1) for c in columns)
     owner = np.asarray([str(name) for name in frame[str(client)].to_list()])
-    which, runs = (np.asarray([str(v) for v in frame[c].to_list()]) for c in (cycle, block))
+    which = np.asarray([str(v) for v in frame[cycle].to_list()])
+    runs = np.asarray(["" if v is None or v != v else str(v) for v in frame[block].to_list()])
     grid = np.unique(X, axis=0)
     found, own = {}, {}
     for name in dict.fromkeys(owner.tolist()):
@@ -84,6 +87,11 @@ def runs_of_cycles(
         if len(own) > 1:
             which = str(cycle[place == c][0])
             raise InputError(f"{what} {name!r}: cycle {which!r} is in two blocks")
+        if not own[0].strip():
+            which = str(cycle[place == c][0])
+            raise InputError(
+                f"{what} {name!r}: cycle {which!r} has no block: name the run of each cycle"
+            )
         out.append(own[0])
     return out
 
@@ -100,6 +108,9 @@ def classes_of(data: Any, block: Mapping[str, Sequence[object]] | None) -> Class
         if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
             raise InputError(f"class {name!r} must be a pair (grid, cycles)")
         grid = numeric(pair[0], f"class {name!r}: the grid", missing=False)
+        check_class_name(str(name))
+        if str(name) in arrays:
+            raise InputError(f"two classes are called {str(name)!r}: names are compared as text")
         arrays[str(name)] = _cycles_of_class(str(name), pair[1], len(grid))
         grids[str(name)] = grid
     if len(arrays) < 2:
@@ -175,4 +186,6 @@ def _runs_of(
             raise InputError(
                 f"`{called}` must give the {what} of each of the {len(Y)} cycles of {name!r}"
             )
-    return {name: [str(run) for run in given[name]] for name in arrays}
+    if called != "block":
+        return {name: [str(each) for each in given[name]] for name in arrays}
+    return {name: run_names(given[name], f"class {name!r}") for name in arrays}

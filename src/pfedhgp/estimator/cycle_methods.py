@@ -10,6 +10,7 @@ import numpy as np
 
 from pfedhgp.base import checks
 from pfedhgp.data.cycle_files import as_cycles, on_outputs
+from pfedhgp.data.run_names import run_names
 from pfedhgp.errors import InputError, warn
 from pfedhgp.estimator.inputs import cycles_on, inputs_of
 from pfedhgp.model.fitted import FittedModel
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from pfedhgp.diagnosis.decision import Calibration, Diagnosis, Why
     from pfedhgp.diagnosis.proposals import Proposal
     from pfedhgp.diagnosis.run_classifier import RunClassifier
+
+
+ENOUGH_RUNS = 3
+"""A class that is added from fewer runs is warned of."""
 
 
 class CycleMethods:
@@ -97,6 +102,11 @@ class CycleMethods:
         from pfedhgp.diagnosis.proposals import Flagged, propose
 
         classifier = self._classifier("propose")
+        if classifier.calibration.thresholds is None:
+            raise InputError(
+                "`propose` groups cycles that are none of these, but this model has no thresholds and cannot "
+                "tell them: train with more than a few runs, and with `thresholds`"
+            )
         X, Y = cycles_on(self._fitted(), cycles, grid, channels)
         runs = None if block is None else runs_of(block, len(Y), "cycles")
         flagged = np.flatnonzero(self.classify(cycles, grid=grid, channels=channels).none)
@@ -129,7 +139,10 @@ class CycleMethods:
 
         classifier = self._classifier("add_class")
         model = self._fitted()
+        from pfedhgp.diagnosis.decision import check_class_name
+
         label = checks.client_name(name, {})
+        check_class_name(label)
         if label in classifier.classes:
             raise InputError(f"there is a class {label!r} already: choose another name")
         where = classifier.coordinates.grid
@@ -161,7 +174,7 @@ def runs_of(block: Any, count: int, what: str) -> list[str]:
     """The run of each cycle, as text."""
     if isinstance(block, str | Mapping) or not hasattr(block, "__len__") or len(block) != count:
         raise InputError(f"`block` must give the run of each of the {count} cycles of {what}")
-    return [str(run) for run in block]
+    return run_names(block, what)
 
 
 def on_training_grid(cycles: np.ndarray, X: np.ndarray, grid: np.ndarray) -> np.ndarray:
@@ -191,9 +204,12 @@ def _check_channels(cycles: np.ndarray, names: Sequence[str], used: Sequence[int
 
 def _say(facts: Mapping[str, Any]) -> None:
     """What the user should know about a class that was added."""
-    if facts["runs"] == 1:
+    runs = int(facts["runs"])
+    if runs < ENOUGH_RUNS:
         warn(
-            f"class {facts['name']!r} has one run: what is its run's own counts as the class's",
+            f"class {facts['name']!r} has {'one run' if runs == 1 else f'{runs} runs'}: what those runs have "
+            "in common counts as the class's, so new runs may be called another class, surely and wrongly, "
+            "and so may runs of other classes; add it again from more runs, or train with all cycles",
             stacklevel=4,
         )
     elif facts["strange"] is not None and facts["strange"] > 0.2 * facts["runs"]:

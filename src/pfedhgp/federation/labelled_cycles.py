@@ -68,6 +68,8 @@ def labelled(
         for c in range(len(first)):
             if len(set(runs[which == c])) > 1:
                 raise InputError(f"cycle {str(whole.cycle[first[c]])!r} is in two blocks")
+            if not runs[first[c]].strip():
+                raise InputError(f"cycle {str(whole.cycle[first[c]])!r} has no block")
         runs = runs[first]
     grid = np.unique(whole.X, axis=0)
     found = np.moveaxis(gathered(whole.name, grid, whole.X, whole.Y, number), 1, 2)

@@ -8,12 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pfedhgp.diagnosis.alikeness import warn_of_alikeness
-from pfedhgp.diagnosis.training import without_gaps
+from pfedhgp.diagnosis.training import STILL, without_gaps
 from pfedhgp.errors import InputError, warn
 
 FloatArray = npt.NDArray[np.float64]
-STILL = 1e-12
-"""A channel that moves by less than this, in units of its size, is constant."""
 
 
 def curves_of(seen: FloatArray, total: FloatArray, grid: FloatArray) -> FloatArray:

@@ -53,6 +53,7 @@ from pfedhgp.diagnosis.training import (
     behind,
     for_strangers,
     unjudged,
+    warn_of_absent_channels,
     warn_of_other_grids,
 )
 from pfedhgp.diagnosis.typical import Typical
@@ -174,6 +175,9 @@ class DiagnosisServer:
         k = self.kept
         k["seen"] = sums["seen"]
         warn_of_other_grids(self.terms.classes, sums["seen"] > 0.0, stacklevel=5)
+        warn_of_absent_channels(
+            self.terms.classes, sums["seen"] > 0.0, self.terms.channels, stacklevel=5
+        )
         k["curves"] = curves_of(sums["seen"], sums["total"], k["grid"])
         self.step = sent.SPREAD
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pfedhgp.diagnosis.candidates import Candidate
 from pfedhgp.diagnosis.coordinates import MOST
-from pfedhgp.diagnosis.decision import FALSE_ALARMS
+from pfedhgp.diagnosis.decision import FALSE_ALARMS, check_class_name
 from pfedhgp.diagnosis.held_out_runs import FOLDS
 from pfedhgp.errors import InputError
 
@@ -41,6 +41,8 @@ class Terms:
     def __post_init__(self) -> None:
         if len(set(self.classes)) < max(len(self.classes), 2):
             raise InputError("`classes` must name at least two classes, each once")
+        for name in self.classes:
+            check_class_name(name)
 
     @property
     def largest_rank(self) -> int:
