@@ -44,7 +44,7 @@ OTHERS = (*NOTES, "checkpoint", PREVIOUS)
 """Other files of a RUN folder; they are removed when the model is replaced."""
 STAY = ("sites", "participation.jsonl", "audit.jsonl", "audit.head")
 """What a federation keeps there; it stays when the model is replaced."""
-MEND = "copy the folder again, use RUN/previous if there is one, or fit again"
+MEND = "copy the folder again, or fit again (RUN/previous, if there is one, may be whole)"
 """What to do about a folder that is not as it was written."""
 NO_PLACE = (
     errno.EACCES,
