@@ -4,6 +4,9 @@ Without Flower in them:
 
     exchange            the server's side of an exchange: asks every site, waits, counts the replies
     site                the site's side: checks a request, answers it from its own rows; its fitted model
+    private_site        the same in a run with differential privacy: releases, totals_site: totals
+    row_epochs          when a release is new, which the site's owner says
+    kept_delivery       a private run's delivery, on disk until the site has its model
     state               what both remember on disk
     waiting             how long it waits, and what it says meanwhile
     spool               replies that wait for the others, in memory or on disk

@@ -54,11 +54,21 @@ def train(message: Message, context: Context) -> Message:
                 expected=None if config is None else terms_of_file(Path(str(config))),
                 policy=None if policy is None else read(Path(str(policy))),
             )
-            return reply_to(message, site)
+            reply = reply_to(message, site)
+            _finish(site)
+            return reply
     except Exception as error:  # Flower would send its text, with paths of this machine
         text = error if isinstance(error, InputError) else place_of(error)
         print(f"pfedhgp: error: {text}", file=sys.stderr)
         return refusal_of(message, str(options.get("name", "")))
+
+
+def _finish(site: Any) -> None:
+    """A private run's model. Flower sends the answer when this function is done; it does not depend on it."""
+    try:
+        site.finish()
+    except InputError as error:
+        print(f"pfedhgp: error: {error}", file=sys.stderr)
 
 
 def _mask_keys(options: Mapping[str, Any]) -> Any:
