@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from statistics import median_low
 
 import numpy as np
 import numpy.typing as npt
@@ -67,16 +68,18 @@ class Cycles:
 
 
 def even_folds(runs: Sequence[int], most: int = FOLDS) -> int:
-    """How many folds: as many as runs of the class with fewest, so that each holds out a run of every class.
+    """How many folds: at most as many as the typical class has runs, so that each holds out a run of it.
 
     If a fold lacks a class, that class's mean is of more runs than those of the others, and nearer to cycles
-    that are not its own: a covariance that is badly known can see which classes a fold holds out. A class
-    with fewer than three runs has no say, since two folds would leave nothing to learn from.
+    that are not its own: a covariance that is badly known can see which classes a fold holds out. But with
+    fewer folds, models are judged that learned from fewer runs. So one class with few runs among others with
+    many does not decide, and classes with fewer than three have no say: the median of the others does.
 
-    >>> even_folds([4, 9, 1, 2]), even_folds([30, 20])
+    >>> even_folds([4, 4, 9, 1, 2]), even_folds([30, 20, 3])
     (4, 7)
     """
-    return min([most, *(int(n) for n in runs if n >= FEWEST_FOLDS)])
+    told = [int(n) for n in runs if n >= FEWEST_FOLDS]
+    return min(most, median_low(told)) if told else most
 
 
 def folds_of_runs(

@@ -30,6 +30,12 @@ from pfedhgp.diagnosis.coordinates import Coordinates, coordinates_per_channel, 
 from pfedhgp.diagnosis.decision import FALSE_ALARMS, Calibration, less_certain
 from pfedhgp.diagnosis.filling import Filled, filled
 from pfedhgp.diagnosis.held_out_runs import FOLDS, Cycles, Held, folds_of_runs, held_out
+from pfedhgp.diagnosis.odd_channels import (
+    STILL,
+    warn_of_absent_channels,
+    warn_of_dead_channels,
+    warn_of_other_grids,
+)
 from pfedhgp.diagnosis.run_classifier import RunClassifier
 from pfedhgp.diagnosis.run_sums import RunSums, sums_of_runs
 from pfedhgp.diagnosis.strangers import ratios_of_runs, references_of
@@ -45,8 +51,6 @@ TOO_FEW = (
     "too few runs to judge anything by held-out ones: probabilities are rough, and no cycle is called none "
     "of these"
 )
-STILL = 1e-12
-"""A channel that moves by less than this, in units of its size, is constant."""
 PRIOR = 0.5
 """Of one more cycle after n that were right, ½/(n + 1) is dealt out evenly."""
 
@@ -92,7 +96,7 @@ def train(
     seen = [np.isfinite(cycles[name]).any(axis=0) for name in names]
     warn_of_other_grids(names, np.stack(seen), stacklevel=4)
     warn_of_absent_channels(names, np.stack(seen), channels, stacklevel=4)
-    _warn_of_dead_channels(cycles, channels)
+    warn_of_dead_channels(cycles, channels, stacklevel=4)
     with one_blas_thread():
         space, used = _space(grid, everything, labels, channels, how)
         own_runs = _runs_of(names, cycles, runs)
@@ -167,55 +171,6 @@ def _space(
         raise InputError("every channel is constant: nothing tells classes apart")
     rank = coordinates_per_channel(len(grid)) if how.rank is None else min(how.rank, len(grid))
     return Coordinates(grid, centre[used], spread[used], rank), used
-
-
-def warn_of_other_grids(
-    names: Sequence[str], seen: npt.NDArray[np.bool_], *, stacklevel: int = 2
-) -> None:
-    """Names the class that lacks most samples that others have; `seen` is (K, Q, n)."""
-    there = seen.any(axis=2, keepdims=True)  # a channel that a class never has is another matter
-    lacking = np.sum(seen.any(axis=0) & ~seen & there, axis=2).max(axis=1)
-    k = int(np.argmax(lacking))
-    if lacking[k]:
-        warn(
-            f"class {names[k]!r} has no values at {lacking[k]} of {seen.shape[2]} samples where other "
-            "classes have some: they are filled in",
-            stacklevel=stacklevel,
-        )
-
-
-def warn_of_absent_channels(
-    names: Sequence[str],
-    seen: npt.NDArray[np.bool_],
-    channels: Sequence[str],
-    *,
-    stacklevel: int = 2,
-) -> None:
-    """Names each channel that a class never has and others have; `seen` is (K, Q, n)."""
-    there = seen.any(axis=2)
-    for k, q in np.argwhere(~there & there.any(axis=0)).tolist():
-        name = channels[q] if channels else str(q)
-        warn(
-            f"class {names[k]!r} never has channel {name!r}, which others have: it is taken to be as in all "
-            "classes there, so new cycles that have it are compared with a guess; leave the channel out",
-            stacklevel=stacklevel,
-        )
-
-
-def _warn_of_dead_channels(cycles: Mapping[str, FloatArray], channels: Sequence[str]) -> None:
-    """Names each channel that is constant in one class and moves in another: perhaps a dead sensor."""
-    still = np.zeros((len(cycles), len(channels)), bool)
-    for k, Y in enumerate(cycles.values()):
-        for q in range(len(channels)):
-            own = Y[:, q][np.isfinite(Y[:, q])]
-            still[k, q] = len(own) > 1 and float(np.ptp(own)) <= STILL * float(np.abs(own).max())
-    names = list(cycles)
-    for k, q in np.argwhere(still & ~still.all(axis=0)).tolist():
-        warn(
-            f"channel {channels[q]!r} is constant in class {names[k]!r} and moves in others: if a sensor was "
-            "dead there, the class will be known by it; leave the channel out",
-            stacklevel=5,
-        )
 
 
 def _class_means(values: FloatArray, labels: IntArray) -> FloatArray:

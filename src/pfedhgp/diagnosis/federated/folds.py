@@ -49,9 +49,9 @@ def run_keys(labels: IntArray, runs: Sequence[str]) -> list[str]:
 def folds_of_bins(counts: FloatArray, names: Sequence[str], folds: int) -> FloatArray:
     """The fold of each bin, (K, BINS), from the number of runs there; −1: never held out.
 
-    The bins of a class are dealt out in turn, so it never loses all of them to one fold, and with at most
-    `folds` folds each holds out runs of every class (`even_folds`). A class whose runs are in one bin is not
-    held out. Classes start at different folds.
+    The bins of a class are dealt out in turn, so it never loses all of them to one fold. There are at most
+    `folds` folds, and no more than the typical class has bins (`even_folds`). A class whose runs are in one
+    bin is not held out. Classes start at different folds.
     """
     out, start = np.full(counts.shape, -1.0), 0
     folds = even_folds(np.count_nonzero(counts, axis=1).tolist(), folds)

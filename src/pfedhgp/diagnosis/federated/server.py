@@ -42,6 +42,7 @@ from pfedhgp.diagnosis.federated.scales import (
 )
 from pfedhgp.diagnosis.federated.tails import COARSE, FINE, typical_of_bins
 from pfedhgp.diagnosis.federated.terms import LARGEST_SAMPLES, LARGEST_SIZE, Terms
+from pfedhgp.diagnosis.odd_channels import warn_of_absent_channels, warn_of_other_grids
 from pfedhgp.diagnosis.run_classifier import RunClassifier
 from pfedhgp.diagnosis.run_sums import RunSums
 from pfedhgp.diagnosis.strangers import MISSED, REFERENCES, widest
@@ -53,8 +54,6 @@ from pfedhgp.diagnosis.training import (
     behind,
     for_strangers,
     unjudged,
-    warn_of_absent_channels,
-    warn_of_other_grids,
 )
 from pfedhgp.diagnosis.typical import Typical
 from pfedhgp.errors import InputError, warn

@@ -53,7 +53,7 @@ def accuracy(classifier, new):
     return np.mean([np.mean(found_by(classifier, Y).best == k) for k, Y in enumerate(new.values())])
 
 
-@pytest.mark.parametrize(("counts", "folds"), [((3, 3, 3), 3), ((4, 9, 12), 4), ((20, 8), 7)])
+@pytest.mark.parametrize(("counts", "folds"), [((3, 3, 3), 3), ((4, 4, 12), 4), ((20, 8), 7)])
 def test_every_fold_holds_out_a_run_of_every_class(counts, folds):
     labels = np.repeat(np.arange(len(counts)), counts)
     owners = [str(b) for b in range(len(labels))]
@@ -65,6 +65,12 @@ def test_every_fold_holds_out_a_run_of_every_class(counts, folds):
     for k in range(len(counts)):
         assert set(found[labels == k].tolist()) == set(range(folds))
         assert set(by_bin[k][bins[k] > 0].tolist()) == set(range(folds))
+
+
+def test_one_class_with_few_runs_among_others_with_many_does_not_decide():
+    assert even_folds([3, 10, 10, 10]) == 7
+    assert even_folds([3, 5, 7, 10]) == 5
+    assert even_folds([3, 30]) == 3
 
 
 def test_a_class_with_two_runs_does_not_make_folds_of_half_of_all_runs():
