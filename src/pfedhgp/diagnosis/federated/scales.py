@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pfedhgp.diagnosis.alikeness import warn_of_alikeness
-from pfedhgp.diagnosis.training import STILL, without_gaps
+from pfedhgp.diagnosis.odd_channels import STILL
+from pfedhgp.diagnosis.training import without_gaps
 from pfedhgp.errors import InputError, warn
 
 FloatArray = npt.NDArray[np.float64]
