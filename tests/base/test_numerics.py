@@ -89,6 +89,8 @@ OTHER = {
     "output_bounds": [(0.0, 1.0)],
     "ledger": "ledger",
     "tolerated": 1,
+    "privacy_unit": "client",
+    "rows_per_client": 50,
 }
 
 

@@ -78,6 +78,8 @@ WRONG = {
     "output_bounds": ["auto", "", 3, True, NAN, [], [(0.0, NAN)], [(1.0, 0.0)], [("0", "1")]],
     "tolerated": [*NO_COUNT[1:], -1],
     "ledger": [3, True, NAN, [], b"a"],
+    "privacy_unit": [*NO_NAME, "site"],
+    "rows_per_client": [*NO_COUNT[1:], 0],
 }  # fmt: skip
 CONSTRUCTOR = [(name, value) for name, values in WRONG.items() for value in values]
 

@@ -46,7 +46,7 @@ def parts_of(
     training, test, others = _as_the_fit(rest, model)
     for part, own in zip((training, test, others), zip(*grown, strict=True), strict=False):
         part += [each for each in own if len(each.X)]
-    rows, held_out, apart = (client_rows(part, columns) for part in (training, test, others))
+    rows, held_out, apart = (tuple(client_rows(part, columns)) for part in (training, test, others))
     return GivenRows(rows, held_out, apart, strangers)
 
 

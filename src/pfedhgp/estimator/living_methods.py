@@ -199,7 +199,9 @@ class LivingMethods:
             found, wider = found.flat(), wider[:, 0]
         times = np.round(x * 1e6).astype("datetime64[us]") if dates else x
         axis, names, column = axes_of(model)[0], model.output_names, columns_of(model).client
-        return forecast.Forecast(name, times, x - last, found, wider, axis, tuple(names), column)
+        return forecast.Forecast(
+            name, times, x - last, found, axis, tuple(names), column, kernel_variance=wider
+        )
 
     @with_numerics
     def anomalies(self, client: str, rows: Any, *, fine: Any = None) -> Anomalies:

@@ -42,14 +42,14 @@ class Forecast:
     lead: np.ndarray
     """How far each is beyond the client's last row, in units of the input"""
     prediction: Prediction
-    kernel_variance: np.ndarray
-    """What not knowing the shared kernel adds to the variance, shaped as the mean"""
     axis: InputAxis = UNNAMED
     """The input, for labels"""
     outputs: tuple[str, ...] = ()
     """Their names"""
     client_column: str | None = None
     """The column that named the clients in the fit, if they came in a table"""
+    kernel_variance: np.ndarray | float = 0.0
+    """What not knowing the shared kernel adds to the variance, shaped as the mean"""
 
     @property
     def mean(self) -> np.ndarray:
