@@ -37,6 +37,7 @@ def test_the_slopes_of_the_statistics(outputs):
         np.testing.assert_allclose(slopes[i], expected, atol=1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.slow
 def test_the_rows_come_back():
     """The test of the test: 60 rows, default settings, and nothing but messages."""
     for heard in overhear(wavy_rows(3, 60, 1))[:2]:

@@ -133,6 +133,7 @@ class Wave(RBF):
         return namespace(squared).exp(-0.7 * squared)
 
 
+@pytest.mark.slow
 def test_a_whole_fit_compiles_the_clients_step_once(compilations):
     """Rounds, the search before averaging, and whatever else calls it: equal shapes and equal types."""
     model = FederatedGP(kernel=Wave(), rounds=3, inducing=7, local_inducing=9, tolerance=0.0)

@@ -125,6 +125,7 @@ def test_rows_enter_by_the_releases_alone(mode, tmp_path, monkeypatch):
     assert not np.array_equal(a, b)  # own layers are fitted to the rows that are there now
 
 
+@pytest.mark.slow
 def test_several_outputs_two_inputs_and_missing_cells():
     rng = np.random.default_rng(0)
     data = {}

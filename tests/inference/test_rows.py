@@ -173,7 +173,10 @@ def repeated(problem: twins.Problem, rng: np.random.Generator, *, full: bool) ->
     return twins.rows_of(np.tile(X, (CYCLES, 1)), flat), merged_rows(merged, full=full)
 
 
-@pytest.mark.parametrize("noise", ["scalar", "outputs", "full"])
+@pytest.mark.parametrize(
+    "noise",
+    ["outputs", *(pytest.param(each, marks=pytest.mark.slow) for each in ("scalar", "full"))],
+)
 def test_exact_replicates_equal_their_rows_in_value_and_gradient(noise):
     problem = twins.make_problem(noise=noise, Q=2, R=2, seed=4)
     one_by_one, merged = repeated(problem, np.random.default_rng(1), full=noise == "full")

@@ -274,6 +274,7 @@ def test_many_clients_are_a_selection_and_a_whole_table(case):
     assert all(f"<th>{name}</th>" in section for name in clients)
 
 
+@pytest.mark.slow
 def test_a_choice_by_a_joint_error_says_so():
     case = case_of(outputs=2, tied=False, latents=1, local_latents=1, noise="output")
     clients = {f"site {i:02d}": case.model.clients["client 1"] for i in range(14)}

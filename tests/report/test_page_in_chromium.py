@@ -159,6 +159,7 @@ def test_a_click_on_a_head_sorts_the_table(width, tmp_path):
     assert orders[3] == orders[0]
 
 
+@pytest.mark.slow
 def test_on_a_phone_a_client_is_one_line_of_the_table(tmp_path):
     """Seventy cards of it were 15,000 pixels."""
     case = case_of(

@@ -7,6 +7,7 @@ from functools import partial
 
 import jax
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -122,6 +123,7 @@ def compiled(structure: Structure):
 SOLVERS = {UNTIED: compiled(UNTIED), TIED: compiled(TIED)}
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(some_clients, st.booleans())
 def test_padding_changes_nothing_in_the_compiled_solver(clients, tied):
