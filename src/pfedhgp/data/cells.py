@@ -15,6 +15,7 @@ import polars as pl
 from pfedhgp.base.checks import short
 from pfedhgp.data.columns import InputColumn
 from pfedhgp.data.table import Table
+from pfedhgp.data.time_zones import ZONE, without_zone
 from pfedhgp.errors import InputError, warn
 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "-nan", "#n/a")
@@ -23,7 +24,6 @@ ISO = (
     r"^\d{4}-\d{1,2}-\d{1,2}"
     r"([T ]\d{1,2}:\d{2}(:\d{2}([.,]\d{1,9})?)?( ?(Z|z|UTC|[+-]\d{2}(:?\d{2})?))?)?$"
 )
-ZONE = r"(?:[T ]\d{1,2}:\d{2}.*?) ?(Z|z|UTC|[+-]\d{2}(?::?\d{2})?)$"
 DAY_AND_MONTH = r"^\d{1,2}([/.\-])\d{1,2}[/.\-]\d{2,4}"
 YEAR_OF_TWO = r"^\d{1,2}[/.\-]\d{1,2}[/.\-]\d{2}(?:\D|$)"
 TIMES = {
@@ -169,16 +169,6 @@ def seconds(
         stamps = stamps.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
     micro = stamps.cast(pl.Datetime("us")).cast(pl.Int64).to_numpy()
     return micro.astype(np.float64) / 1e6
-
-
-def without_zone(what: str, *, zone_in_fit: bool | None) -> str:
-    """What is said of datetimes that have no time zone."""
-    if zone_in_fit:
-        return (
-            f"{what} has no time zone, and the fit's datetimes had one: taken as UTC, which may be hours "
-            "off: give times with a time zone"
-        )
-    return f"{what} has no time zone: taken as UTC"
 
 
 def input_values(table: Table, column: InputColumn) -> np.ndarray:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pfedhgp.base.checks import short
-from pfedhgp.data.cells import ZONE, without_zone
 from pfedhgp.data.columns import Columns
+from pfedhgp.data.time_zones import ZONE, without_zone
 from pfedhgp.errors import InputError, warn_caller
 
 if TYPE_CHECKING:
