@@ -221,8 +221,11 @@ def our_rounds(folder: Path, sites: int) -> Run:
     """The participation log of a small federation, and its seconds from the start to the last model."""
     folder.mkdir()
     from pfedhgp.cli.child import COMMAND
+    from pfedhgp.federation.agreement import Agreement
     from pfedhgp.federation.flower.certificates import make_certificates
     from pfedhgp.federation.flower.processes import LocalFederation, LocalSite
+    from pfedhgp.federation.policy.settings import of_a_trial, to_toml
+    from pfedhgp.settings import config as configs
 
     names = [f"site {i}" for i in range(sites)]
     keys = make_certificates(folder / "certs", names, ["127.0.0.1"])
@@ -239,8 +242,17 @@ def our_rounds(folder: Path, sites: int) -> Run:
         y = np.sin(x) + 0.3 * np.cos(3.0 * x + i) + 0.1 * rng.normal(size=50)
         pl.DataFrame({"x": x, "y": y}).write_parquet(folder / f"{i}.parquet")
         local.append(LocalSite(name, folder / f"{i}.parquet", keys[name], folder / f"home-{i}"))
+    policy = folder / "policy.toml"
+    plan = Agreement.of(configs.read(folder / "run.toml")).plan
+    policy.write_text(to_toml(of_a_trial(plan)), encoding="utf-8")
     federation = LocalFederation(
-        COMMAND, folder / "run.toml", folder / "certs", folder / "RUN", tuple(local), i_know=True
+        COMMAND,
+        folder / "run.toml",
+        folder / "certs",
+        folder / "RUN",
+        tuple(local),
+        policy,
+        i_know=True,
     )
     began = time.monotonic()
     federation.run(quiet=True)
